@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from megatape.errors import ExistingPath, UserError
 
@@ -59,24 +59,23 @@ def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
         yield file
 
 
-def read_json(
-    path: Path, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None, max_bytes: int = MAX_JSON_BYTES
-) -> Any:
+def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """The value of a JSON file of at most `max_bytes`. Raises OSError, or UserError as `parse_json` does."""
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise UserError(f"larger than {max_bytes:,} bytes")
-    return parse_json(content, pairs_hook)
+    return parse_json(content, unique_keys)
 
 
-def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value of a JSON text. pairs_hook: makes an object of its pairs, as json.loads takes it.
+def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
+    """The value of a JSON text.
 
-    Raises UserError if the text is not JSON or nested more than MAX_DEPTH levels deep.
+    Raises UserError if the text is not JSON or nested more than MAX_DEPTH levels deep, and for a key that an object has twice
+    with `unique_keys`: else the last one counts.
     """
     try:
-        value = json.loads(text, object_pairs_hook=pairs_hook)
+        value = json.loads(text, object_pairs_hook=_unique if unique_keys else None)
     except RecursionError:
         raise UserError(f"nested more than {MAX_DEPTH} levels deep") from None
     level = [value]
@@ -86,6 +85,14 @@ def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], 
         if not nested:
             return value
     raise UserError(f"nested more than {MAX_DEPTH} levels deep")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise UserError(f"duplicate key {next(name for name in names if names.count(name) > 1)} in one object")
+    return found
 
 
 def as_type(value: Any, kind: type[Result]) -> Result:
@@ -139,9 +146,13 @@ def open_regular(path: Path) -> Iterator[io.BufferedReader]:
         yield file
 
 
-def is_file_name(name: str) -> bool:
-    """Whether `name` is the name of a file in a folder, and no path that leads elsewhere."""
-    return name not in ("", ".", "..") and not set(name) & set("/\0")
+def _check_file_name(name: str) -> str:
+    if name in ("", ".", "..") or set(name) & set("/\0"):
+        raise UserError("not a plain file name")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_check_file_name)]  # in a folder: no path that leads elsewhere
 
 
 def temporary_name(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from megatape.data.shards.layout import EarlierShard
 from megatape.files import (
     MAX_DEPTH,
     MAX_LINE_BYTES,
+    FileName,
     append_lines,
     as_type,
-    is_file_name,
     new_folder,
     open_regular,
     parse_json,
@@ -76,8 +77,11 @@ def test_types_of_fields() -> None:
 
 
 def test_names_of_files() -> None:
-    assert all(map(is_file_name, ("a", "...", "a b", ".a", "a..")))
-    assert not any(map(is_file_name, ("", ".", "..", "a/b", "/", "a/", "../a", "a\0")))
+    names = ["a", "...", "a b", ".a", "a.."]
+    assert as_type(names, list[FileName]) == names
+    for name in ("", ".", "..", "a/b", "/", "a/", "../a", "a\0"):
+        with pytest.raises(ValueError, match=f"^0 is {re.escape(repr(name))}: not a plain file name$"):
+            as_type([name], list[FileName])
 
 
 def test_new_folder_appears_when_complete(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ import os
 import stat
 from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from megatape.config import Section
 from megatape.errors import CheckpointError, MissingPath, UserError
-from megatape.files import as_type, is_file_name, open_regular, read_json
+from megatape.files import FileName, as_type, open_regular, read_json
 from megatape.run_folder import RunFolder
 
 # What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
@@ -34,15 +34,6 @@ COMPLETE, WITH_BASE, WITHOUT_STEPS, WITH_EMA, AVERAGE = FORMATS = 1, 2, 3, 4, 5
 MANIFEST = "manifest.json"
 STATE = "state.json"
 RNG = "rng.safetensors"
-
-
-def _check_name(name: str) -> str:
-    if not is_file_name(name):
-        raise UserError(f"{name!r} is no file of the folder")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_check_name)]
 
 
 class FileRecord(Section):
@@ -55,7 +46,7 @@ class FileRecord(Section):
 class TensorRecord(Section):
     """Where a tensor is, in a file of its folder, and under which name there."""
 
-    file: str
+    file: FileName
     name: str
     shape: tuple[int, ...] = Field(strict=False)  # JSON has lists
 

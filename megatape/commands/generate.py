@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import ModelOptions
 from megatape.errors import MissingPath, UserError, check_text, path_errors
-from megatape.files import check_absent, parse_json, read_json, write_atomically
+from megatape.files import as_type, check_absent, parse_json, read_json, write_atomically
 from megatape.hf.sampling import CHAT_TOKENS, Sampling
 from megatape.options import option
 
@@ -243,10 +243,7 @@ def read_conversation(path: Path) -> "list[Message]":
     if not path.exists():
         return []
     try:
-        record = read_json(path)
-        if not isinstance(record, dict):
-            raise UserError(f"{record!r:.40} is not an object")
-        messages = checked_messages(record)
+        messages = checked_messages(as_type(read_json(path), dict[str, Any]))
         if messages[-1]["role"] == "user":
             raise UserError("its last message is of the user, which `prompts` answers")
     except ValueError as error:

@@ -28,7 +28,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if not path.is_file():
         raise MissingPath(f"no configuration at {path}: give a JSON file, such as one that `megatape init tape_tiny` writes")
     try:
-        raw = read_json(path, _without_duplicates)
+        raw = read_json(path, unique_keys=True)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except ValueError as error:
@@ -68,14 +68,6 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str) -> Parsed:
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration, with every default, for `load_config` to read."""
     write_atomically(path, f"{json.dumps(config.model_dump(), indent=2)}\n".encode())
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ConfigError(f"duplicate key {next(name for name in names if names.count(name) > 1)} in one section")
-    return found
 
 
 def _override(raw: dict[str, Any], item: str) -> None:

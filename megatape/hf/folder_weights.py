@@ -25,7 +25,7 @@ from megatape.config.run import Dtype
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError
-from megatape.files import as_type, is_file_name, read_json
+from megatape.files import FileName, as_type, read_json
 from megatape.model.accounting import meta_model
 
 if TYPE_CHECKING:  # with transformers, which takes seconds to import: every rank of a run that begins with an import reads here
@@ -48,12 +48,9 @@ class TensorHeader(NamedTuple):
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises FileNotFoundError, or UserError if it is none."""
     try:
-        found = read_json(path)
+        return as_type(read_json(path), dict[str, Any])
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}): {ADVICE}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: not a JSON object: {ADVICE}")
-    return found
+        raise UserError(f"{path}: no JSON object ({error}): {ADVICE}") from None
 
 
 def tensor_headers(folder: Path) -> dict[str, TensorHeader]:
@@ -88,12 +85,10 @@ def _index(folder: Path) -> dict[str, str] | None:
     if not path.is_file():
         return None
     listed = read_object(path).get("weight_map")
-    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
-        raise UserError(f"{path}: no weight_map of tensors and files: {ADVICE}")
-    for name in listed.values():
-        if not is_file_name(name):
-            raise UserError(f"{path}: {name!r} is not a plain file name: {ADVICE}")
-    return listed
+    try:
+        return as_type(listed, dict[str, FileName])
+    except UserError as error:
+        raise UserError(f"{path}: no weight_map of tensors and files ({error}): {ADVICE}") from None
 
 
 def _headers(path: Path) -> dict[str, TensorHeader]:
@@ -267,9 +262,9 @@ class ImportRecord(Section):
     family: str
     dtype: Dtype
     difference: float
-    tokenizer: list[str]
+    tokenizer: list[FileName]
     model: ModelConfig
-    files: dict[str, FileRecord]
+    files: dict[FileName, FileRecord]
     tensors: dict[str, TensorRecord]
 
 
@@ -277,11 +272,7 @@ def read_record(directory: Path) -> ImportRecord:
     """The record of the import in `directory`. Raises FileNotFoundError or UserError if it is none."""
     path = directory / IMPORT
     try:
-        record = as_type(read_json(path), ImportRecord)
-        for name in (*record.files, *record.tokenizer, *(tensor.file for tensor in record.tensors.values())):
-            if not is_file_name(name):
-                raise UserError(f"{name!r} is not a plain file name")
-        return record
+        return as_type(read_json(path), ImportRecord)
     except ValueError as error:
         raise UserError(f"{path}: not what `megatape import` writes ({error}): import the model again") from None
 

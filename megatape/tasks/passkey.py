@@ -8,8 +8,9 @@ grid     prompts of given token lengths, with the number at given depths
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -255,7 +256,11 @@ def authors(model: ModelOutline, lengths: Lengths, trials: int) -> Cells:
 def grid(model: ModelOutline, lengths: Lengths, trials: int) -> Cells:
     """Questions of exact lengths at five depths: `trials` of each."""
     for length in lengths or usual_lengths(model.max_positions):
-        num_sentences = most_that_fit(lambda count: grid_tokens(model, count), length, model)
+        shortest = grid_tokens(model)
+        if shortest > length:
+            raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
+        too_many = length // max(1, grid_tokens(model, 2) - shortest) + 2
+        num_sentences = bisect_right(range(1, too_many), length, key=partial(grid_tokens, model))
         for depth in DEPTHS:
             yield length, depth, [_grid_question(num_sentences, depth, seed) for seed in range(trials)]
 
@@ -271,24 +276,6 @@ def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
     before = round(depth * num_sentences)
     parts = ([GARBAGE] * before, [FACT.format(key=key)], [GARBAGE] * (num_sentences - before))
     return Question("\n".join([TASK, *(" ".join(part) for part in parts if part), QUESTION]), key)
-
-
-def most_that_fit(tokens: Callable[[int], int], length: int, model: ModelOutline) -> int:
-    """The largest number of repetitions of the garbage that fit in a length.
-
-    Args:
-        tokens: Number of repetitions -> tokens of a question.
-        length: The most tokens.
-        model: For messages.
-
-    Raises:
-        UserError: It does not fit once.
-    """
-    shortest = tokens(1)
-    if shortest > length:
-        raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
-    too_many = length // max(1, tokens(2) - shortest) + 2
-    return bisect_right(range(1, too_many), length, key=tokens)
 
 
 # Value of --protocol -> (model, lengths, trials) -> cells.

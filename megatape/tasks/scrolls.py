@@ -7,25 +7,24 @@ A line has `id`, `input` and `output`; a question with several references has a 
 import json
 import re
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import orjson
-from pydantic import BeforeValidator
+from pydantic import AfterValidator
 
 from megatape.data.finetuning.prompt_format import Answering, Limits, Summarizing, text_of
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.files import read_json
-from megatape.options import Count, option
+from megatape.files import as_type, read_json
+from megatape.options import Count, Listed, option
 from megatape.paper import SCROLLS, SCROLLS_SETS
 from megatape.pictures import bars
 from megatape.tables import markdown
@@ -39,49 +38,39 @@ if TYPE_CHECKING:
 NUM_SHOWN = 3  # ids in an error
 
 
-@dataclass(frozen=True)
-class TextSet:
-    """A set by its name, and the metric of its answers: `rouge` for summaries, any other for answers to questions."""
+SETS: dict[str, Metric] = {
+    "qasper": "f1",
+    "contract_nli": "exact_match",
+    "narrative_qa": "f1",
+    "quality": "exact_match",
+    "qmsum": "rouge",
+    "summ_screen_fd": "rouge",
+    "gov_report": "rouge",
+}
+
+
+class TextSet(NamedTuple):
+    """A set, and the metric of its answers: `rouge` for summaries, any other for answers to questions."""
 
     name: str
     metric: Metric
-
-    def __str__(self) -> str:
-        """As `parse_set` reads it."""
-        return self.name if self.name in SETS else f"{self.name}={self.metric}"
-
-
-SETS: dict[str, TextSet] = {
-    each.name: each
-    for each in (
-        TextSet("qasper", "f1"),
-        TextSet("contract_nli", "exact_match"),
-        TextSet("narrative_qa", "f1"),
-        TextSet("quality", "exact_match"),
-        TextSet("qmsum", "rouge"),
-        TextSet("summ_screen_fd", "rouge"),
-        TextSet("gov_report", "rouge"),
-    )
-}
 
 
 def parse_set(text: str) -> TextSet:
     """A set of SCROLLS by its name, or any other as NAME=METRIC. Raises UserError."""
     name, _, metric = text.partition("=")
+    if text in SETS:
+        return TextSet(text, SETS[text])
     if metric in METRICS and name not in SETS and re.fullmatch(r"\w[\w.-]*", name):
         return TextSet(name, metric)
-    if text not in SETS:
-        raise UserError(
-            f"{text!r} is no set: give one of {', '.join(SETS)}, or a set of your own with its metric, such as "
-            f"my_set=exact_match (of {', '.join(METRICS)})"
-        )
-    return SETS[text]
+    raise UserError(
+        f"{text!r} is no set: give one of {', '.join(SETS)}, or a set of your own with its metric, such as "
+        f"my_set=exact_match (of {', '.join(METRICS)})"
+    )
 
 
-def _parse_sets(text: Any) -> Any:
-    names = text.split(",") if isinstance(text, str) else text
-    sets = tuple(parse_set(name) for name in names)
-    if len({each.name for each in sets}) < len(sets):
+def _check_sets(sets: tuple[str, ...]) -> tuple[str, ...]:
+    if len({parse_set(text).name for text in sets}) < len(sets):
         raise UserError("a set is named twice")
     return sets
 
@@ -97,9 +86,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Example:
-    """A question of a set, and the tokens that its answer may have."""
+    """A question of a set, as `parse_set` reads it, and the tokens that its answer may have."""
 
-    text_set: TextSet
+    set: str
     question: Question
     num_tokens: int
 
@@ -177,7 +166,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
     """
 
     scrolls: Annotated[Path, option(metavar="FOLDER")]
-    sets: Annotated[tuple[TextSet, ...], BeforeValidator(_parse_sets), option(metavar="NAME,NAME,...")] = tuple(SETS.values())
+    sets: Annotated[Listed[str], AfterValidator(_check_sets), option(metavar="NAME,NAME,...")] = tuple(SETS)
     split: Annotated[str, option(metavar="NAME")] = "validation"
     max_examples: Annotated[Count | None, option(metavar="N")] = None
     sequence_length: Annotated[Count | None, option(metavar="N")] = None
@@ -198,25 +187,29 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
                 "give less"
             )
         tokenizer, limits = PromptTokenizer(model.tokenizer, model.name), Limits(length, max_answer=self.max_answer_tokens)
-        if any(text_set.metric == "rouge" for text_set in self.sets):
+        if any(parse_set(text).metric == "rouge" for text in self.sets):
             rouge_scorer()  # say now that it is missing, not after the first batch
         batches = []
-        for text_set in self.sets:
-            form = (Summarizing if text_set.metric == "rouge" else Answering)(tokenizer, limits)
-            questions = read_set(self.scrolls, text_set.name, self.split, form.question, self.max_examples)
-            examples = [Example(text_set, question, form.answer_tokens) for question in questions]
+        for text in self.sets:
+            name, metric = parse_set(text)
+            form = (Summarizing if metric == "rouge" else Answering)(tokenizer, limits)
+            questions = read_set(self.scrolls, name, self.split, form.question, self.max_examples)
+            examples = [Example(text, question, form.answer_tokens) for question in questions]
             batches += equal_lengths(examples, lambda each: len(each.question.prompt) + each.num_tokens)
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
         """Greedy answers, up to their end token."""
-        tokenizer = PromptTokenizer(model.tokenizer, model.name)
+        tokenizer, metric = PromptTokenizer(model.tokenizer, model.name), parse_set(batch[0].set).metric
         continuations = model.continuations([list(each.question.prompt) for each in batch], batch[0].num_tokens)
         predictions = []
         for example, ids in zip(batch, continuations, strict=True):
-            text_set, question, answer = example.text_set, example.question, tokenizer.decode(ids).strip()
-            prompt, scores = tokenizer.decode(question.prompt), score(text_set.metric, answer, question.references)
-            predictions.append(Prediction(str(text_set), question.id, prompt, answer, question.references, scores))
+            question, answer = example.question, tokenizer.decode(ids).strip()
+            prompt, scores = (
+                tokenizer.decode(question.prompt),
+                score(metric, answer, question.references),
+            )
+            predictions.append(Prediction(example.set, question.id, prompt, answer, question.references, scores))
         return predictions
 
     def result(self, predictions: list[Prediction]) -> ScrollsScores:
@@ -235,7 +228,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
 
     def paper(self) -> dict[str, dict[str, float]]:
         """The paper's results on the published sets."""
-        names = [_name(SETS[name]) for name in SCROLLS_SETS]
+        names = [_name(parse_set(name)) for name in SCROLLS_SETS]
         return {f"{row}, 155M": dict(zip(names, values, strict=True)) for row, values in SCROLLS.items()}
 
 
@@ -338,13 +331,11 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
         with plain.open("rb") as file:
             yield str(plain), file
         return
-    inside: list[str] = []
     if packed.is_file():
         try:
             with ZipFile(packed) as archive:
-                inside = archive.namelist()
                 for member in (f"{name}/{split}.jsonl", f"{split}.jsonl"):
-                    if member in inside:
+                    if member in archive.namelist():
                         with archive.open(member) as lines:
                             yield f"{packed}:{member}", lines  # type: ignore[misc]  # reads as a binary file does
                         return
@@ -352,15 +343,8 @@ def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
             raise UserError(f"{packed}: corrupted ({error}): download it again") from None
     if not data.is_dir():
         raise MissingPath(f"scrolls {data}: no such folder")
-    contents = {
-        str(data): sorted(path.name for path in data.iterdir()),
-        str(plain.parent): sorted(path.name for path in plain.parent.iterdir()) if plain.parent.is_dir() else [],
-        str(packed): inside,
-    }
-    listed = "; ".join(f"{place} holds {', '.join(names[:8])}" for place, names in contents.items() if names) or "it is empty"
     raise MissingPath(
-        f"scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets; "
-        f"{listed}"
+        f"scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets"
     )
 
 
@@ -393,25 +377,12 @@ def read_predictions(path: Path) -> dict[str, str]:
         MissingPath: There is no such file.
         UserError: It has another content, or an id twice.
     """
-    twice: list[str] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        twice.extend(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
-        return dict(pairs)
-
     if not path.is_file():
         raise MissingPath(f"{path}: no such file of predictions")
     try:
-        predictions = read_json(path, unique)
+        return as_type(read_json(path, unique_keys=True), dict[str, str])
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
-    if not isinstance(predictions, dict):
-        raise UserError(f"{path}: it must be an object {{id: answer}}, not {str(predictions)[:40]!r}")
-    if twice:
-        raise UserError(f"{path}: {some_ids(twice)} given twice: give each once")
-    if others := [key for key, value in predictions.items() if not isinstance(value, str)]:
-        raise UserError(f"{path}: {some_ids(others)} whose answer is not a text: {predictions[others[0]]!r:.40}")
-    return predictions
+        raise UserError(f"{path}: no object {{id: answer}} of one text for each id ({error}): correct it") from None
 
 
 def check_coverage(predictions: dict[str, str], questions: list[Question], path: Path) -> None:

@@ -246,7 +246,7 @@ def test_impossible_configurations(folder: Path, fields: dict[str, Any], message
 
 def test_corrupted_files(folder: Path) -> None:
     config = (folder / "config.json").read_text()
-    for text, message in (("[" * 100_000, "nested more than 64 levels"), ("{", "not JSON"), ("[]", "not a JSON object")):
+    for text, message in (("[" * 100_000, "nested more than 64 levels"), ("{", "no JSON object"), ("[]", "no JSON object")):
         (folder / "config.json").write_text(text)
         with pytest.raises(ValueError, match=f"config.json: .*{message}"):
             load_exported(folder)

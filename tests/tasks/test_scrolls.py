@@ -85,8 +85,8 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
     evaluation = Evaluation(folder, "scrolls", task, model)
     evaluation.open({})
     _, measures = evaluation.run(model)
-    expected = {name: OFFICIAL[{"f1": "narrative_qa", "exact_match": "contract_nli", "rouge": "gov_report"}[each.metric]]
-                for name, each in SETS.items()}  # fmt: skip
+    expected = {name: OFFICIAL[{"f1": "narrative_qa", "exact_match": "contract_nli", "rouge": "gov_report"}[metric]]
+                for name, metric in SETS.items()}  # fmt: skip
     names = [
         "qasper F1",
         "contract_nli EM",
@@ -98,7 +98,7 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
     ]
     assert [(measure.name, measure.n) for measure in measures] == [(name, 3) for name in names]
     assert [measure.value for measure in measures] == pytest.approx(
-        [expected[name][each.metric] for name, each in SETS.items()], abs=1e-4
+        [expected[name][metric] for name, metric in SETS.items()], abs=1e-4
     )
     assert set(task.paper()) == {f"{name}, 155M" for name in SCROLLS} and all(
         list(row) == names for row in task.paper().values()
@@ -110,7 +110,7 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
         assert found["questions"] == 3
         assert {key: value["mean"] for key, value in found["scores"].items()} == pytest.approx(scores, abs=1e-4)
         _, printed, _ = command("scores", folder / f"predictions_{name}.json", "--scrolls", sets, "--set", name)
-        proportion = SETS[name].metric == "exact_match"
+        proportion = SETS[name] == "exact_match"
         assert (" to " in printed, "± " in printed) == (proportion, not proportion)
         assert all(f"{value:.4f}" in printed for value in scores.values())
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -133,7 +133,7 @@ def test_prompts_are_those_of_fine_tuning(name: str, form: type[prompt_format.Sc
     tokenizer = PromptTokenizer(Letters(), "letters")
     for positions, length, room in ((1300, None, None), (1300, 1050, None), (70, None, 20), (1300, 64, 7)):
         model, limits = Reader(lambda prompt: "answer", positions), Limits(length or positions, max_answer=room)
-        evaluate(Scrolls(sets, (SETS[name],), sequence_length=length, max_answer_tokens=room), model)
+        evaluate(Scrolls(sets, (name,), sequence_length=length, max_answer_tokens=room), model)
         prompts = []
         for record in lines()[:3]:
             example = form(tokenizer, limits).example(record | {"output": "a" * 2000})
@@ -149,7 +149,7 @@ def test_batches(tmp_path: Path) -> None:
     ]
     write_set(tmp_path, "mine", rows)
     model = Reader(lambda prompt: "7" if prompt.split()[0] == "8" else prompt.split()[0])
-    task = Scrolls(tmp_path, (parse_set("mine=exact_match"),), max_examples=450)
+    task = Scrolls(tmp_path, ("mine=exact_match",), max_examples=450)
     assert evaluate(task, model).measures[0].value == pytest.approx(100 * 449 / 450)
     sizes = [(len(texts), len(texts[0]) + 1 + num_tokens) for texts, num_tokens in model.prompts]
     assert sizes == [(129, 253), (21, 253), (108, 303), (42, 303), (92, 353), (58, 353)]
@@ -189,7 +189,7 @@ def test_without_the_package_of_rouge_it_says_so_at_once(sets: Path, monkeypatch
     rouge_scorer.cache_clear()
     with pytest.raises(ModuleNotFoundError, match="rouge_score"):
         Scrolls(sets).batches(Reader(official))
-    assert Scrolls(sets, (SETS["qasper"],)).batches(Reader(official))
+    assert Scrolls(sets, ("qasper",)).batches(Reader(official))
 
 
 def test_a_model_that_was_trained_on_it_knows_it(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -246,10 +246,13 @@ def test_the_official_examples(name: str, command: Command, tmp_path: Path) -> N
             '{"q0": "a", "q1": "b", "q2": "c", "w": "", "x": "", "y": "", "z": ""}',
             "of 3 questions, 4 ids (w, x, y, ...) not in the set",
         ),
-        ('{"q0": "a", "q1": "b", "q0": "c", "q2": "c"}', "1 id (q0) given twice: give each once"),
-        ('{"q0": "a", "q1": ["b"], "q2": 1}', "2 ids (q1, q2) whose answer is not a text: ['b']"),
-        ('["a"]', "it must be an object {id: answer}, not \"['a']\""),
-        ('{"q0": ', "not JSON (Expecting value"),
+        ('{"q0": "a", "q1": "b", "q0": "c", "q2": "c"}', "no object {id: answer} of one text for each id (duplicate key q0"),
+        (
+            '{"q0": "a", "q1": ["b"], "q2": 1}',
+            "no object {id: answer} of one text for each id (q1: must be a valid string",
+        ),
+        ('["a"]', "no object {id: answer} of one text for each id (must be a valid dictionary"),
+        ('{"q0": ', "no object {id: answer} of one text for each id (Expecting value"),
     ],
 )
 def test_bad_predictions(content: str, message: str, command: Command, tmp_path: Path) -> None:
@@ -277,15 +280,10 @@ def test_layouts(tmp_path: Path) -> None:
             archive.write(path, member)
         assert read(tmp_path / layout) == expected
     assert read(tmp_path / "folder", max_questions=2) == expected[:2]
-    with pytest.raises(
-        FileNotFoundError, match=r"expected qasper/train.jsonl in it, or qasper.zip .*/qasper.zip holds validation.jsonl"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"expected qasper/train.jsonl in it, or qasper.zip with the same"):
         read(tmp_path / "flat", "train")
-    with pytest.raises(FileNotFoundError, match=r"folder/qasper: expected qasper/validation.jsonl .* holds validation.jsonl"):
+    with pytest.raises(FileNotFoundError, match=r"folder/qasper: expected qasper/validation.jsonl in it"):
         read(tmp_path / "folder" / "qasper")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="SCROLLS publishes its sets; it is empty"):
-        read(tmp_path / "empty")
     (tmp_path / "flat" / "qasper.zip").write_bytes(b"PK")
     with pytest.raises(ValueError, match=r"qasper.zip: corrupted .*: download it again"):
         read(tmp_path / "flat")
@@ -324,7 +322,7 @@ def test_the_published_test_split_has_no_references(tmp_path: Path) -> None:
 
 
 def test_names_of_sets() -> None:
-    assert [parse_set(name) for name in SETS] == list(SETS.values())
+    assert [parse_set(name) for name in SETS] == list(SETS.items())
     mine = parse_set("my_set=exact_match")
     assert (mine.name, mine.metric) == ("my_set", "exact_match")
     for wrong in ("my_set", "quality=f1", "my_set=em", "../a=f1", "..=f1", "=f1"):

@@ -26,7 +26,7 @@ from megatape.data.formats.format import TokenFormat
 from megatape.data.io.records import CORRUPTED, unpacked
 from megatape.data.shards.layout import Count
 from megatape.errors import MissingPath, UserError
-from megatape.files import as_type, is_file_name, read_json
+from megatape.files import FileName, as_type, read_json
 
 INDEX, VERSION = "index.json", 2
 COLUMNS = ("tokens", "input_ids")
@@ -84,7 +84,7 @@ class Mds(TokenFormat):
 class File:
     """A file of index.json, and its hashes by algorithm."""
 
-    basename: str
+    basename: FileName
     bytes: Count
     hashes: dict[str, str]
 
@@ -127,8 +127,6 @@ class Shard:
         if self.compression not in (*PACKED, None):
             raise UserError(f"compression {entry.compression}: what is read is {', '.join(PACKED)}, or none")
         self.file = entry.zip_data or entry.raw_data
-        if not is_file_name(self.file.basename):
-            raise UserError(f"{self.file.basename!r} is not a plain file name")
         self.path, self.samples = folder / self.file.basename, entry.samples
         self.column, self.encoding = column, columns[column]
         self.sizes = dict(zip(entry.column_names, entry.column_sizes, strict=True))

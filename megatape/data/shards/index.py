@@ -15,7 +15,7 @@ from pydantic import Field
 from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, Count, covered_bytes, from_earlier
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.files import as_type, is_file_name, read_json, write_atomically
+from megatape.files import FileName, as_type, read_json, write_atomically
 
 INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
@@ -39,7 +39,7 @@ class Shard:
         sha256: Of its bytes up to the checksums; in earlier versions of the hashes of its members.
     """
 
-    file: str
+    file: FileName
     bytes: Count
     tokens: Annotated[Count, Field(ge=1)]
     documents: Count
@@ -65,12 +65,12 @@ class TokenizerEntry:
     bos_id: None if documents begin with their text. companions: name -> sha256 of further files of an imported tokenizer.
     """
 
-    file: str
+    file: FileName
     sha256: str
     vocab_size: Count
     bos_id: Count | None
     eos_id: Count
-    companions: dict[str, str] = field(default_factory=dict)
+    companions: dict[FileName, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
@@ -96,7 +96,7 @@ class Answers:
     unigram_entropy  nats per token of the answers
     """
 
-    file: str
+    file: FileName
     sha256: str
     examples: Count
     tokens: Count
@@ -111,7 +111,7 @@ class DocumentTable:
     documents, tokens: of all its rows. A split has a table for each unit of the preparation that gave it documents.
     """
 
-    file: str
+    file: FileName
     sha256: str
     documents: Count
     tokens: Count
@@ -326,11 +326,6 @@ def _check(index: Index) -> None:
         raise UserError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
     if index.answers and index.answers.keys() != index.splits.keys():
         raise UserError(f"answers has {', '.join(index.answers)}, not every split")
-    tables = [table for tables in index.document_tables.values() for table in tables]
-    files = *index.tokenizer.files, *(answers.file for answers in index.answers.values()), *(table.file for table in tables)
-    for name in (*files, *(shard.file for split in index.splits.values() for shard in split.shards)):
-        if not is_file_name(name):
-            raise UserError(f"{name!r} is not a plain file name")
     for name, split in index.splits.items():
         for shard in split.shards:
             end = covered_bytes(shard.tokens, shard.member_tokens, dtype.itemsize)

@@ -225,7 +225,7 @@ def shorten(folder: Path, left: int) -> None:
         (
             "documents",
             lambda p: edit(p, lambda c: c["shards"][0]["raw_data"].update(basename="..")),
-            "'..' is not a plain file",
+            "'..': not a plain file name",
         ),
         ("documents", lambda p: shorten(p, 8), "shard.00000.mds: corrupted"),  # to the beginning of its first sample
         (
@@ -236,7 +236,7 @@ def shorten(folder: Path, left: int) -> None:
         (
             "documents",
             lambda p: edit(p, lambda c: c["shards"][0]["raw_data"].update(basename="../x")),
-            "'../x' is not a plain file name",
+            "'../x': not a plain file name",
         ),
         ("documents", lambda p: edit(p, lambda c: c["shards"][0].update(samples=5)), "corrupted (its samples are not where"),
         ("documents", lambda p: (p / "shard.00000.mds").unlink(), "shard.00000.mds: not found, index.json lists it"),
