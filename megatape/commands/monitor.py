@@ -10,7 +10,6 @@ from megatape.commands.options import ImportOptions
 from megatape.errors import UserError
 from megatape.options import Count, option
 
-POLL_SECONDS = 0.2  # until a new size of the terminal is seen
 BUSY_SHARE = 0.1  # of the time may go into reading the runs
 
 
@@ -45,9 +44,7 @@ def run(options: Options) -> None:
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     with suppress(KeyboardInterrupt), Live(monitor, console=console, screen=True, auto_refresh=False) as live:
         while True:
-            began, size = time.monotonic(), console.size
+            began = time.monotonic()
             monitor.look()
             live.refresh()
-            due = time.monotonic() + max(options.interval, (time.monotonic() - began) / BUSY_SHARE)
-            while time.monotonic() < due and console.size == size:
-                time.sleep(POLL_SECONDS)
+            time.sleep(max(options.interval, (time.monotonic() - began) / BUSY_SHARE))
