@@ -2,8 +2,8 @@
 
 DeepSpeed's public accessors (`deepspeed.utils.safe_get_...`) return copies of whole tensors, one
 parameter at a time; checkpoints and initial weights need this rank's piece of each, in place.
-tests/zero/test_internals.py holds every name in PRIVATE_NAMES against a running engine and fails
-with the one that another version does not have.
+tests/zero/test_internals.py lists the names, holds them against a running engine and fails with the
+one that another version does not have.
 """
 
 import importlib
@@ -20,20 +20,6 @@ from deepspeed.runtime.zero.linear import LinearFunctionForZeroStage3
 from deepspeed.utils import nvtx
 from torch import Tensor, nn
 from torch.autograd import Function
-
-# What has the names -> the names.
-PRIVATE_NAMES = {
-    "optimizer at stages 1 and 2": ("_global_grad_norm", "single_partition_of_fp32_groups", "update_lp_params"),
-    "optimizer at stage 3": ("_global_grad_norm", "fp32_partitioned_groups_flat", "grad_position", "_get_param_partition_rank"),
-    "parameter at stages 1 and 2": ("_hp_mapping",),
-    "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor", "ds_secondary_tensor"),
-    "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
-    "deepspeed.DeepSpeedEngine": ("_do_optimizer_sanity_check",),
-    "deepspeed.ops": ("__compatible_ops__",),
-    "deepspeed.utils.nvtx": ("enable_nvtx",),
-    "deepspeed.runtime.compiler": ("compile",),
-    "deepspeed.runtime.zero.muon": ("original_muon",),
-}
 
 
 @dataclass(frozen=True)
