@@ -83,6 +83,7 @@ def fused_on_shapes() -> Iterator[None]:
     """On the meta device, too, dispatch modes see attention and `fused_rms_norm` as one operator, and not as its parts."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        kwargs.pop("enable_gqa", None)  # which this operator needs not be told
         return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(q, k, v, attn_mask, *args, **kwargs)[0]
 
     with torch.library._scoped_library("aten", "IMPL", "AutogradMeta") as library:

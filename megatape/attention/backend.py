@@ -63,17 +63,6 @@ class Backend(ABC):
         What fails only on the device at hand is found out by model/backends.py.
         """
 
-    def copied_bytes(self, sizes: Sizes) -> int:
-        """Bytes that one layer saves on a GPU for its backward pass, beyond the least that a fused kernel saves.
-
-        The least is the arguments of `attend`, its results and a float32 number for each query and head.
-        tests/attention/test_backend.py compares with the tensors that autograd saves.
-
-        Args:
-            sizes: sizes of the layer.
-        """
-        return 0
-
     @abstractmethod
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
@@ -102,17 +91,3 @@ def attend_v_and_e(v: Tensor, e: Tensor | None, attend: Callable[[Tensor], Tenso
         return both[..., :width], both[..., width:]
     parts = [attend(part) for part in e.split(max(width, WIDEST), dim=-1)]
     return attend(v), parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def kept_bytes(sizes: Sizes) -> int:
-    """Bytes that autograd keeps beside the operands and outputs of one call.
-
-    A v, which the output matrix needs apart from [A v | A e]; or of further calls a float32 number for each row, and A e, if it
-    was put together.
-    """
-    size, width = sizes.head_dim, sizes.state_width
-    numbers, calls = size, 0
-    if size + width > WIDEST:
-        calls = -(-width // max(size, WIDEST))
-        numbers = width if calls > 1 else 0
-    return sizes.tokens * sizes.heads * (numbers * sizes.element_bytes + calls * 4)

@@ -8,10 +8,11 @@ from functools import cache, lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from megatape.attention.backend import NO_RING, Backend, Mask, Need, Sizes, attend_v_and_e, kept_bytes
+from megatape.attention.backend import NO_RING, Backend, Mask, Need, attend_v_and_e
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
@@ -45,14 +46,6 @@ class Flex(Backend):
             return f"needs a head_dim of at least {MIN_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return None
 
-    def copied_bytes(self, sizes: Sizes) -> int:
-        """Where the state moves: queries and keys rotated, and e beside what was added to it."""
-        size, width = sizes.head_dim, sizes.state_width
-        if not width:
-            return 0
-        rotated = (sizes.heads * size + sizes.channels * (size + width)) * sizes.tokens * sizes.element_bytes
-        return rotated + kept_bytes(sizes)
-
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -75,9 +68,13 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
         def biased(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
             return score + by_distance[head, (row - column).abs()]  # later tokens are masked, but looked up too
 
+    queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
+    if q.is_meta:  # on which flex_attention does not run: this operator reads, writes and keeps the same
+        added = None if bias is None else bias.weights[0][:, None].to(q.dtype)
+        out = F.scaled_dot_product_attention(queries, keys, values, added, is_causal=bias is None, enable_gqa=True)
+        return out.transpose(1, 2)
     blocks = _causal(q.shape[1], q.device) if mask is None else _documents(mask, mask._version)
     wider = v.shape[-1] > q.shape[-1] and v.dtype.itemsize == 2  # float32 has small tiles
-    queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
     # Within a block that is compiled, it is compiled with it.
     attend: Any = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
     out = attend(

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import NO_RING, Backend, Mask, Need, Sizes
+from megatape.attention.backend import NO_RING, Backend, Mask, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
 
@@ -31,7 +31,7 @@ class Fused(Backend):
             return NO_RING
         if need.attends == "pair bias":
             return "would evaluate the bias's network for every pair of tokens and every head"
-        if need.device_type not in ("cuda", "meta"):  # on shapes alone it computes nothing
+        if need.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if find_spec("triton") is None:
             return "needs the package triton, which is not installed"
@@ -40,17 +40,6 @@ class Fused(Backend):
         if need.head_dim > MAX_HEAD_DIM or need.head_dim % 2:
             return f"needs an even head_dim of at most {MAX_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return None
-
-    def copied_bytes(self, sizes: Sizes) -> int:
-        """Nothing, also with a bias by distance, unless a state wider than the heads is attended to in parts.
-
-        Then it is queries and keys rotated, e, the parts of A e, and a float32 number for each row of each part.
-        """
-        size, width = sizes.head_dim, sizes.state_width
-        if width in (0, size):
-            return 0
-        numbers = (sizes.heads + sizes.channels) * (size + width)
-        return sizes.tokens * (numbers * sizes.element_bytes + width // size * sizes.heads * 4)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool

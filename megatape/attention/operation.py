@@ -46,7 +46,8 @@ def attend(
         A v [B, N, H, R] and, with `move`, A e [B, N, H, W], in the dtype of v.
     """
     by_content: Attends = "plain" if bias is None else "distance bias" if isinstance(bias, DistanceBias) else "pair bias"
-    need = Need(q.device.type, "moving" if move else by_content, q.shape[-1], q.dtype, mask is not None)
+    device = "cuda" if q.is_meta else q.device.type  # shapes alone stand for a GPU's tensors
+    need = Need(device, "moving" if move else by_content, q.shape[-1], q.dtype, mask is not None)
     backend, extra = get_backend(select_backend(need, backends)), q.shape[-1] - v.shape[-1]
     if not extra:
         return backend.attend(q, k, v, positions, bias, mask, move)

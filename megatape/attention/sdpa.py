@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import NO_RING, Backend, Mask, Need, Sizes, attend_v_and_e, kept_bytes
+from megatape.attention.backend import NO_RING, Backend, Mask, Need, attend_v_and_e
 from megatape.attention.bias import ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
@@ -40,15 +40,6 @@ class Sdpa(Backend):
                 f"bytes, and model.head_dim is {need.head_dim}"
             )
         return None
-
-    def copied_bytes(self, sizes: Sizes) -> int:
-        """Keys and values repeated; where the state moves also queries and keys rotated, and e beside what was added to it."""
-        size, width = sizes.head_dim, sizes.state_width
-        repeated = 2 * (sizes.heads - sizes.channels) * size * sizes.tokens * sizes.element_bytes
-        if not width:
-            return repeated
-        rotated = (sizes.heads * (size + width) + sizes.channels * size) * sizes.tokens * sizes.element_bytes
-        return repeated + rotated + kept_bytes(sizes)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool

@@ -1,23 +1,21 @@
 """Bytes that one rank holds at the peak of a training step, by part."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 
 from torch import nn
 
-from megatape.attention.operation import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
+from megatape.attention.operation import check_forced_backend
 from megatape.config import Config
 from megatape.model.accounting import count_parameters, meta_model
-from megatape.model.backends import attention_needs, layer_sizes
-from megatape.model.encodings import encoding_of
-from megatape.model.encodings.encoding import positioned_layers
+from megatape.model.backends import attention_needs
 from megatape.model.trainable import freeze
 from megatape.optim.optimizer import is_whole
 from megatape.parallel.loss import chunk_elements
 from megatape.parallel.parameters import whole_shape
 from megatape.plan.matrices import plan_matrices
-from megatape.plan.trace import PLAIN, activations, changed, count_once, num_chunks, run_pass
+from megatape.plan.trace import activations, changed, count_once, num_chunks, run_pass
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements
 from megatape.plan.zero3 import gathered
 from megatape.registry import OPTIMIZERS
@@ -113,21 +111,16 @@ def _state_elements(config: Config, parameter: nn.Parameter) -> int:
 
 @count_once
 def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
-    """Bytes by part that a micro-batch needs beside weights, gradients and optimizer. on_gpu: as `plan_memory` takes it."""
-    model, again_all = config.model, config.training.recomputes_blocks
-    backends = PLAIN if on_gpu else backends_by_priority(config.training.attention)
-    kept = activations(config, backends).total
-    content = activations(changed(config, "model", encoding="nope", scaling=None), backends).total
-    parts: dict[str, float] = {"activations": content, "position encoding": kept - content}
-    again = recomputed_bytes(config, backends)
+    """Bytes by part that a micro-batch needs beside weights, gradients and optimizer. on_gpu: as `plan_memory` takes it.
+
+    Raises UserError if the backend that training.attention forces cannot run on a GPU.
+    """
     if on_gpu:
-        most, less = attention_copies(config)
-        num_most = len(positioned_layers(model)) - (encoding_of(model).attends == "moving")
-        copies = most * num_most + less * (model.num_layers - num_most)
-        parts["attention copies"] = 0 if again_all else copies
-        again += most if again_all else 0
-    parts["largest temporary"] = max(again + _rounded(config), _logits(config, on_gpu))
-    return parts
+        check_forced_backend(attention_needs(config, "cuda")[0], config.training.attention)
+    kept = activations(config, on_gpu).total
+    content = activations(changed(config, "model", encoding="nope", scaling=None), on_gpu).total
+    temporary = max(recomputed_bytes(config, on_gpu) + _rounded(config), _logits(config, on_gpu))
+    return {"activations": content, "position encoding": kept - content, "largest temporary": temporary}
 
 
 def offloaded_bytes(config: Config, on_gpu: bool) -> int:
@@ -136,31 +129,19 @@ def offloaded_bytes(config: Config, on_gpu: bool) -> int:
     With them counts what all blocks share and keep on the device, the first angles and the starts of documents: less than one
     block's stream.
     """
-    backends = PLAIN if on_gpu else backends_by_priority(config.training.attention)
     on_device = changed(config, "training", activation_checkpointing="full")
-    return activations(on_device, backends).total - activations(config, backends).total
+    return activations(on_device, on_gpu).total - activations(config, on_gpu).total
 
 
-def recomputed_bytes(config: Config, backends: Backends) -> int:
+def recomputed_bytes(config: Config, on_gpu: bool) -> int:
     """Bytes that the backward pass makes again at a time: all of a layer, or its parts that are not kept, of one chunk."""
     config = changed(config, "model", nope_every=None)  # the largest layer has positions
     whole, chunked = (
-        activations(changed(config, "training", activation_checkpointing="none", chunk_tokens=tokens), backends).layer
+        activations(changed(config, "training", activation_checkpointing="none", chunk_tokens=tokens), on_gpu).layer
         for tokens in (None, config.training.chunk_tokens)
     )
-    kept = 0 if config.training.recomputes_blocks else activations(config, backends).layer
+    kept = 0 if config.training.recomputes_blocks else activations(config, on_gpu).layer
     return chunked - kept + (whole - chunked) // num_chunks(config)
-
-
-def attention_copies(config: Config) -> tuple[int, int]:
-    """Bytes that attention keeps on a GPU beyond those that PLAIN keeps, in a layer with each of the two needs.
-
-    Raises UserError if the backend that training.attention forces cannot run there.
-    """
-    needs, sizes, forced = attention_needs(config, "cuda"), layer_sizes(config), config.training.attention
-    check_forced_backend(needs[0], forced)
-    most, less = (get_backend(select_backend(need, backends_by_priority(forced))) for need in needs)
-    return most.copied_bytes(sizes), less.copied_bytes(replace(sizes, state_width=0, head_dim=needs[1].head_dim))
 
 
 def _rounded(config: Config) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 import torch
 from torch import nn
 
-from megatape.attention.operation import Backends
+from megatape.attention.operation import backends_by_priority
 from megatape.config import Config, ZeroConfig
 from megatape.model.accounting import meta_model, saved_bytes
 from megatape.model.build import build_model
@@ -22,9 +22,8 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.mesh import Axis, fake_axis
 from megatape.parallel.traffic import CountTraffic, Sent
 from megatape.plan.zero3 import Event, record_events
-from megatape.torch_internals import FakeTensorMode
+from megatape.torch_internals import FakeTensorMode, fused_on_shapes
 
-PLAIN = ("blocked",)  # the attention that keeps its arguments, its outputs and one number per row, as every fused kernel does
 SHALLOW = 5  # layers that run for all of a deep model
 OVERLAPPED = "overlapped"
 
@@ -175,26 +174,25 @@ class Activations(NamedTuple):
 
 
 @count_once
-def activations(config: Config, backends: Backends | None = None) -> Activations:
-    """What a run's model would keep on a CPU with these backends.
+def activations(config: Config, on_gpu: bool) -> Activations:
+    """What a run's model keeps with the attention that it gets on a GPU or on a CPU.
 
-    Counted at two depths and extrapolated to all layers, which is exact. So are the extrapolations from short samples where
-    attention keeps nothing N x N, and from small micro-batches.
+    Counted at two depths and extrapolated to all layers, which is exact. So are the extrapolations on a GPU from short samples,
+    since nothing N x N is kept there, and from small micro-batches.
     """
-    length, short = config.data.sequence_length, 8 * config.parallel.sample_ranks * (config.training.num_shifted_groups or 1)
+    length, short = config.data.sequence_length, 64 * config.parallel.sample_ranks * (config.training.num_shifted_groups or 1)
     samples = config.training.micro_batch_size
     if samples > 2:
-        one, two = (activations(changed(config, "training", micro_batch_size=few), backends) for few in (1, 2))
+        one, two = (activations(changed(config, "training", micro_batch_size=few), on_gpu) for few in (1, 2))
         return Activations(*(extrapolate({1: at_one, 2: at_two}, samples) for at_one, at_two in zip(one, two, strict=True)))
 
     def kept(num_layers: int, length: int) -> int:
-        # The meta device, four times as fast as fake tensors of a CPU, keeps the same where attention does.
-        with precision_of(config), torch.device("meta") if backends == PLAIN else FakeTensorMode():
-            share = build(config, num_layers, backends)
+        with fused_on_shapes(), precision_of(config), torch.device("meta") if on_gpu else FakeTensorMode():
+            share = build(config, num_layers)
             return saved_bytes(share, samples, length, config.data.mask_documents)
 
     def kept_at_length(num_layers: int) -> int:
-        if backends != PLAIN:
+        if not on_gpu:
             return kept(num_layers, length)
         return extrapolate({tokens: kept(num_layers, tokens) for tokens in (short, 2 * short)}, length)
 
@@ -241,8 +239,8 @@ def axes_of(config: Config) -> dict[str, Axis]:
     return {name: fake_axis(name, size) for name, size in config.parallel.axes.items()}
 
 
-def build(config: Config, num_layers: int, backends: Backends | None = None) -> Transformer:
-    """One rank's share of a run's model and samples, with so many layers."""
+def build(config: Config, num_layers: int) -> Transformer:
+    """One rank's share of a run's model and samples, with so many layers. On shapes it has the attention of a GPU."""
     axes = axes_of(config)
     return build_model(
         changed(config, "model", num_layers=num_layers).model,
@@ -251,8 +249,8 @@ def build(config: Config, num_layers: int, backends: Backends | None = None) -> 
         context=axes["context"],
         trainable=config.training.trainable,
         frozen=config.training.frozen,
-        backends=backends,
-        update_by_kernel=backends != PLAIN,  # PLAIN stands for what any device keeps
+        backends=backends_by_priority(config.training.attention),
+        update_by_kernel=True,
         num_shifted_groups=config.training.num_shifted_groups,
         activation_checkpointing=config.training.activation_checkpointing,
         chunk_tokens=config.training.chunk_tokens,

@@ -20,11 +20,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from megatape.attention.operation import Backends, backends_by_priority, select_backend
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.model.accounting import record_saved
-from megatape.model.backends import attention_needs
 from megatape.model.block import Block
 from megatape.model.encodings.encoding import positioned_layers
 from megatape.model.transformer import Transformer
@@ -71,7 +69,7 @@ def step_work(config: Config) -> StepWork:
 def attention_layer_work(config: Config) -> Work:
     """Attention and position update of the first block, forward without gradients (study/efficiency.py, "attention layer")."""
     with on_shapes(config), torch.no_grad():
-        model = _model(config, 2)
+        model = build(config, 2)
         block, x, positions = _inputs(config, model)
         with count() as work:
             attended, attended_positions = block.attention(x, positions, move=True)
@@ -82,7 +80,7 @@ def attention_layer_work(config: Config) -> Work:
 
 def _step(config: Config, num_layers: int) -> StepWork:
     with on_shapes(config):
-        model = _model(config, num_layers)
+        model = build(config, num_layers)
         tokens = torch.zeros(config.training.micro_batch_size, config.data.sequence_length, dtype=torch.long)
         with count() as work:
             with record_saved(exclude=list(model.parameters())) as saved:
@@ -124,7 +122,7 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
 
     The last one that has positions does not move the state, nor do those without.
     """
-    model = _model(changed(config, "model", nope_every=None), 2)
+    model = build(changed(config, "model", nope_every=None), 2)
     block, x, positions = _inputs(config, model)
     encoding, layers, position = model.encoding, config.model.num_layers, block.position
     moving = len(positioned_layers(config.model)) - 1
@@ -150,23 +148,6 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
 
         parts.append((update, position, [delta, attended_positions, x], moving))
     return parts
-
-
-def _model(config: Config, num_layers: int) -> Transformer:
-    backends = _backends(config)
-    if backends is None:  # by flex_attention, with a bias for which the kernel reads next to nothing
-        config, backends = changed(config, "model", encoding="nope", scaling=None), ("sdpa",)
-    return build(config, num_layers, backends)
-
-
-def _backends(config: Config) -> Backends | None:
-    """Those that count as the one that `config` has on a GPU. flex, which runs on no other device, moves what sdpa moves."""
-    preferred = backends_by_priority(config.training.attention)
-    need = attention_needs(config, "cuda")[0]
-    chosen = select_backend(need, preferred)
-    if chosen == "flex":
-        return ("sdpa",) if need.attends in ("plain", "moving") else None
-    return (chosen, *(name for name in preferred if name != chosen))
 
 
 def _inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, PositionState]:

@@ -16,8 +16,9 @@ from megatape.config import Config, parse_config
 from megatape.model.accounting import saved_bytes
 from megatape.model.backends import attention_needs
 from megatape.model.build import build_model
-from megatape.plan.memory import attention_copies
-from megatape.plan.trace import PLAIN
+from megatape.model.encodings.tape import TapeUpdate
+from megatape.plan.memory import plan_activations
+from megatape.plan.trace import activations
 from megatape.registry import AUTO, BACKENDS
 
 # Device, needs of the encoding, head size, precision, document masks -> backend.
@@ -94,7 +95,8 @@ class Fused(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         batch, heads, length, _ = q.shape
         out = v.new_zeros(batch, length, heads, v.shape[-1]).transpose(1, 2)  # like q
-        ctx.save_for_backward(q, k, v, out, q.new_zeros(q.shape[:3], dtype=torch.float32))
+        seed, offset = torch.zeros((), dtype=torch.long), torch.zeros((), dtype=torch.long)  # of dropout, as PyTorch's operator
+        ctx.save_for_backward(q, k, v, out, q.new_zeros(q.shape[:3], dtype=torch.float32), seed, offset)
         return out
 
 
@@ -106,7 +108,7 @@ FUSED = ("sdpa", "flex", "triton")
     ("encoding", "head_dims", "names"),
     [("tape", (16, 128), FUSED), ("tape_vector", (64, 128), FUSED), ("rope", (16,), FUSED), ("t5", (16,), ("triton",))],
 )
-def test_copies_are_those_that_autograd_keeps(
+def test_the_plan_counts_what_autograd_keeps(
     raw_config: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     encoding: str,
@@ -114,26 +116,31 @@ def test_copies_are_those_that_autograd_keeps(
     names: tuple[str, ...],
     groups: int,
 ) -> None:
-    """The planner's formula against what one layer more keeps, with a stand-in for kernels that only a GPU has."""
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
-    monkeypatch.setattr("megatape.attention.sdpa._padded", lambda heads, e: heads)  # as on a GPU
-    monkeypatch.setattr("megatape.attention.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
-    for kernels in ("attention", "rotation"):
-        monkeypatch.setattr(f"megatape.attention.kernels.{kernels}.launch", lambda *_, **__: None)
+    """What one layer more keeps of tensors with memory, by stand-ins for kernels that only a GPU has."""
+    has_kernel = TapeUpdate.has_kernel
     for name, size in itertools.product(names, head_dims):
         monkeypatch.setattr(get_backend(name), "unsupported_reason", lambda need: None)
         raw_config["model"] |= {"encoding": encoding, "num_heads": 4, "num_kv_heads": 4 // groups, "head_dim": size}
         raw_config["training"]["attention"] = name
         config = parse_config(raw_config, "test")
-        inner, _ = attention_copies(config)
-        assert inner == _layer(config, (name,)) - _layer(config, PLAIN), (name, size)
+        with monkeypatch.context() as patched:
+            patched.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
+            patched.setattr("megatape.attention.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
+            patched.setattr("megatape.attention.sdpa._padded", lambda heads, e: heads)  # as on a GPU
+            for kernels in ("attention.kernels.attention", "attention.kernels.rotation", "model.kernels.update"):
+                patched.setattr(f"megatape.{kernels}.launch", lambda *_, **__: None)
+            patched.setattr("megatape.attention.fused_rotation._has_kernel", lambda device: True)
+            patched.setattr(TapeUpdate, "has_kernel", lambda update, device: has_kernel(update, torch.device("meta")))
+            kept = _layer(config, name)
+        assert activations(config, on_gpu=True).layer == kept, (name, size)
 
 
-def _layer(config: Config, backends: tuple[str, ...]) -> int:
+def _layer(config: Config, backend: str) -> int:
     """Bytes that autograd keeps of a layer that is neither the first nor the last."""
     counts = []
     for num_layers in (3, 4):
-        model = build_model(config.model.model_copy(update={"num_layers": num_layers}), backends=backends)
+        deeper = config.model.model_copy(update={"num_layers": num_layers})
+        model = build_model(deeper, backends=(backend,), update_by_kernel=True)
         counts.append(saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length))
     return counts[1] - counts[0]
 
@@ -141,7 +148,7 @@ def _layer(config: Config, backends: tuple[str, ...]) -> int:
 def test_planner_refuses_what_cannot_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="training.attention is flex, which needs a head_dim of at least 16"):
-        attention_copies(parse_config(raw_config, "test"))
+        plan_activations(parse_config(raw_config, "test"), on_gpu=True)
     raw_config["training"]["attention"] = "nothing"
     with pytest.raises(ValueError, match="training.attention.*choose one of auto, sdpa, flex, blocked, triton"):
         parse_config(raw_config, "test")

@@ -15,7 +15,6 @@ from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, meta_model, record_saved, saved_bytes
 from megatape.model.build import build_model
 from megatape.model.encodings.path import CHUNK
-from megatape.plan.trace import PLAIN
 from megatape.registry import ENCODINGS
 from tests.helpers.models import SHAPE, random_model, tokens_and_positions
 
@@ -168,7 +167,7 @@ def test_what_tape_keeps_more(checkpointing: Mode, dtype: torch.dtype) -> None:
     saved = {}
     for encoding in ("tape", "rope"):
         config = ModelConfig(encoding=encoding, **SHAPE)
-        model = build_model(config, backends=PLAIN, activation_checkpointing=checkpointing).to(dtype)
+        model = build_model(config, backends=("blocked",), activation_checkpointing=checkpointing).to(dtype)
         saved[encoding] = saved_bytes(model, 2, 40)
     assert saved["tape"] - saved["rope"] == 2 * SHAPE["num_layers"] * 2 * 40 * SHAPE["hidden_size"] * dtype.itemsize
 

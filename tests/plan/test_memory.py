@@ -12,8 +12,9 @@ from megatape.model.accounting import count_parameters, saved_bytes
 from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import FP8_BYTES, checkpoint_bytes, plan_activations, plan_memory, recomputed_bytes
-from megatape.plan.trace import PLAIN, activations, changed, run_pass
+from megatape.plan.trace import activations, build, changed, on_shapes, run_pass
 from megatape.runtime.topology import Topology
+from megatape.torch_internals import fused_on_shapes
 from tests.helpers.plan_cases import configure
 from tests.helpers.workers import run_workers
 
@@ -48,24 +49,26 @@ MODES: tuple[ActivationCheckpointing, ...] = ("none", "selective")
 @pytest.mark.parametrize(("size", "kind"), [(size, kind) for kind in KINDS for size in ("small", LARGER[kind])])
 def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind: str) -> None:
     config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
-    for backends in (None, PLAIN):
-        planned = activations(config, backends).total
-        model = build_model(
-            config.model,
-            trainable=config.training.trainable,
-            frozen=config.training.frozen,
-            backends=backends,
-            activation_checkpointing=config.training.activation_checkpointing,
-            chunk_tokens=config.training.chunk_tokens,
-        )
-        model.to(getattr(torch, config.training.precision))
-        assert planned == saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length), backends
+    model = build_model(
+        config.model,
+        trainable=config.training.trainable,
+        frozen=config.training.frozen,
+        activation_checkpointing=config.training.activation_checkpointing,
+        chunk_tokens=config.training.chunk_tokens,
+    )
+    model.to(getattr(torch, config.training.precision))
+    batch = config.training.micro_batch_size, config.data.sequence_length
+    assert activations(config, on_gpu=False).total == saved_bytes(model, *batch)
+    with fused_on_shapes(), on_shapes(config):  # a GPU's, of all layers and tokens
+        assert activations(config, on_gpu=True).total == saved_bytes(build(config, config.model.num_layers), *batch)
 
 
 @pytest.mark.parametrize("axis", ["tp", "sp", "cp"])
 def test_activations_of_ranks_of_a_sample(raw_config: dict[str, Any], tmp_path: Path, axis: str) -> None:
     config = configure(raw_config, "x", SIZES["long"] | {f"parallel.{axis}": 2})
-    planned = {mode: activations(changed(config, "training", activation_checkpointing=mode)).total for mode in MODES}
+    planned = {
+        mode: activations(changed(config, "training", activation_checkpointing=mode), on_gpu=False).total for mode in MODES
+    }
     for measured in run_workers("tests.plan.test_memory:measure", 2, config.model_dump(), tmp_path):
         assert planned == measured
 
@@ -115,7 +118,7 @@ def test_chunks_divide_what_is_made_again(raw_config: dict[str, Any], mode: str)
     """With chunks of a quarter of the tokens, of MLP and position update a quarter is there at a time."""
     changes = SIZES["long"] | {"training.activation_checkpointing": mode}
     again = {
-        tokens: recomputed_bytes(configure(raw_config, "x", changes | {"training.chunk_tokens": tokens}), PLAIN)
+        tokens: recomputed_bytes(configure(raw_config, "x", changes | {"training.chunk_tokens": tokens}), on_gpu=True)
         for tokens in (None, 256, 128, 64)
     }
     part = again[256] - again[128]
@@ -134,7 +137,7 @@ def test_table_of_long_samples() -> None:
             training = [f"training.activation_checkpointing={mode}", f"training.chunk_tokens={chunk}"]
             config = load_config("configs/tape_8b_gqa.json", [*shape, *training, f"data.sequence_length={length}"])
             plan = plan_memory(config, 64, on_gpu=True)
-            kept.append(sum(plan.device[part] for part in ("activations", "position encoding", "attention copies")))
+            kept.append(sum(plan.device[part] for part in ("activations", "position encoding")))
         assert kept[2] / kept[1] == pytest.approx(4, rel=0.001)
         host = f"{plan.host['activations'] / 2**30:.2f} " if plan.host else ""
         numbers = [*(f"{bytes_ / 2**30:.2f}" for bytes_ in kept), f"{plan.device['largest temporary'] / 2**30:.2f}"]
