@@ -38,7 +38,7 @@ class KerpleBias(LayerBias):
 class Kerple(Encoding):
     """Attention asks for nothing but the bias."""
 
-    attends = "distance bias"
+    score_bias = "distance"
 
     def bias(self, axis: Axis) -> LayerBias:
         return KerpleBias(self.config.num_heads, axis)

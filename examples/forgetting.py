@@ -72,7 +72,7 @@ class Forget(LayerBias):
 class Forgetting(Encoding):
     """Gates, their sums, and the bias of their differences."""
 
-    attends = "pair bias"
+    score_bias = "pair"
 
     def token_features(self, axis: Axis) -> TokenFeatures:
         return Gates(self.config.hidden_size, self.config.num_heads, axis)

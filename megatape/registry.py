@@ -188,6 +188,10 @@ ENCODINGS: dict[str, EncodingEntry] = {
         "tape_ablations:TapeVectorNoRotationEquivariance", "updated along the head size, without rotation equivariance"
     ),
     "tape_no_equivariance": _ablation("tape_ablations:TapeNoEquivariance", "without equivariance"),
+    "tape_fox": _encoding("tape_combinations:TapeFox", f"{_TAPE}, with forget gates (FoX)", _SUM, rotates=True),
+    "tape_selective_rope": _encoding(
+        "tape_combinations:TapeSelectiveRope", f"{_TAPE}, from Selective RoPE's angles", _SUM, rotates=True, sliced=True
+    ),
     "rope": _encoding("rope:Rope", "rotary position encoding", rotates=True, scalable=True, shiftable=True),
     "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
     # Beyond 2^18 positions xPos scales overflow float32.

@@ -16,9 +16,8 @@ from torch import Tensor
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
 
-# What an encoding asks of attention: nothing, moving the state with the same weights as the values,
-# or a bias on the scores, by the distance or by the pair of tokens.
-Attends = Literal["plain", "moving", "distance bias", "pair bias"]
+# The bias that an encoding adds to the scores: none, one by the distance or one by the pair of tokens.
+BiasKind = Literal["none", "distance", "pair"]
 
 Mask = Tensor | None  # [B, N], the first token that each token may see (packed documents); None: every token sees the first
 
@@ -27,11 +26,13 @@ Mask = Tensor | None  # [B, N], the first token that each token may see (packed 
 class Need:
     """What a backend must support.
 
-    head_dim: R. masked: documents packed into one sample do not see each other. ring: keys and values are on several ranks.
+    moves: attention moves the state with the same weights as the values. head_dim: R. masked: documents packed into one sample
+    do not see each other. ring: keys and values are on several ranks.
     """
 
     device_type: str
-    attends: Attends
+    moves: bool
+    bias: BiasKind
     head_dim: int
     dtype: torch.dtype
     masked: bool

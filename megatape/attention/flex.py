@@ -38,7 +38,7 @@ class Flex(Backend):
     def unsupported_reason(self, need: Need) -> str | None:
         if need.ring:
             return NO_RING
-        if need.attends == "pair bias":
+        if need.bias == "pair":
             return "would add to every weight of the bias once for each score"
         if need.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {need.device_type!r}"

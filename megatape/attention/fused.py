@@ -29,8 +29,10 @@ class Fused(Backend):
     def unsupported_reason(self, need: Need) -> str | None:
         if need.ring:
             return NO_RING
-        if need.attends == "pair bias":
+        if need.bias == "pair":
             return "would evaluate the bias's network for every pair of tokens and every head"
+        if need.moves and need.bias != "none":
+            return "has no kernel that moves the position state under a bias on the scores"
         if need.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if find_spec("triton") is None:

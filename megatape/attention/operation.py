@@ -9,7 +9,7 @@ from functools import cache
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Attends, Backend, Mask, Need
+from megatape.attention.backend import Backend, BiasKind, Mask, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.errors import UserError
@@ -45,9 +45,9 @@ def attend(
     Returns:
         A v [B, N, H, R] and, with `move`, A e [B, N, H, W], in the dtype of v.
     """
-    by_content: Attends = "plain" if bias is None else "distance bias" if isinstance(bias, DistanceBias) else "pair bias"
+    kind: BiasKind = "none" if bias is None else "distance" if isinstance(bias, DistanceBias) else "pair"
     device = "cuda" if q.is_meta else q.device.type  # shapes alone stand for a GPU's tensors
-    need = Need(device, "moving" if move else by_content, q.shape[-1], q.dtype, mask is not None)
+    need = Need(device, move, kind, q.shape[-1], q.dtype, mask is not None)
     backend, extra = get_backend(select_backend(need, backends)), q.shape[-1] - v.shape[-1]
     if not extra:
         return backend.attend(q, k, v, positions, bias, mask, move)

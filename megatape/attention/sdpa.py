@@ -28,9 +28,9 @@ class Sdpa(Backend):
     def unsupported_reason(self, need: Need) -> str | None:
         if need.ring:
             return NO_RING
-        if need.attends in ("distance bias", "pair bias"):
+        if need.bias != "none":
             return "would materialize the bias of all pairs of tokens"
-        if need.attends == "moving" and need.device_type == "cpu" and need.head_dim > MOST_PADDED:
+        if need.moves and need.device_type == "cpu" and need.head_dim > MOST_PADDED:
             return f"pads heads to the width of [v | e] on a CPU, which is slower than `blocked` beyond {MOST_PADDED} channels"
         if need.device_type == "cuda" and need.masked:
             return "would materialize the mask of all pairs of tokens, which data.mask_documents needs"

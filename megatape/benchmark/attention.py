@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from megatape.attention.backend import Attends, Need
+from megatape.attention.backend import BiasKind, Need
 from megatape.attention.bias import DistanceBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.operation import attend, backends_by_priority, get_backend
@@ -34,9 +34,9 @@ from megatape.parallel.mesh import SINGLE
 from megatape.registry import BACKENDS
 from megatape.units import format_bytes, format_milliseconds
 
-ROTARY: tuple[Attends, ...] = ("plain", "moving")
+ROTARY = ("plain", "moving")
 SHAPES = (("155m", False), ("1b", False), ("1b", True), ("7b", False), ("8b", False))  # whether documents are masked
-CASES: list[tuple[str, Attends, bool]] = [(name, attends, masked) for name, masked in SHAPES for attends in ROTARY]
+CASES = [(name, attends, masked) for name, masked in SHAPES for attends in ROTARY]
 CASES.append(("155m", "distance bias", False))
 # The kernels of SDPA, each by itself: the fastest one for rotary attention is the baseline of all ratios (tables.py).
 KERNELS = {
@@ -72,8 +72,9 @@ class Variant(NamedTuple):
     context: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def _variants(device: torch.device, attends: Attends, shape: Shape, masked: bool) -> Iterator[Variant]:
-    need = Need(device.type, attends, shape.model.head_dim, compute_dtype(device), masked)
+def _variants(device: torch.device, attends: str, shape: Shape, masked: bool) -> Iterator[Variant]:
+    bias: BiasKind = "distance" if attends == "distance bias" else "none"
+    need = Need(device.type, attends == "moving", bias, shape.model.head_dim, compute_dtype(device), masked)
     for name in BACKENDS:
         if get_backend(name).unsupported_reason(need) is None:
             yield Variant(name, name)
@@ -88,7 +89,7 @@ BASELINE = Variant("sdpa", "sdpa")
 class Problem:
     """Inputs of attention, gradients of its outputs, and both results in float64."""
 
-    def __init__(self, shape: Shape, attends: Attends, masked: bool, device: torch.device) -> None:
+    def __init__(self, shape: Shape, attends: str, masked: bool, device: torch.device) -> None:
         config = shape.model.model_copy(update={"encoding": "rope"})
         self.attends = attends
         batch, length, size, dtype = shape.batch, shape.length, config.head_dim, compute_dtype(device)

@@ -89,7 +89,7 @@ def _steps(bench: Bench, name: str, measure: Callable[[Timer, Shape, Way], Resul
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
-    need, _ = attention_needs(shape.config(encoding, compute_precision(device)), device.type)
+    need, *_ = attention_needs(shape.config(encoding, compute_precision(device)), device.type)
     able = [name for name in BACKENDS if name != "blocked" and get_backend(name).unsupported_reason(need) is None]
     chosen = select_backend(need)
     return [chosen, *(name for name in able if name != chosen)]

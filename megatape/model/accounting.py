@@ -62,7 +62,7 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
     c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
     encoding = encoding_of(config)
     with torch.device("meta"):
-        bias, update = encoding.bias(SINGLE), encoding.update(SINGLE)
+        bias, update, start = encoding.bias(SINGLE), encoding.update(SINGLE), encoding.start(SINGLE)
         features = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE)
     projections = 2 * c * heads * size + 2 * c * channels * size
     positioned = len(positioned_layers(config))
@@ -71,6 +71,8 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
     total += positioned * sum(part.multiply_adds for part in (*features, bias) if part is not None)
     if update:
         total += (positioned - 1) * update.multiply_adds
+    if start:
+        total += start.multiply_adds
     if config.lora is not None:  # one multiply-add for each parameter and token
         total += sum(parameter.numel() for name, parameter in meta_model(config).named_parameters() if in_adapter(name))
     return 2 * length * total + attention_flops(config, length, num_shifted_groups)
@@ -81,7 +83,7 @@ def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | 
     encoding = encoding_of(config)
     pairs = length**2 if num_shifted_groups is None else num_pairs(length, num_shifted_groups)
     positioned = len(positioned_layers(config))
-    state = (positioned - 1) * encoding.state_width if encoding.attends == "moving" else 0
+    state = (positioned - 1) * encoding.state_width if encoding.moves_state else 0
     widths = positioned * encoding.qk_width + (config.num_layers - positioned) * config.head_dim
     return 2 * pairs * config.num_heads * (2 * widths + state)
 

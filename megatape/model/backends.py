@@ -31,18 +31,19 @@ WORST = 0.1  # relative difference from it: ten times what rounding to bfloat16 
 HIDDEN_SIZE = 64  # of the loss that is tried, whose time its vocabulary takes
 
 
-def attention_needs(config: Config, device_type: str) -> tuple[Need, Need]:
-    """What a run needs from attention on this type of device: in most layers, and in those that need less.
+def attention_needs(config: Config, device_type: str) -> list[Need]:
+    """What the layers of a run need from attention on this type of device, those that need most first.
 
-    These are the last one that has positions, which does not move the state, because nothing reads it, and those that have
-    none. Otherwise both are the same.
+    The last layer that has positions does not move the state, because nothing reads it; layers without positions need neither
+    that nor a bias.
     """
     encoding, dtype = encoding_of(config.model), getattr(torch, config.training.precision)
     masked, ring = config.data.mask_documents, config.parallel.cp > 1
-    need = Need(device_type, encoding.attends, encoding.qk_width, dtype, masked, ring)
-    if encoding.attends == "moving" or config.model.nope_every:
-        return need, replace(need, attends="plain", head_dim=config.model.head_dim)
-    return need, need
+    need = Need(device_type, encoding.moves_state, encoding.score_bias, encoding.qk_width, dtype, masked, ring)
+    needs = [need, replace(need, moves=False)]
+    if config.model.nope_every:
+        needs.append(replace(need, moves=False, bias="none", head_dim=config.model.head_dim))
+    return list(dict.fromkeys(needs))
 
 
 def layer_sizes(config: Config) -> Sizes:
@@ -53,7 +54,7 @@ def layer_sizes(config: Config) -> Sizes:
         heads=model.num_heads // (parallel.tp * parallel.sp),
         channels=model.num_kv_heads // (parallel.tp * parallel.sp),
         head_dim=encoding.qk_width,
-        state_width=encoding.state_width if encoding.attends == "moving" else 0,
+        state_width=encoding.state_width if encoding.moves_state else 0,
         element_bytes=getattr(torch, config.training.precision).itemsize,
     )
 
@@ -75,14 +76,12 @@ def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[
     tokens = torch.arange(length, device=device)
     mask = (tokens - tokens % (length // 2 + 1))[None] if need.masked else None  # two documents
     initial = draw(1, length, 1, sizes.state_width or sizes.head_dim, dtype=torch.float32).detach()
-    if need.attends == "moving":
-        delta = draw(1, length, sizes.channels, sizes.state_width)
-        found, given = backend.attend(q, k, v, PositionState(initial, delta), None, mask, True), [q, k, v, delta]
-    elif need.attends == "plain":
-        found, given = backend.attend(q, k, v, PositionState(initial), None, mask, False), [q, k, v]
-    else:
-        weights = draw(sizes.heads, length, dtype=torch.float32)
-        found, given = backend.attend(q, k, v, None, DistanceBias(weights), mask, False), [q, k, v, weights]
+    delta = draw(1, length, sizes.channels, sizes.state_width) if need.moves else None
+    weights = None if need.bias == "none" else draw(sizes.heads, length, dtype=torch.float32)
+    positions = PositionState(initial, delta) if need.moves or weights is None else None
+    bias = None if weights is None else DistanceBias(weights)
+    found = backend.attend(q, k, v, positions, bias, mask, need.moves)
+    given = [tensor for tensor in (q, k, v, delta, weights) if tensor is not None]
     outputs = [output for output in found if output is not None]
     gradients = torch.autograd.grad([output.float().square().sum() for output in outputs], given)
     return [tensor.detach() for tensor in (*outputs, *gradients)]
@@ -108,8 +107,8 @@ def update_failure(config: Config, tokens: int, device: torch.device) -> str:
     initial = encoding.state(torch.arange(tokens, device=device)[None])
     delta, m = draw(1, tokens, model.num_kv_heads, encoding.state_width), draw(1, tokens, model.hidden_size)
     # Tensor-parallel ranks do attention's part of the update before they exchange it.
-    attends = encoding.attends == "moving" and config.parallel.tp == 1
-    attended = draw(1, tokens, model.num_heads, encoding.state_width) if attends else None
+    moved = encoding.moves_state and config.parallel.tp == 1
+    attended = draw(1, tokens, model.num_heads, encoding.state_width) if moved else None
     given = [tensor for tensor in (delta, attended, m, *update.parameters()) if tensor is not None]
 
     def results(by_kernel: bool) -> list[Tensor]:

@@ -95,7 +95,7 @@ class Attention(nn.Module):
             positions=positions if self.encoding.has_position_tensor else None,
             bias=bias,
             mask=mask,
-            move=move and self.encoding.attends == "moving",
+            move=move and self.encoding.moves_state,
         )
         content, attended_positions = heads_to_tokens(self.sequence, content, attended_positions)
         return self.output(content.flatten(2)), attended_positions

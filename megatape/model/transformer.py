@@ -50,7 +50,7 @@ class Transformer(nn.Module):
         self.sequence = self.context = SINGLE  # model/build.py divides samples
         self.encoding = encoding_of(config)
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
-        self.position_embedding = self.encoding.embedding(axis)
+        self.position_embedding, self.state_start = self.encoding.embedding(axis), self.encoding.start(axis)
         positioned, nope = positioned_layers(config), Encoding(config)
         blocks = [Block(config, self.encoding if layer in positioned else nope, axis) for layer in range(config.num_layers)]
         # Nothing reads the position state after the last block that has positions: its update gets no gradient, and only
@@ -91,7 +91,8 @@ class Transformer(nn.Module):
         x = self.embedding(tokens)
         if self.position_embedding is not None:
             x = self.position_embedding(x, local_tokens(positions, self.axis))
-        streams = Streams(x, PositionState(state))
+        delta = None if self.state_start is None else self.state_start(x, document_starts, ())[0]
+        streams = Streams(x, PositionState(state, delta))
         with drawn_from(dropout_seeds, places):
             for block in self.blocks:
                 streams = block(streams, document_starts)

@@ -29,6 +29,11 @@ def local_tokens(x: Given, axis: Axis) -> Given:
     return x if x is None or axis.size == 1 else x.chunk(axis.size, dim=1)[axis.rank]
 
 
+def all_tokens(x: Tensor, axis: Axis) -> Tensor:
+    """The tokens of all ranks [B, N, ...] from those of each [B, N/T, ...]. Backward: the sum over ranks of each one's part."""
+    return gather_tokens(x, axis)
+
+
 def zigzag(x: Given, context: Axis) -> Given:
     """This context-parallel rank's two chunks [B, N/C, ...] of something [B, N, ...] that takes no gradient; None of None."""
     if x is None or context.size == 1:

@@ -139,7 +139,7 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
     if not (position.by_kernel and position.has_kernel(x.device)):
         delta = x.new_empty(*x.shape[:2], config.model.num_kv_heads, encoding.state_width, requires_grad=True)
         attended_positions = None
-        if encoding.attends == "moving":
+        if encoding.moves_state:
             attended_positions = x.new_empty(*x.shape[:2], config.model.num_heads, encoding.state_width, requires_grad=True)
 
         def update(delta: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor | None:

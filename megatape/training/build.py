@@ -107,7 +107,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     failed: dict[str, str] = {}
     unsupported = set(needs)
     for name in backends_by_priority(forced):
-        supported = [need for need in dict.fromkeys(needs) if get_backend(name).unsupported_reason(need) is None]
+        supported = [need for need in needs if get_backend(name).unsupported_reason(need) is None]
         if not unsupported or not supported:
             continue
         fault = next(filter(None, (backend_failure(name, need, sample, device) for need in supported)), "")

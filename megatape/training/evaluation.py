@@ -8,7 +8,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.data.training.loader import Batch, evaluation_batches
 from megatape.data.training.mixture import RunData, named
@@ -16,7 +15,7 @@ from megatape.data.training.positions import Positions
 from megatape.errors import UserError
 from megatape.model.encodings import encoding_of
 from megatape.model.transformer import local_state, recorded_streams
-from megatape.parallel.layout import local_tokens, zigzag
+from megatape.parallel.layout import local_tokens
 from megatape.parallel.mesh import Axis
 from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
@@ -114,14 +113,16 @@ def on_device(batch: Batch, device: torch.device) -> Inputs:
 def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], str]) -> PositionView | None:
     """The position view of a text, the same sample on all ranks; None but on the main rank. decode: ids to text. Collective."""
     module, axis = engine.deepspeed.module, engine.mesh["sample"]
-    ids, positions = text["tokens"], text["positions"]
-    assert ids is not None and positions is not None and ids.shape[0] == 1
+    ids = text["tokens"]
+    assert ids is not None and ids.shape[0] == 1
     engine.deepspeed.eval()
+    first: list[torch.Tensor | None] = []
+    hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].positions)))
     with recorded_streams(module) as streams:
         engine.deepspeed(**text)
+    hook.remove()
     # Input of each layer for this rank's tokens; the last layer's update is never used.
-    initial = PositionState(module.encoding.state(zigzag(positions, module.context)))
-    states = [local_state(module, initial), *(e for _, e in streams[:-1])]
+    states = [*first, *(e for _, e in streams[:-1])]
     read = [e for e in states if e is not None]
 
     tokens, stride = torch.arange(ids.shape[1], device=engine.device), -(-ids.shape[1] // MAX_TOKENS)

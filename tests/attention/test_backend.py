@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Attends, Need
+from megatape.attention.backend import BiasKind, Need
 from megatape.attention.flex import MIN_HEAD_DIM
 from megatape.attention.operation import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.config import Config, parse_config
@@ -22,33 +22,36 @@ from megatape.plan.trace import activations
 from megatape.registry import AUTO, BACKENDS
 
 # Device, needs of the encoding, head size, precision, document masks -> backend.
-CHOICES: dict[tuple[str, Attends, int, torch.dtype, bool], str] = {
-    ("cpu", "plain", 64, torch.float32, False): "sdpa",
-    ("cpu", "plain", 64, torch.float32, True): "sdpa",
-    ("cpu", "moving", 64, torch.float32, False): "blocked",
-    ("cpu", "moving", 32, torch.float32, False): "sdpa",
-    ("cpu", "distance bias", 64, torch.float32, False): "blocked",
-    ("cpu", "pair bias", 64, torch.float32, False): "blocked",
-    ("cuda", "plain", 64, torch.bfloat16, False): "sdpa",
-    ("cuda", "plain", 64, torch.bfloat16, True): "flex",
-    ("cuda", "moving", 64, torch.bfloat16, False): "sdpa",
-    ("cuda", "moving", 64, torch.bfloat16, True): "flex",
-    ("cuda", "moving", 128, torch.bfloat16, False): "sdpa",
-    ("cuda", "moving", 20, torch.float32, False): "sdpa",
-    ("cuda", "moving", 20, torch.bfloat16, False): "flex",
-    ("cuda", "moving", 4, torch.bfloat16, False): "blocked",
-    ("cuda", "distance bias", 64, torch.bfloat16, False): "flex",
-    ("cuda", "distance bias", MIN_HEAD_DIM - 1, torch.float32, False): "blocked",
-    ("cuda", "pair bias", 64, torch.bfloat16, True): "blocked",
+CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
+    ("cpu", False, "none", 64, torch.float32, False): "sdpa",
+    ("cpu", False, "none", 64, torch.float32, True): "sdpa",
+    ("cpu", True, "none", 64, torch.float32, False): "blocked",
+    ("cpu", True, "none", 32, torch.float32, False): "sdpa",
+    ("cpu", False, "distance", 64, torch.float32, False): "blocked",
+    ("cpu", False, "pair", 64, torch.float32, False): "blocked",
+    ("cuda", False, "none", 64, torch.bfloat16, False): "sdpa",
+    ("cuda", False, "none", 64, torch.bfloat16, True): "flex",
+    ("cuda", True, "none", 64, torch.bfloat16, False): "sdpa",
+    ("cuda", True, "none", 64, torch.bfloat16, True): "flex",
+    ("cuda", True, "none", 128, torch.bfloat16, False): "sdpa",
+    ("cuda", True, "none", 20, torch.float32, False): "sdpa",
+    ("cuda", True, "none", 20, torch.bfloat16, False): "flex",
+    ("cuda", True, "none", 4, torch.bfloat16, False): "blocked",
+    ("cuda", False, "distance", 64, torch.bfloat16, False): "flex",
+    ("cuda", False, "distance", MIN_HEAD_DIM - 1, torch.float32, False): "blocked",
+    ("cuda", False, "pair", 64, torch.bfloat16, True): "blocked",
+    ("cpu", True, "pair", 64, torch.float32, True): "blocked",
+    ("cuda", True, "pair", 64, torch.bfloat16, False): "blocked",
+    ("cuda", True, "distance", 64, torch.bfloat16, False): "flex",
 }
 
 
-def need(device_type: str, attends: Attends, head_dim: int = 64) -> Need:
-    return Need(device_type, attends, head_dim, torch.float32, masked=False)
+def need(device_type: str, moves: bool, bias: BiasKind) -> Need:
+    return Need(device_type, moves, bias, 64, torch.float32, masked=False)
 
 
 @pytest.mark.parametrize("asked", CHOICES, ids=str)
-def test_automatic_choice(asked: tuple[str, Attends, int, torch.dtype, bool]) -> None:
+def test_automatic_choice(asked: tuple[str, bool, BiasKind, int, torch.dtype, bool]) -> None:
     assert select_backend(Need(*asked)) == CHOICES[asked]
 
 
@@ -56,8 +59,8 @@ def test_automatic_choice(asked: tuple[str, Attends, int, torch.dtype, bool]) ->
 def test_a_forced_backend_runs_where_it_can(name: str) -> None:
     """Elsewhere `check` rejects it with a reason, and layers that it does not support get the automatic choice."""
     for device_type in ("cpu", "cuda"):
-        for attends in get_args(Attends):
-            asked = need(device_type, attends)
+        for moves, bias in itertools.product((False, True), get_args(BiasKind)):
+            asked = need(device_type, moves, bias)
             reason = get_backend(name).unsupported_reason(asked)
             assert select_backend(asked, backends_by_priority(name)) == (select_backend(asked) if reason else name)
             if reason:
@@ -67,7 +70,7 @@ def test_a_forced_backend_runs_where_it_can(name: str) -> None:
                     check_forced_backend(asked, name)
             else:
                 check_forced_backend(asked, name)
-    check_forced_backend(need("cpu", "pair bias"), AUTO)
+    check_forced_backend(need("cpu", True, "pair"), AUTO)
 
 
 def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +160,10 @@ def test_planner_refuses_what_cannot_run(raw_config: dict[str, Any], tmp_path: P
 def test_needs_are_those_of_the_encoding(raw_config: dict[str, Any]) -> None:
     raw_config["model"]["encoding"] = "alibi"
     raw_config["data"]["mask_documents"] = True
-    first, last = attention_needs(parse_config(raw_config, "test"), "cuda")
-    assert first == last == Need("cuda", "distance bias", 4, torch.float32, True)
+    alone = Need("cuda", False, "distance", 4, torch.float32, True)
+    assert attention_needs(parse_config(raw_config, "test"), "cuda") == [alone]
     raw_config["model"]["encoding"] = "tape"
-    assert [each.attends for each in attention_needs(parse_config(raw_config, "test"), "cuda")] == ["moving", "plain"]
+    assert [each.moves for each in attention_needs(parse_config(raw_config, "test"), "cuda")] == [True, False]
+    raw_config["model"] |= {"encoding": "tape_fox", "nope_every": 2}
+    found = attention_needs(parse_config(raw_config, "test"), "cuda")
+    assert [(each.moves, each.bias) for each in found] == [(True, "pair"), (False, "pair"), (False, "none")]

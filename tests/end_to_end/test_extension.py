@@ -45,7 +45,7 @@ class SlopeBias(LayerBias):
 
 
 class Slopes(Encoding):
-    attends = "distance bias"
+    score_bias = "distance"
 
     def bias(self, axis: Axis) -> LayerBias:
         return SlopeBias(self.config.num_heads, axis)

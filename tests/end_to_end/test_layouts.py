@@ -74,7 +74,7 @@ ACTIVATIONS: dict[str, dict[str, Any]] = {
     "kept": {},
 }
 FACTORS: dict[str, tuple[str, ...]] = {
-    "encoding": ("tape", "rope", "alibi", "fox", "path"),  # one of each kind
+    "encoding": ("tape", "rope", "alibi", "fox", "path", "tape_fox", "tape_selective_rope"),  # one of each kind
     "optimizer": tuple(OPTIMIZERS),
     "documents": ("packed", "masked"),
     "model": tuple(MODELS),

@@ -33,7 +33,14 @@ ALL_SHAPES["partial"] = SCALINGS["yarn"] | {"num_kv_heads": 2, "head_dim": 16, "
 ALL_SHAPES["part"] = {"num_kv_heads": 2, "head_dim": 16, "rotary_fraction": 0.25}
 ALL_SHAPES["log"] = {"num_kv_heads": 2, "attention_scale": "log_n"}
 ALL_SHAPES["interleaved"] = {"num_kv_heads": 2, "num_layers": 4, "nope_every": 2}
-HELD = ("fox", "path", "path_fox", "selective_rope")  # encodings whose cache holds more than keys and values
+HELD = (
+    "fox",
+    "path",
+    "path_fox",
+    "selective_rope",
+    "tape_fox",
+    "tape_selective_rope",
+)  # encodings whose cache holds more than keys and values
 # Every encoding, with grouped queries, and every scaling: (shape, encoding).
 ENCODINGS = [("grouped", name) for name in registry.ENCODINGS]
 ENCODINGS += [(kind, name) for kind in SCALINGS for name in ("rope", "tape")]
@@ -42,7 +49,7 @@ ENCODINGS += [("capped", name) for name in ("tape", "t5", "rope")]
 ENCODINGS += [("partial", "tape"), ("partial", "rope")]
 ENCODINGS += [("part", name) for name in ("tape_vector", "xpos", "randpe", "selective_rope")]
 ENCODINGS += [("log", name) for name in ("tape", "alibi", "rope", "path_fox", "pope")]
-ENCODINGS += [("interleaved", name) for name in ("tape", "t5", "rope", "path_fox")]
+ENCODINGS += [("interleaved", name) for name in ("tape", "tape_fox", "t5", "rope", "path_fox")]
 
 
 class Exported(NamedTuple):

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import Attends
+from megatape.attention.operation import BiasKind
 from megatape.model.encodings.encoding import Encoding, Features, LayerBias
 from megatape.parallel.mesh import Axis
 from megatape.parallel.parameters import parameter
@@ -27,7 +27,7 @@ class SlopeBias(LayerBias):
 class LearnedSlopes(Encoding):
     """ALiBi with slopes that are learned."""
 
-    attends: ClassVar[Attends] = "distance bias"
+    score_bias: ClassVar[BiasKind] = "distance"
 
     def bias(self, axis: Axis) -> LayerBias:
         return SlopeBias(self.config.num_heads, axis)

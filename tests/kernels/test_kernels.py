@@ -56,7 +56,8 @@ def test_offsets_reach_beyond_32_bits(interpreted: list[Any]) -> None:
 
 
 REFUSALS: dict[str, dict[str, Any]] = {
-    "network for every pair": {"attends": "pair bias"},
+    "network for every pair": {"bias": "pair"},
+    "moves the position state under a bias": {"bias": "distance"},
     "the device is 'cpu'": {"device_type": "cpu"},
     "not in torch.float16": {"dtype": torch.float16},
     "model.head_dim is 129": {"head_dim": 129},
@@ -66,15 +67,15 @@ REFUSALS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_says_what_it_does_not_support(reason: str) -> None:
-    supported = Need("cuda", "moving", 128, torch.bfloat16, masked=True)
+    supported = Need("cuda", True, "none", 128, torch.bfloat16, masked=True)
     assert get_backend("triton").unsupported_reason(supported) is None
-    assert get_backend("triton").unsupported_reason(replace(supported, attends="distance bias")) is None
+    assert get_backend("triton").unsupported_reason(replace(supported, moves=False, bias="distance")) is None
     assert reason in str(get_backend("triton").unsupported_reason(replace(supported, **REFUSALS[reason])))
 
 
 def test_runs_only_where_it_is_named() -> None:
     """No GPU has measured it."""
-    need = Need("cuda", "moving", 64, torch.bfloat16, masked=False)
+    need = Need("cuda", True, "none", 64, torch.bfloat16, masked=False)
     assert select_backend(need) != "triton" and list(BACKENDS).index("triton") > list(BACKENDS).index("blocked")
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import Attends, Need, Sizes
+from megatape.attention.backend import BiasKind, Need, Sizes
 from megatape.attention.blocked import Blocked
 from megatape.attention.operation import get_backend
 from megatape.model.backends import backend_failure
@@ -56,21 +56,29 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     get_backend.cache_clear()
 
 
-def tried(name: str, attends: Attends, dtype: torch.dtype = torch.bfloat16, masked: bool = False, width: int = 16) -> str:
-    return backend_failure(name, Need("cpu", attends, 16, dtype, masked), Sizes(40, 2, 1, 16, width, 2), CPU)
+def tried(
+    name: str,
+    moves: bool = False,
+    bias: BiasKind = "none",
+    dtype: torch.dtype = torch.bfloat16,
+    masked: bool = False,
+    width: int = 16,
+) -> str:
+    return backend_failure(name, Need("cpu", moves, bias, 16, dtype, masked), Sizes(40, 2, 1, 16, width, 2), CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("masked", [False, True])
 def test_what_works(dtype: torch.dtype, masked: bool) -> None:
-    assert not tried("sdpa", "plain", dtype, masked)
-    assert not tried("sdpa", "moving", dtype, masked, width=32)  # a CPU can, for the price of N x N
-    assert not tried("blocked", "moving", dtype, masked)
-    assert not tried("blocked", "distance bias", dtype, masked)
+    assert not tried("sdpa", dtype=dtype, masked=masked)
+    assert not tried("sdpa", True, dtype=dtype, masked=masked, width=32)  # a CPU can, for the price of N x N
+    assert not tried("blocked", True, dtype=dtype, masked=masked)
+    assert not tried("blocked", False, "distance", dtype, masked)
+    assert not tried("blocked", True, "distance", dtype, masked)
 
 
 def test_what_fails() -> None:
-    assert tried("WithoutBackward", "plain") == "RuntimeError: no kernel for the backward pass"
-    assert not tried("WithoutBackward", "moving")
-    assert tried("WrongGradient", "moving").startswith("its results are off by 100%")
-    assert tried("NotANumber", "plain") == "its results are off by nan%"
+    assert tried("WithoutBackward") == "RuntimeError: no kernel for the backward pass"
+    assert not tried("WithoutBackward", True)
+    assert tried("WrongGradient", True).startswith("its results are off by 100%")
+    assert tried("NotANumber") == "its results are off by nan%"

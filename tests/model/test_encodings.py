@@ -37,7 +37,10 @@ RELATIVE: list[dict[str, Any]] = [
     {"encoding": name}
     for name in ("tape", "tape_attention_only", "tape_mlp_only", "rope", "randpe", "xpos", "alibi", "t5", "nope")
 ]
-RELATIVE += [{"encoding": name} for name in ("fox", "cope", "pope", "path", "path_fox", "selective_rope")]
+RELATIVE += [
+    {"encoding": name}
+    for name in ("fox", "cope", "pope", "path", "path_fox", "selective_rope", "tape_fox", "tape_selective_rope")
+]
 RELATIVE += [{"encoding": "tape", "scaling": YARN}, {"encoding": "rope", "scaling": {"kind": "linear", "factor": 4.0}}]
 ABSOLUTE = (
     "tape_no_rotation_equivariance",

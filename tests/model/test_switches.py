@@ -22,7 +22,19 @@ from tests.helpers.models import SHAPE, random_model, tokens_and_positions
 
 pytestmark = pytest.mark.numerics
 
-ENCODINGS = ("tape", "rope", "t5", "fire", "fox", "pope", "cope", "path_fox", "selective_rope")
+ENCODINGS = (
+    "tape",
+    "tape_fox",
+    "tape_selective_rope",
+    "rope",
+    "t5",
+    "fire",
+    "fox",
+    "pope",
+    "cope",
+    "path_fox",
+    "selective_rope",
+)
 
 
 def naive(model: Transformer, tokens: Tensor) -> Tensor:
@@ -107,7 +119,7 @@ def test_a_fresh_tape_is_rope() -> None:
     assert_close(tape(*tokens_and_positions()), rope(*tokens_and_positions()), bounds.LOGITS)
 
 
-@pytest.mark.parametrize("encoding", ["tape", "tape_vector", "randpe", "xpos", "selective_rope"])
+@pytest.mark.parametrize("encoding", ["tape", "tape_vector", "randpe", "xpos", "selective_rope", "tape_selective_rope"])
 def test_half_of_the_planes_do_not_rotate(encoding: str) -> None:
     """With keys that have nothing but those, the model has no positions, as long as TAPE does not move them."""
     model, expected = random_model(encoding=encoding, rotary_fraction=0.5), random_model(encoding="nope")

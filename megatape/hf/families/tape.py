@@ -58,7 +58,8 @@ class Tape(Family):
         )
 
     def parameter_name(self, name: str) -> str:
-        return f"model.{name}" if name.startswith("position_embedding.") else super().parameter_name(name)
+        whole = name.startswith(("position_embedding.", "state_start."))
+        return f"model.{name}" if whole else super().parameter_name(name)
 
     def layer_name(self, name: str) -> str:
         if name.startswith(_IN_ATTENTION):

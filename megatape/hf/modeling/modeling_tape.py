@@ -94,7 +94,7 @@ class TapeAttention(nn.Module):
         self.scaling = encoding.qk_width**-0.5
         self.is_causal = True
         # Nothing reads the state after the last layer that has positions.
-        self.moves = encoding.attends == "moving" and layer_idx < positioned_layers(config)[-1]
+        self.moves = encoding.moves_state and layer_idx < positioned_layers(config)[-1]
         inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
         self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * config.head_dim, bias=inputs)
         self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
@@ -243,7 +243,7 @@ class TapeModel(TapePreTrainedModel):
         self.encoding: Encoding = ENCODINGS[config.encoding].load()(config)
         # No padding_idx: it would cut the gradient of the padding token's embedding and change nothing else.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position_embedding = self.encoding.embedding(SINGLE)
+        self.position_embedding, self.state_start = self.encoding.embedding(SINGLE), self.encoding.start(SINGLE)
         self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
         self.has_bias = any(isinstance(module, LayerBias) for module in self.layers.modules())
         self.norm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -305,9 +305,16 @@ class TapeModel(TapePreTrainedModel):
         e = self.encoding.state(position_ids)
         if e is not None:
             e = e.expand(x.shape[0], *e.shape[1:])  # position_ids may be the same for all rows
+        carry: Features = ()
+        if self.state_start is not None:
+            content = x if padding is None else x.masked_fill(padding[..., None], 0)
+            delta, carry = self.state_start(content, None, carry_of(past_key_values, 0))
+            e = PositionState(e, delta).tensor(self.config.num_key_value_heads)
         new = NewTokens(mask, int(past) if self.has_bias else 0, spans, padding, num_keys)
         for layer in self.layers:
             x, e = layer(x, e, new, past_key_values=past_key_values)
+        if carry:
+            extend(past_key_values, 0, (), carry)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
 
     def _spans(self, x: Tensor, attention_mask: Tensor | None, past: int) -> Spans | None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 ModelConfig = PreTrainedConfig  # configuration_tape.py has the names of a model section
 ScalingConfig = Any
-Attends = str
+BiasKind = str
 Mask = Tensor | None
 linear = F.linear
 fused_update: Any = None  # by Triton kernels, which only training chooses
@@ -84,7 +84,15 @@ def local_tokens(x: Tensor, axis: Axis) -> Tensor:
     return x
 
 
-channels_to_tokens = local_tokens
+channels_to_tokens = all_tokens = local_tokens
+
+
+def tokens_to_heads(axis: Axis, *parts: Tensor) -> tuple[Tensor, ...]:
+    """All heads."""
+    return parts
+
+
+heads_to_tokens = tokens_to_heads
 
 
 def recompute(function: Any, *args: Any) -> Any:

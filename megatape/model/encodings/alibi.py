@@ -38,7 +38,7 @@ class AlibiBias(LayerBias):
 class Alibi(Encoding):
     """ALiBi."""
 
-    attends = "distance bias"
+    score_bias = "distance"
 
     def bias(self, axis: Axis) -> LayerBias:
         return AlibiBias(self.config.num_heads, axis)

@@ -54,7 +54,7 @@ class CopeBias(LayerBias):
 class Cope(Encoding):
     """Positions by content."""
 
-    attends = "pair bias"
+    score_bias = "pair"
 
     def bias(self, axis: Axis) -> LayerBias:
         return CopeBias(self.config.num_heads, self.config.head_dim, axis)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.attention.backend import Attends, Mask
+from megatape.attention.backend import BiasKind, Mask
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
@@ -119,6 +119,20 @@ class LayerBias(EncodingModule):
         return None
 
 
+class StateStart(EncodingModule):
+    """What the content adds to the state before any block, where that is not a function of the positions alone."""
+
+    def forward(self, x: Tensor, mask: Mask, carry: Features) -> tuple[Tensor, Features]:
+        """The addition to the state, [B, N/T, L, W] in the dtype of x, and the carry for the tokens after these.
+
+        Args:
+            x: The embedded tokens [B, N/T, C], zero on padding.
+            mask: As SequenceFeatures takes it, of all tokens.
+            carry: Likewise.
+        """
+        raise NotImplementedError
+
+
 class StateUpdate(EncodingModule):
     """The update of the position state by one layer, with its parameters.
 
@@ -146,7 +160,8 @@ class StateUpdate(EncodingModule):
 class Encoding:
     """A position encoding. This base class does nothing: the model sees positions only through its causal mask."""
 
-    attends: ClassVar[Attends] = "plain"
+    moves_state: ClassVar[bool] = False  # attention moves the state with the same weights as the values
+    score_bias: ClassVar[BiasKind] = "none"  # what `bias` adds to the scores
     state_width: int = 0  # W, width of one channel of a state that blocks move
     has_position_tensor: ClassVar[bool] = False  # the state is cosines and sines that rotate queries and keys
 
@@ -177,6 +192,10 @@ class Encoding:
         If blocks move it: float32 [B, N, 1, W], the same for all channels. Otherwise any floating-point number that `rotate_qk`
         or the bias reads.
         """
+        return None
+
+    def start(self, axis: Axis) -> StateStart | None:
+        """What the content of a new model adds to the state before any block, for encodings whose state starts from it."""
         return None
 
     def token_features(self, axis: Axis) -> TokenFeatures | None:

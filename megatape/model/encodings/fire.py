@@ -70,7 +70,7 @@ class Fire(Encoding):
     wait for the device.
     """
 
-    attends = "pair bias"
+    score_bias = "pair"
 
     def state(self, positions: Tensor) -> Tensor:
         return (positions[:1] if positions.stride(0) == 0 else positions).float()

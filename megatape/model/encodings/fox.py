@@ -60,7 +60,7 @@ class DecayBias(LayerBias):
 class Fox(Encoding):
     """Forget gates."""
 
-    attends = "pair bias"
+    score_bias = "pair"
 
     def token_features(self, axis: Axis) -> TokenFeatures:
         return ForgetGates(self.config.hidden_size, self.config.num_heads, axis)

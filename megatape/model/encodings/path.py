@@ -137,7 +137,7 @@ def _chunks(x: Tensor, size: int) -> Tensor:
 class Path(Encoding):
     """Products of reflections."""
 
-    attends = "pair bias"
+    score_bias = "pair"
 
     def token_features(self, axis: Axis) -> TokenFeatures:
         return Reflections(self.config.hidden_size, self.config.num_kv_heads, self.config.head_dim, axis)

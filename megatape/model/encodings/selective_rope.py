@@ -65,6 +65,13 @@ class Phases(SequenceFeatures):
         return (phi,), (inputs, phi[:, -1:])
 
 
+def rotations(phi: Tensor, head_dim: int) -> Tensor:
+    """The position tensor [B, N, L/T, R] of phi [B, N, L/T, R/2], float32. Planes beyond those of phi do not rotate."""
+    plane = torch.arange(phi.shape[-1], dtype=torch.float64, device=phi.device)
+    angles = phi * BASE ** (-plane / phi.shape[-1])
+    return padded_planes(angles.cos(), angles.sin(), head_dim).float()
+
+
 class SelectiveRope(Encoding):
     """Angles that sum along the sequence."""
 
@@ -75,8 +82,5 @@ class SelectiveRope(Encoding):
         return Phases(self.config.num_kv_heads, rotated_size(self.config), axis)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
-        (phi,) = features
-        plane = torch.arange(phi.shape[-1], dtype=torch.float64, device=phi.device)
-        angles = phi * BASE ** (-plane / phi.shape[-1])
-        e = padded_planes(angles.cos(), angles.sin(), self.config.head_dim).float()
+        e = rotations(features[0], self.config.head_dim)
         return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype)

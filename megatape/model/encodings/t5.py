@@ -43,7 +43,7 @@ class T5Bias(LayerBias):
 class T5(Encoding):
     """T5's relative bias."""
 
-    attends = "distance bias"
+    score_bias = "distance"
 
     def bias(self, axis: Axis) -> LayerBias:
         return T5Bias(self.config.num_heads, axis)

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Attends
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
 from megatape.model.encodings.encoding import StateUpdate
@@ -127,7 +126,7 @@ class Tape(Rope):
     In training the authors draw one random offset per batch; here each sample has its own.
     """
 
-    attends: ClassVar[Attends] = "moving"
+    moves_state = True
     update_class: ClassVar[type[TapeUpdate]] = TapeUpdate
 
     def __init__(self, config: ModelConfig) -> None:
@@ -148,7 +147,7 @@ class TapeAttentionOnly(Tape):
 class TapeMlpOnly(Tape):
     """Without the attention update (the authors' `adamlp`): attention runs over the values alone."""
 
-    attends = "plain"
+    moves_state = False
 
     def update(self, axis: Axis) -> StateUpdate:
         return TapeUpdate(self.config, axis, attention=False)
