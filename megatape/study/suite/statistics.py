@@ -6,6 +6,7 @@ Arrays of scores are [..., seeds], shares between 0 and 1 with the same seeds in
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
+from math import comb
 
 import numpy as np
 from scipy import stats
@@ -13,6 +14,7 @@ from scipy import stats
 LEVEL = 0.05
 POWER = 0.8
 MAX_SEEDS = 1000  # more are not counted
+EXACT_DIVISIONS = 100_000  # all divisions of the runs of up to nine seeds are counted, of more as many random ones
 
 
 def spread_of_differences(
@@ -42,6 +44,30 @@ def paired_p(mean: np.ndarray, spread: np.ndarray, seeds: int) -> np.ndarray:
     Assumes that a difference varies over seeds like a normal variable around its mean.
     """
     return 2 * stats.t.sf(np.abs(mean) / (spread / np.sqrt(seeds)), seeds - 1)
+
+
+def exact_p(scores: np.ndarray, reference: np.ndarray) -> float:
+    """Two-sided p-value of the permutation test (Fisher 1935, Pitman 1937) of a difference of means, of [seeds] each.
+
+    If both encodings are equally good, every division of their 2n runs into two groups of n is equally likely, whatever the
+    distribution of scores: that some seeds learn a task and others do not changes nothing. It takes runs of the same seed for
+    independent; if a seed helps or hinders both, p is too large.
+    """
+    data = (scores, reference)
+    found = stats.permutation_test(data, _mean_difference, vectorized=True, n_resamples=EXACT_DIVISIONS, rng=0)
+    return float(found.pvalue)
+
+
+def _mean_difference(scores: np.ndarray, reference: np.ndarray, axis: int) -> np.ndarray:
+    return scores.mean(axis) - reference.mean(axis)
+
+
+def seeds_to_separate(level: float) -> int:
+    """The least number of seeds n with which `exact_p` is below a level if all runs of one encoding beat all of the other.
+
+    That is the most extreme of the (2n over n) divisions, and the opposite counts as well.
+    """
+    return next(seeds for seeds in range(2, MAX_SEEDS) if 2 / comb(2 * seeds, seeds) < level)
 
 
 def holm(p: np.ndarray) -> np.ndarray:

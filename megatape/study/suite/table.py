@@ -37,6 +37,11 @@ class Cell:
     reason: str | None = None
 
 
+def spread_of_seeds(cell: Cell) -> float:
+    """The largest score of a cell minus the smallest one."""
+    return max(cell.scores.values()) - min(cell.scores.values()) if cell.scores else 0.0
+
+
 @dataclass(frozen=True)
 class Difference:
     """Difference of an encoding's scores from the reference's, over the seeds that both have.
@@ -44,10 +49,11 @@ class Difference:
     Attributes:
         seeds: Number of seeds that both have.
         mean: Mean over seeds.
-        spread: Standard deviation of the paired differences; None with one seed.
-        interval: t interval of the mean at the summary's `confidence`; None with one seed.
+        spread: Standard deviation of the paired differences; None with one seed, and on a task of `Summary.all_or_nothing`.
+        interval: t interval of the mean at the summary's `confidence`; None in the same cases.
         p: p-value, corrected for all comparisons of the summary; None with one seed.
-        needed: Number of seeds that would show the difference; None with one seed, and beyond statistics.MAX_SEEDS.
+        needed: Number of seeds that would show the difference, without a spread if they were all apart; None with one seed, and
+            beyond statistics.MAX_SEEDS.
     """
 
     seeds: int
@@ -128,6 +134,16 @@ class Summary:
         return {task: [split for other, split in self.pairs if other == task] for task, _ in self.pairs}
 
     @cached_property
+    def all_or_nothing(self) -> set[str]:
+        """The tasks of which an encoding's seeds are so far apart on a split that some have learned it and some have not."""
+        return {
+            task
+            for task, split in self.pairs
+            for row in self.encodings
+            if spread_of_seeds(self.cell(task, split, row)) > ALL_OR_NOTHING
+        }
+
+    @cached_property
     def differences(self) -> dict[Place, Difference]:
         """Of all encodings that have a seed in common with the reference."""
         places = [(*pair, row) for pair in self.pairs for row in self.encodings if row != REFERENCE]
@@ -137,9 +153,12 @@ class Summary:
         # Holm's method ends at this level, which all significant differences pass and no other does; so do their intervals.
         level = statistics.LEVEL / max(1, int((corrected >= statistics.LEVEL).sum()))
         for (place, one), p in zip(tested.items(), corrected, strict=True):
-            assert one.spread is not None  # it has a p-value
-            needed = statistics.seeds_needed(one.mean, one.spread, statistics.LEVEL / len(tested))
-            interval = statistics.t_interval(one.mean, one.spread, one.seeds, level)
+            interval, strictest = None, statistics.LEVEL / len(tested)
+            if one.spread is None:
+                needed: int | None = statistics.seeds_to_separate(strictest)
+            else:
+                needed = statistics.seeds_needed(one.mean, one.spread, strictest)
+                interval = statistics.t_interval(one.mean, one.spread, one.seeds, level)
             found[place] = replace(one, p=float(p), needed=needed, interval=interval)
         return found
 
@@ -165,6 +184,8 @@ class Summary:
         mean = (scores[0] - scores[1]).mean()
         if len(seeds) == 1:
             return Difference(1, float(mean))
+        if task in self.all_or_nothing:
+            return Difference(len(seeds), float(mean), p=statistics.exact_p(*scores))
         spread = statistics.spread_of_differences(*scores, *asked)
         return Difference(len(seeds), float(mean), float(spread), p=float(statistics.paired_p(mean, spread, len(seeds))))
 
@@ -226,9 +247,9 @@ def _overview(summary: Summary) -> Section:
     if summary.comparisons:
         tests = (
             f"{BETTER} or {WORSE} for each split on which an encoding is significantly better or worse than {REFERENCE}; "
-            f"without one, the difference is not significant. Significant: p < {LEVEL} of the paired t-test over seeds, "
-            f"corrected by Holm's method for all {summary.comparisons:,} comparisons below; it assumes that differences vary "
-            f"over seeds like a normal variable, not all or nothing."
+            f"without one, the difference is not significant. Significant: p < {LEVEL} of the paired t-test over seeds, or of "
+            f"the exact permutation test on a task that some seeds of an encoding learn and others do not, corrected by Holm's "
+            f"method for all {summary.comparisons:,} comparisons below."
         )
     else:
         tests = f"No difference could be tested: that takes two seeds of {REFERENCE} and of another encoding."
@@ -274,10 +295,10 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
         tables.append((f"Seeds that would show a difference of this size with probability {POWER:.0%}", Table(header, needed)))
     notes = [f"{row} on {split}: {cell.reason}" for row, split, cell in cells if cell.reason]
     notes += [
-        f"{row} on {split}: seeds differ by {100 * apart:.0f} points. Where some learn a task and others do not, differences "
-        f"vary unlike a normal variable, and p is too small"
+        f"{row} on {split}: seeds differ by {100 * apart:.0f} points, as if some had learned the task and others not: all "
+        f"differences of this task are tested by exact permutation"
         for row, split, cell in cells
-        if cell.scores and (apart := max(cell.scores.values()) - min(cell.scores.values())) > ALL_OR_NOTHING
+        if (apart := spread_of_seeds(cell)) > ALL_OR_NOTHING
     ]
     alone = not {*summary.encodings} - {REFERENCE}
     text = "" if differences or alone else f"No seed is in common with {REFERENCE}, so there are no differences."
@@ -308,8 +329,10 @@ def _mark(difference: Difference | None) -> str:
 def _difference(one: Difference | None) -> str:
     if one is None:
         return ""
-    if one.interval is None or one.p is None:
+    if one.p is None:
         return f"{_points(one.mean)}, one seed"
+    if one.interval is None:
+        return f"{_points(one.mean)}, exact p {one.p:.2g} {_mark(one)}".strip()
     low, high = (_points(end) for end in one.interval)
     return f"{_points(one.mean)} ({low} to {high}), p {one.p:.2g} {_mark(one)}".strip()
 
@@ -322,7 +345,8 @@ def _points(difference: float) -> str:
 def _needed(one: Difference | None) -> str:
     if one is None or one.p is None:
         return ""
-    return f"more than {MAX_SEEDS:,}" if one.needed is None else f"{one.needed:,}"
+    least = "at least " if one.interval is None else ""
+    return f"more than {MAX_SEEDS:,}" if one.needed is None else f"{least}{one.needed:,}"
 
 
 def _ranks(ranks: Ranks | None) -> Section:

@@ -1,15 +1,19 @@
 """The statistics against independent computations, published examples, and simulations whose rates are known."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from megatape.study.suite.statistics import (
     LEVEL,
+    exact_p,
     holm,
     paired_p,
     rank,
     seeds_needed,
+    seeds_to_separate,
     spread_of_differences,
     t_interval,
 )
@@ -52,6 +56,48 @@ def test_false_findings_of_one_comparison() -> None:
     asked = 100
     few = generator.binomial(asked, np.clip(common, 0, 1), (2, trials, 5)) / asked
     assert (p_of(few[0], few[1], asked) < 0.05).mean() <= most(0.05, trials)
+
+
+def test_exact_permutation() -> None:
+    """Every division counted one by one; Fisher's exact test of the numbers of seeds that learned."""
+    generator = np.random.default_rng(0)
+    for seeds in (3, 5):
+        scores, reference = generator.uniform(size=(2, seeds))
+        runs = np.concatenate([scores, reference])
+        sums = np.array([runs[list(chosen)].sum() for chosen in combinations(range(2 * seeds), seeds)])
+        tail = min((sums >= scores.sum() - 1e-12).mean(), (sums <= scores.sum() + 1e-12).mean())
+        assert exact_p(scores, reference) == pytest.approx(min(1, 2 * tail))
+    for learned in range(6):
+        table = [[5, 0], [learned, 5 - learned]]
+        expected = stats.fisher_exact(table, alternative="greater").pvalue
+        found = exact_p(np.ones(5), np.arange(5) < learned)
+        assert found == pytest.approx(min(1, 2 * expected))
+    assert exact_p(np.ones(5), np.ones(5)) == 1
+
+
+def test_false_findings_of_seeds_that_learn_or_not() -> None:
+    """Of equal encodings, also if a seed helps both, at most at the level, where the t-test is far above it."""
+    trials, generator = 20_000, np.random.default_rng(0)
+    by_count = {(a, b): exact_p(np.arange(4) < a, np.arange(4) < b) for a in range(5) for b in range(5)}
+    for shared in (0.0, 0.5):
+        common = generator.uniform(size=(trials, 1, 4))
+        own = generator.uniform(size=(trials, 2, 4))
+        learned = np.where(generator.uniform(size=(trials, 1, 4)) < shared, common, own) < 0.5
+        exact = np.array([by_count[int(a), int(b)] for a, b in learned.sum(-1)])
+        assert (exact < LEVEL).mean() <= most(LEVEL, trials)
+        assert (exact < LEVEL).any()  # four seeds can show something
+    scores, reference = (generator.uniform(size=(2, trials, 3)) < 0.5).astype(float)
+    t = p_of(scores, reference, 100)
+    assert (t < 1e-3).mean() > 0.02
+
+
+def test_seeds_to_separate() -> None:
+    """Three seeds show nothing: 2 of 20 divisions are as extreme."""
+    assert [seeds_to_separate(LEVEL / comparisons) for comparisons in (1, 24, 168, 672)] == [4, 7, 8, 9]
+    for comparisons in (1, 24):
+        seeds = seeds_to_separate(LEVEL / comparisons)
+        apart = [exact_p(np.ones(number), np.zeros(number)) * comparisons < LEVEL for number in (seeds - 1, seeds)]
+        assert apart == [False, True]
 
 
 def test_holm() -> None:
