@@ -28,14 +28,17 @@ class Stage3Limits:
 
 
 def stage3_limits(config: Config) -> Stage3Limits:
-    """The limits of a run.
+    """The limits of a run: what is gathered ahead is a block's matrices, or a bucket if that is more.
 
     DeepSpeed's defaults keep a billion weights gathered, ahead of use and between forward and backward pass.
-    For most models that is all of them, and stage 3 would save nothing. Two buckets hide the gathering as
-    well. Vectors stay whole: gathering them would cost more latency than dividing them saves memory.
+    For most models that is all of them, and stage 3 would save nothing. With less than a block ahead, a GPU would wait for the
+    network in large blocks. Vectors stay whole: gathering them would cost more latency than dividing them saves memory.
     """
-    bucket = config.zero.bucket_size
-    return Stage3Limits(bucket, 2 * bucket, always_whole=config.model.hidden_size)
+    model = config.model
+    width = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim + 3 * model.mlp_size  # q, k, v, o; gate, up, down
+    block = model.hidden_size * width // config.parallel.tp
+    ahead = max(block, config.zero.bucket_size)
+    return Stage3Limits(ahead, 2 * ahead, always_whole=model.hidden_size)
 
 
 def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:

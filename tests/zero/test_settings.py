@@ -4,18 +4,43 @@ import subprocess
 import sys
 from typing import Any
 
-from megatape.config import parse_config
-from megatape.zero.settings import deepspeed_config, stage3_limits
+import pytest
+
+from megatape.config import Config, parse_config
+from megatape.parallel.linear import Linear
+from megatape.plan.trace import run_pass
+from megatape.plan.zero3 import gathered
+from megatape.zero.settings import Stage3Limits, deepspeed_config, stage3_limits
 from tests.helpers.workers import ROOT
 
 
 def test_deepspeed_gets_the_planners_limits(raw_config: dict[str, Any]) -> None:
-    config = parse_config(raw_config | {"zero": {"stage": 3, "bucket_size": 1000}}, "test")
+    config = parse_config(raw_config | {"zero": {"stage": 3}}, "test")
     limits, section = stage3_limits(config), deepspeed_config(config, 1)["zero_optimization"]
-    assert section["stage3_prefetch_bucket_size"] == limits.prefetch == 1000
-    assert section["stage3_max_live_parameters"] == limits.max_live == 2000
+    assert section["stage3_prefetch_bucket_size"] == limits.prefetch
+    assert section["stage3_max_live_parameters"] == limits.max_live
     assert section["stage3_max_reuse_distance"] == 0  # as plan/zero3.py simulates
     assert section["stage3_param_persistence_threshold"] == limits.always_whole == config.model.hidden_size
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("changes", [{}, {"hidden_size": 256, "num_heads": 8, "num_kv_heads": 2, "mlp_size": 1024}])
+def test_limits_follow_the_largest_layer(raw_config: dict[str, Any], changes: dict[str, int], tp: int) -> None:
+    """The matrices of a rank's block, counted on the model, are gathered ahead, or a bucket; two blocks are there at a time."""
+    raw_config["model"] |= {"num_layers": 6, "vocab_size": 40} | changes
+    raw_config["parallel"] = {"tp": tp}
+
+    def limits_by(bucket: int) -> tuple[Config, Stage3Limits]:
+        config = parse_config(raw_config | {"zero": {"stage": 3, "bucket_size": bucket}}, "test")
+        return config, stage3_limits(config)
+
+    config, limits = limits_by(100)
+    one = run_pass(config)
+    block = sum(layer.weight.numel() for layer in one.model.blocks[0].modules() if isinstance(layer, Linear))
+    assert (limits.prefetch, limits.max_live) == (block, 2 * block)
+    assert 1.5 < gathered(one.events, 2, limits).live / block < 2.7
+    _, limits = limits_by(3 * block)
+    assert (limits.prefetch, limits.max_live) == (3 * block, 6 * block)
 
 
 def test_settings_need_no_deepspeed() -> None:
