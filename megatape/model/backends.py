@@ -3,10 +3,17 @@
 A trial runs one of them forward and backward on the device at hand, before a run relies on it. What a backend does not support
 is known beforehand (Backend.unsupported_reason). A kernel without a backward pass, a missing compiler, tiles that need more
 shared memory than the GPU has, or wrong results show here.
+
+`python -m megatape.model.backends` is the process in which `failure_in_child` tries one.
 """
 
+import json
 import logging
-from collections.abc import Callable
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +25,7 @@ from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
+from megatape.imports import arguments, import_leading
 from megatape.model.encodings import encoding_of
 from megatape.parallel.launch import has_kernels
 from megatape.parallel.loss import LossFormula, cross_entropy
@@ -59,9 +67,27 @@ def layer_sizes(config: Config) -> Sizes:
     )
 
 
-def backend_failure(name: str, need: Need, sizes: Sizes, device: torch.device) -> str:
+def backend_failure(name: str, needs: Iterable[Need], sizes: Sizes, device: torch.device) -> str:
     """What goes wrong when a backend runs forward and backward on one sample of sizes.tokens tokens; "" if nothing does."""
-    return _mismatch(*(partial(_results, backend, need, sizes, device) for backend in (name, REFERENCE)))
+    for need in needs:
+        if fault := _mismatch(*(partial(_results, backend, need, sizes, device) for backend in (name, REFERENCE))):
+            return fault
+    return ""
+
+
+def failure_in_child(name: str, needs: Iterable[Need], sizes: Sizes, device: torch.device) -> str:
+    """`backend_failure` in a process of its own.
+
+    After a kernel's illegal memory access CUDA refuses all further work of the process, or the process dies.
+    """
+    command = [sys.executable, "-m", "megatape.model.backends", *arguments()]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    task = pickle.dumps((name, tuple(needs), sizes, device))
+    trial = subprocess.run(command, input=task, capture_output=True, env=environment, check=False)
+    LOG.debug("printed when %s was tried: %s", name, trial.stderr.decode(errors="replace"))
+    if not trial.stdout:
+        return f"its process ended with status {trial.returncode}"
+    return str(json.loads(trial.stdout.splitlines()[-1]))
 
 
 def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[Tensor]:
@@ -154,3 +180,9 @@ def _mismatch(actual: Callable[[], list[Tensor]], reference: Callable[[], list[T
         LOG.debug("raised when a backend was tried:", exc_info=True)
         return f"{type(error).__name__}: {error}".strip().splitlines()[0]
     return "" if worst <= WORST else f"its results are off by {worst:.0%}"
+
+
+if __name__ == "__main__":
+    import_leading(sys.argv[1:])
+    print(json.dumps(backend_failure(*pickle.load(sys.stdin.buffer))), flush=True)
+    os._exit(0)  # CUDA cannot be shut down after some failures

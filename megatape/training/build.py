@@ -10,7 +10,14 @@ from megatape.config import Config
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import RunData
 from megatape.errors import UserError
-from megatape.model.backends import attention_needs, backend_failure, layer_sizes, loss_failure, update_failure
+from megatape.model.backends import (
+    attention_needs,
+    backend_failure,
+    failure_in_child,
+    layer_sizes,
+    loss_failure,
+    update_failure,
+)
 from megatape.model.build import build_model
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
@@ -110,8 +117,12 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         supported = [need for need in needs if get_backend(name).unsupported_reason(need) is None]
         if not unsupported or not supported:
             continue
-        fault = next(filter(None, (backend_failure(name, need, sample, device) for need in supported)), "")
-        if fault := _describe_ranks(fault, topology):
+        fault = ""
+        if name == forced and device.type == "cuda":  # on one rank of each node, before it can harm the others
+            fault = "" if topology.local_rank else failure_in_child(name, supported, sample, device)
+            fault = _describe_ranks(fault, topology)
+        fault = fault or _describe_ranks(backend_failure(name, supported, sample, device), topology)
+        if fault:
             failed[name] = fault
         else:
             working.append(name)

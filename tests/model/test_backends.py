@@ -1,5 +1,6 @@
 """One forward and backward pass tells whether a backend of attention works."""
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import Tensor
 from megatape.attention.backend import BiasKind, Need, Sizes
 from megatape.attention.blocked import Blocked
 from megatape.attention.operation import get_backend
-from megatape.model.backends import backend_failure
+from megatape.imports import import_given
+from megatape.model.backends import backend_failure, failure_in_child
 from megatape.registry import BACKENDS, Entry
 
 CPU = torch.device("cpu")
@@ -64,7 +66,7 @@ def tried(
     masked: bool = False,
     width: int = 16,
 ) -> str:
-    return backend_failure(name, Need("cpu", moves, bias, 16, dtype, masked), Sizes(40, 2, 1, 16, width, 2), CPU)
+    return backend_failure(name, [Need("cpu", moves, bias, 16, dtype, masked)], Sizes(40, 2, 1, 16, width, 2), CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -82,3 +84,13 @@ def test_what_fails() -> None:
     assert not tried("WithoutBackward", True)
     assert tried("WrongGradient", True).startswith("its results are off by 100%")
     assert tried("NotANumber") == "its results are off by nan%"
+
+
+def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that asks lives on, also where a user's own module brings the backend."""
+    monkeypatch.setitem(BACKENDS, "crashing", BACKENDS["blocked"])  # removed after the test
+    monkeypatch.setattr("megatape.imports._given", {})
+    import_given("tests.helpers.crashing_backend")
+    need, sizes = Need("cpu", False, "none", 16, torch.float32, masked=False), Sizes(40, 2, 1, 16, 16, 4)
+    assert failure_in_child("crashing", [need], sizes, CPU) == f"its process ended with status {-signal.SIGABRT}"
+    assert failure_in_child("sdpa", [need], sizes, CPU) == ""

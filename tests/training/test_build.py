@@ -5,6 +5,7 @@ Runs with FP8 products learn as runs without do; and what of them is refused.
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -88,6 +89,29 @@ def test_a_forced_one_is_not_replaced(raw_config: dict[str, Any], alone: Topolog
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="attention is flex, which is compiled for GPUs"):
         working_backends(parse_config(raw_config, "test"), CPU, alone)
+
+
+def test_a_forced_one_is_tried_in_a_child(raw_config: dict[str, Any], alone: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, on the first rank of a node, and before this process touches it: there it would poison CUDA."""
+    tried = []
+
+    def failure(name: str, *arguments: Any) -> str:
+        tried.append(name)
+        return "its process ended with status -6" if name == "flex" else ""
+
+    raw_config["model"] |= {"encoding": "rope", "hidden_size": 16 * raw_config["model"]["num_heads"]}
+    raw_config["training"]["attention"] = "flex"
+    config = parse_config(raw_config, "test")
+    monkeypatch.setattr(training_build, "failure_in_child", failure)
+    monkeypatch.setattr(training_build, "backend_failure", lambda name, *arguments: tried.append(f"{name} here") or "")
+    with pytest.raises(
+        UserError, match=r"attention is flex, but it failed when rank 1 tried it \(its process ended with status"
+    ):
+        working_backends(config, torch.device("cuda"), alone)
+    assert tried == ["flex", "sdpa here"]
+    tried.clear()
+    assert working_backends(config, torch.device("cuda"), replace(alone, local_rank=1)) == ("flex",)
+    assert tried == ["flex here"], "the first rank of the node found no fault"
 
 
 def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:

@@ -1,0 +1,19 @@
+"""A backend of attention that takes its process with it, as a module for --import."""
+
+import os
+from typing import Any
+
+from torch import Tensor
+
+from megatape.attention.blocked import Blocked
+from megatape.registry import BACKENDS, Entry
+
+
+class Crashing(Blocked):
+    """As a kernel that reads what is not its own."""
+
+    def attend(self, *arguments: Any) -> tuple[Tensor, Tensor | None]:
+        os.abort()
+
+
+BACKENDS["crashing"] = Entry(f"{__name__}:{Crashing.__name__}", "takes its process with it")
