@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d
+from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -90,6 +91,16 @@ def fused_on_shapes() -> Iterator[None]:
         library.impl("scaled_dot_product_attention", attention)
         library.impl("_fused_rms_norm", torch.library.fallthrough_kernel)  # its caller has a backward pass of its own
         yield
+
+
+def prefer_attention_kernels(order: list[SDPBackend]) -> None:
+    """Let scaled_dot_product_attention take the first of these kernels that supports a call."""
+    torch._C._set_sdp_priority_order(list(map(int, order)))  # type: ignore[attr-defined]
+
+
+def attention_kernel(q: Tensor, k: Tensor, v: Tensor) -> SDPBackend:
+    """The kernel that causal scaled_dot_product_attention takes for these."""
+    return SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=True))
 
 
 def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed import distributed_c10d
+from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape import torch_internals
@@ -40,6 +41,19 @@ def test_groups_and_timeouts() -> None:
         assert torch_internals.clone_default_store().check(["missing"]) is False
     finally:
         dist.destroy_process_group()
+
+
+def test_order_of_attention_kernels() -> None:
+    """A GPU takes the first that supports a call; on a CPU there is one beside plain products."""
+    before = torch._C._get_sdp_priority_order()
+    try:
+        torch_internals.prefer_attention_kernels([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])
+        assert torch._C._get_sdp_priority_order()[:2] == [SDPBackend.CUDNN_ATTENTION.value, SDPBackend.MATH.value]
+    finally:
+        torch._C._set_sdp_priority_order(before)
+    q, wider = torch.empty(1, 1, 128, 16), torch.empty(1, 1, 128, 32)
+    assert torch_internals.attention_kernel(q, q, q) == SDPBackend.FLASH_ATTENTION
+    assert torch_internals.attention_kernel(q, q, wider) == SDPBackend.MATH
 
 
 def test_fused_operators_on_shapes() -> None:

@@ -64,6 +64,10 @@ class Backend(ABC):
         What fails only on the device at hand is found out by model/backends.py.
         """
 
+    def kernel_name(self, need: Need, device: torch.device) -> str:
+        """Which of several kernels runs for a layer with this need; "" for a backend with one."""
+        return ""
+
     @abstractmethod
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool

@@ -3,14 +3,18 @@
 Shapes as in model/transformer.py.
 """
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
-from megatape.attention.backend import NO_RING, Backend, Mask, Need, attend_v_and_e
+from megatape.attention.backend import NO_RING, WIDEST, Backend, Mask, Need, attend_v_and_e
 from megatape.attention.bias import ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
+from megatape.torch_internals import attention_kernel, prefer_attention_kernels
 
 ALIGNMENT = 16  # bytes: kernels on a GPU load heads in such pieces
 # Channels of a head up to which a CPU moves the state faster by one padded call than `blocked` does: its time, forward and
@@ -41,10 +45,18 @@ class Sdpa(Backend):
             )
         return None
 
+    def kernel_name(self, need: Need, device: torch.device) -> str:
+        moves = need.moves and 2 * need.head_dim <= WIDEST
+        widths = need.head_dim, (1 + moves) * need.head_dim
+        q, v = (torch.empty(1, 1, 128, width, dtype=need.dtype, device=device).requires_grad_() for width in widths)
+        return attention_kernel(q, q, v).name.lower()
+
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
     ) -> tuple[Tensor, Tensor | None]:
         """A state takes one call over [v | e], or several. A bias holds N x N scores: for tests of other backends."""
+        if q.is_cuda and not torch.compiler.is_compiling():  # a run has tried its backend before it compiles
+            prefer_fast_kernels(q.device)
         q, k, e = rotated_heads(q, k, positions, move)
         scale = q.shape[-1] ** -0.5
         q, k = _padded(q, e), _padded(k, e)
@@ -59,6 +71,22 @@ class Sdpa(Backend):
 def _padded(heads: Tensor, e: Tensor | None) -> Tensor:
     """Queries or keys [B, N, H, R]; on a CPU [B, N, H, R + W] where e is moved."""
     return heads if e is None or heads.device.type != "cpu" else F.pad(heads, (0, e.shape[-1]))
+
+
+def kernel_order(capability: tuple[int, int]) -> list[SDPBackend]:
+    """PyTorch's kernels, the fastest first, on GPUs of this compute capability.
+
+    Published: on Hopper cuDNN's are 1.3 to 1.9 times as fast as FlashAttention-2's, and on other GPUs slower (docs/kernels.md).
+    """
+    flash, cudnn = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
+    fastest = [cudnn, flash] if capability in ((9, 0), (10, 0), (10, 3)) else [flash, cudnn]
+    return [*fastest, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+@cache
+def prefer_fast_kernels(device: torch.device) -> None:
+    """Set the order in this process; PyTorch's own depends on its version, on cuDNN's and on environment variables."""
+    prefer_attention_kernels(kernel_order(torch.cuda.get_device_capability(device)))
 
 
 def _with_bias(bias: ScoreBias, mask: Mask, q: Tensor) -> Tensor:

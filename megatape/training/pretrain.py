@@ -14,12 +14,14 @@ from typing import Any
 
 from torch.distributed import DistNetworkError, DistStoreError
 
+from megatape.attention.operation import get_backend
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.training.mixture import RunData, open_data
 from megatape.errors import ExitStatus, RankMismatch, UserError, path_errors
 from megatape.imports import file_hashes
 from megatape.model.accounting import count_parameters, count_trainable
+from megatape.model.backends import attention_needs
 from megatape.parallel.mesh import AXES
 from megatape.registry import SINKS
 from megatape.run_folder import RunFolder
@@ -190,11 +192,13 @@ def introduction(run: Trainer) -> str:
     count, samples = count_parameters(model), config.batches.consumed(config.training.steps)
     validation_tokens = sum(split.num_tokens for split in run.data.validation.values())
     axes = [axis for axis in AXES if axis in ("data", "tensor") or run.mesh[axis].size > 1]
+    need, device = attention_needs(config, run.engine.device.type)[0], run.engine.device
+    kernel = get_backend(run.attention).kernel_name(need, device) if device.type == "cuda" else ""
     return "\n".join(
         [
             (
                 f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} "
-                f"position), {model.num_layers} layers, attention by {run.attention}"
+                f"position), {model.num_layers} layers, attention by {run.attention}{kernel and f' ({kernel})'}"
             ),
             *trained_share(config, count.total),
             (

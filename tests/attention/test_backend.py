@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from megatape.attention import sdpa
 from megatape.attention.backend import BiasKind, Need
 from megatape.attention.flex import MIN_HEAD_DIM
 from megatape.attention.operation import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
@@ -71,6 +72,19 @@ def test_a_forced_backend_runs_where_it_can(name: str) -> None:
             else:
                 check_forced_backend(asked, name)
     check_forced_backend(need("cpu", True, "pair"), AUTO)
+
+
+def test_kernels_of_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Hopper and its successors in data centers cuDNN's come first, elsewhere FlashAttention-2's; a run names its kernel."""
+    orders = []
+    monkeypatch.setattr(sdpa, "prefer_attention_kernels", orders.append)
+    for index, capability in enumerate([(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)]):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        sdpa.prefer_fast_kernels(torch.device("cuda", 100 + index))
+    assert [order[0].name.partition("_")[0] for order in orders] == ["FLASH", "FLASH", "CUDNN", "CUDNN", "FLASH"]
+    assert all(len(set(order)) == len(order) == 4 for order in orders)
+    names = {get_backend(name).kernel_name(need("cpu", False, "none"), torch.device("cpu")) for name in ("sdpa", "blocked")}
+    assert names == {"flash_attention", ""}
 
 
 def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> None:
