@@ -5,11 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from megatape.benchmark.serving import Cell, build, cache_table, peak_memory, report
+from megatape.benchmark.serving import Cell, StaticSession, build, cache_table, peak_memory, report
 from megatape.benchmark.timing import Timer
 from megatape.config import ModelConfig
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
 from tests.helpers.cells import cells
 from tests.helpers.command import Command
 from tests.helpers.models import SHAPE
@@ -44,6 +47,21 @@ def test_prompts() -> None:
     prompt = Cell(3, "left", 10).prompt(7, CPU)
     assert prompt["attention_mask"].sum(1).tolist() == [5, 10, 5] and int(prompt["input_ids"].max()) == 6
     assert Cell(2, "none", 10).prompt(7, CPU)["attention_mask"].all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Llama", "tape"])
+def test_static_session(name: str) -> None:
+    """Logits are those of the whole text in one call, and further rounds compile nothing. One prompt is padded."""
+    model = build(SMALL, ["tape"], 24, CPU, torch.float32)[name]
+    session = StaticSession(model, Cell(2, "left", 10).prompt(7, CPU))
+    with torch.no_grad():
+        expected = model(session.tokens, attention_mask=session.mask, position_ids=session.positions).logits
+    torch.compiler.reset()
+    for stance in ("default", "fail_on_recompile"):
+        with torch.compiler.set_stance(stance):
+            assert_close(session.read(), expected[:, 9:10], bounds.EXPORTED)
+            assert_close(session.decode(), expected[:, -1:], bounds.EXPORTED)
 
 
 def test_memory_by_length() -> None:
