@@ -88,6 +88,26 @@ def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | 
     return 2 * pairs * config.num_heads * (2 * widths + state)
 
 
+def cache_bytes(config: ModelConfig, element_bytes: int) -> int:
+    """Bytes by which one more token lengthens an exported model's cache: keys, values, the state and features, in all layers.
+
+    What has one size for any number of tokens, the carry of sums and convolutions, is not in it.
+    """
+    encoding, channels, size = encoding_of(config), config.num_kv_heads, config.head_dim
+    with torch.no_grad():  # of one token, on a CPU: meta tensors would import the compiler
+        tokens, *parts = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE), encoding.bias(SINGLE)
+        h, q, k = (torch.empty(1, 1, *sizes) for sizes in ((config.hidden_size,), (config.num_heads, size), (channels, size)))
+        features = () if tokens is None else tokens(h, q, k)
+        if parts[0] is not None:
+            features, _ = parts[0](features, None, ())
+    num_transient = len(features) if parts[1] is None else parts[1].num_transient
+    positioned = len(positioned_layers(config))
+    state = (positioned - 1) * encoding.state_width if encoding.moves_state else 0
+    widths = positioned * encoding.qk_width + (config.num_layers - positioned) * size + config.num_layers * size + state
+    held = sum(feature.nbytes for feature in features[num_transient:])
+    return channels * widths * element_bytes + positioned * held
+
+
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:
     """Bytes of activations that autograd keeps between forward and backward pass of one micro-batch, weights excluded.
 

@@ -1,23 +1,29 @@
-"""One page about a suite: its tables, differences from the reference, and accuracy by length or distance."""
+"""One page about a suite: its tables, differences from the reference, accuracy by length or distance, encodings, failures."""
 
 import inspect
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
+from megatape.config import parse_config
+from megatape.data.synthetic.task import TEST
 from megatape.files import write_atomically
+from megatape.model.accounting import cache_bytes, count_parameters, forward_flops
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.report.curves import Chart, Series
 from megatape.report.template import fill
 from megatape.study.suite.measure import BASELINES
-from megatape.study.suite.plan import SIZES, Plan
-from megatape.study.suite.records import Record
+from megatape.study.suite.plan import CHARACTERS, SIZES, Plan
+from megatape.study.suite.records import SCORES, Record
 from megatape.study.suite.statistics import LEVEL
 from megatape.study.suite.table import REFERENCE, Summary, sections
+from megatape.study.variants import parse_variants
 from megatape.units import format_count
 
 MAX_POINTS = 20  # of a curve; neighbouring lengths are pooled
+MAX_FAILURES = 12
 
 
 def write_page(records: list[Record], not_run: Sequence[str], plan: Plan, command: str, path: Path) -> None:
@@ -28,42 +34,68 @@ def write_page(records: list[Record], not_run: Sequence[str], plan: Plan, comman
         not_run: A phrase for each requested part of the suite that has not run.
         plan: Of the suite, whose sizes and splits the page describes.
         command: Command line of the user.
-        path: Of the page.
+        path: Of the page, in the suite's folder.
     """
     summary = Summary(records)
+    known = {row: ENCODINGS[row.split(":")[0]] for row in summary.encodings if row.split(":")[0] in ENCODINGS}
     text = fill(
         "suite.html",
         ("charts.js",),
         command=command,
-        lead=_lead(summary, plan),
+        out=path.parent,
+        plan=plan,
+        size=SIZES[plan.size],
+        tokens=format_count(SIZES[plan.size].tokens),
+        summary=summary,
         sections=sections(summary, not_run),
-        tasks=summary.tasks,
-        differences=summary.differences,
         reference=REFERENCE,
         level=LEVEL,
-        comparisons=summary.comparisons,
-        encodings={row: ENCODINGS[row].description for row in summary.encodings if row in ENCODINGS},
+        encodings={row: entry.description for row, entry in known.items()},
+        equations={row: _equation(entry.load()) for row, entry in known.items()},
+        costs={row: _costs(row, plan, path.parent) for row in known},
         baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.baselines if row in BASELINES},
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.tasks},
-        splits={task.name: task.tests for task in plan.tasks},
-        labels=summary.encodings,
+        tasks={task.name: task for task in plan.tasks},
+        failures=_failures(summary),
         charts=[chart for task, split in summary.pairs if (chart := _chart(records, task, split, summary.encodings))],
     )
     write_atomically(path, text.encode())
 
 
-def _lead(summary: Summary, plan: Plan) -> str:
-    """The extent of the suite, and the size of its models."""
-    size = SIZES[plan.size]
-    parts = [
-        f"encodings: {len(summary.encodings)}",
-        f"tasks: {len(summary.tasks)}",
-        f"seeds: {plan.seeds}",
-        "size {}: {num_layers} layers of width {hidden_size}, {num_heads} heads".format(plan.size, **size.model),
-        f"{format_count(size.tokens)} tokens a run",
-        f"{size.test:,} samples of each test",
-    ]
-    return " · ".join(parts)
+def _equation(encoding: type) -> str:
+    """The paragraph of a class's docstring after its summary, where the encodings have their equations."""
+    _, *rest = (inspect.getdoc(encoding) or "").split("\n\n")
+    return inspect.cleandoc(rest[0]) if rest else ""
+
+
+def _costs(row: str, plan: Plan, out: Path) -> dict[str, float]:
+    """What a row's models of the plan's first task cost, at the length of its training samples."""
+    (variant,) = parse_variants(row)
+    raw = SIZES[plan.size].config(plan.tasks[0], "data", CHARACTERS)
+    config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
+    model, length = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)}), config.data.sequence_length
+    parameters = count_parameters(model)
+    costs = {
+        "parameters": parameters.total,
+        "of the encoding": parameters.position,
+        "FLOPs a token": forward_flops(model, length) / length,
+        "cache, bytes a token": cache_bytes(model, 4 if config.training.precision == "float32" else 2),
+    }
+    runs = out.glob(f"*/{row.replace(':', '_')}/rate-*/seed-[1-9]*/{SCORES}")
+    if seconds := [json.loads(run.read_text())["seconds"] for run in runs]:
+        costs["seconds a run"] = median(seconds)
+    return costs
+
+
+def _failures(summary: Summary) -> list[tuple[float, str, str, str]]:
+    """The largest losses of score from a task's test split to another split: loss, task, split and row."""
+    found = []
+    for task, split in summary.pairs:
+        for row in summary.encodings:
+            usual, scores = (summary.cell(task, each, row).scores.values() for each in (TEST, split))
+            if usual and scores and (loss := fmean(usual) - fmean(scores)) > 0:
+                found.append((loss, task, split, row))
+    return sorted(found, reverse=True)[:MAX_FAILURES]
 
 
 def _chart(records: list[Record], task: str, split: str, encodings: list[str]) -> Chart | None:

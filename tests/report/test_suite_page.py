@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
+from megatape.config import ModelConfig
+from megatape.model.accounting import count_parameters
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from megatape.report.suite_page import MAX_POINTS, write_page
-from megatape.study.suite.plan import parse_plan
+from megatape.study.suite.plan import CHARACTERS, SIZES, parse_plan
 from megatape.study.suite.records import Record
 from megatape.study.suite.table import Summary
 from tests.helpers.reports import HOSTILE
@@ -73,7 +75,11 @@ def test_matrix_and_definitions(tmp_path: Path) -> None:
     matrix = text[text.index('class="matrix"') : text.index('id="curves"')]
     for (task, split, row), one in summary.differences.items():
         mark = ("▲" if one.mean > 0 else "▼") if one.significant else ""
-        cell = rf'<td title="p = {one.p:.2g}, {one.seeds} seeds"[^>]*>{re.escape(f"{100 * one.mean:+.1f} {mark}".strip())}</td>'
+        assert one.interval is not None
+        shown = f"{100 * one.mean:+.1f} {mark}".strip() + "<small>{:+.1f} to {:+.1f}</small>".format(
+            *np.multiply(one.interval, 100)
+        )
+        cell = rf'<td title="p = {one.p:.2g}, {one.seeds} seeds"[^>]*>\s*{re.escape(shown)}\s*</td>'
         assert re.search(cell, matrix), (task, split, row)
     assert matrix.count("▲") + matrix.count("▼") == sum(one.significant for one in summary.differences.values()) > 0
     assert matrix.count('title="not run or not applicable"') == 2  # xpos on `long`
@@ -83,6 +89,35 @@ def test_matrix_and_definitions(tmp_path: Path) -> None:
     assert "write a string again" in text and "Knows the answers." in text and "rotary position encoding" in text
     differs = [split.differs for task in plan.tasks for split in task.tests.values() if split.differs]
     assert differs and all(str(escape(each)) in text for each in differs)
+
+
+def test_cards_commands_and_failures(tmp_path: Path) -> None:
+    """What an encoding computes and costs, of which time is that of its runs; how to repeat a cell, and where models fail."""
+    records, plan = make_records(["copy", "recall"]), parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
+    records += [record.model_copy(update={"row": "tape:nope_every=2"}) for record in records if record.row == "tape"]
+    for row, seconds in {"rope": (60, 62, 100), "tape_nope_every=2": (93,)}.items():
+        for seed, value in enumerate(seconds):
+            folder = tmp_path / "copy" / row / "rate-0.001" / f"seed-{seed + 1}"
+            folder.mkdir(parents=True)
+            (folder / "scores.json").write_text(json.dumps({"seconds": value}))
+    write_page(records, [], plan, "typed", tmp_path / "suite.html")
+    text = (tmp_path / "suite.html").read_text().replace("<wbr>", "")
+    cards = {card.split("<", 1)[0].strip(): card for card in text.split('<article class="card">\n<h3>')[1:]}
+    assert [*cards] == ["rope", "alibi", "fire", "nope", "tape", "tape:nope_every=2", "xpos"]
+    assert "e &lt;- e + g * (A e)" in cards["tape"] and "c_i" not in cards["tape"]
+    model = SIZES["tiny"].config(plan.tasks[0], "data", CHARACTERS)["model"]
+    parameters = count_parameters(ModelConfig(**model | {"encoding": "tape"}))
+    assert f"<dd>{parameters.total:,} <small>" in cards["tape"] and f"<dd>{parameters.position:,}</dd>" in cards["tape"]
+    assert "<dd>62</dd>" in cards["rope"] and "<dd>93 <small>1.50 × rope" in cards["tape:nope_every=2"]
+    assert "seconds" not in cards["tape"] and "1,280 <small>1.25 × rope" in cards["tape"]
+    assert "megatape study suite --size tiny --tasks recall --encodings tape --seeds 5 --rates 0.001 --out runs/cell\n" in text
+    failures = text[text.index('id="failures"') : text.index('id="tasks"')]
+    rows = re.findall(r'row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>', failures)
+    losses = [float(loss) for *_, loss in rows]
+    assert losses == sorted(losses, reverse=True) and rows[0][2] == "long" and "tape" not in {row for row, *_ in rows[:4]}
+    out = tmp_path / "recall"
+    assert f"failures {out}/fire/rate-0.001/seed-0 {out}/rope/rate-0.001/seed-0 --split long</code>" in failures
+    assert "do not repeat one place" in failures
 
 
 def test_many_lengths(task: str, tmp_path: Path) -> None:

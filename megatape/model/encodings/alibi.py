@@ -36,7 +36,10 @@ class AlibiBias(LayerBias):
 
 
 class Alibi(Encoding):
-    """ALiBi."""
+    """ALiBi.
+
+    score(i, j) = q_i . k_j / sqrt R - slope_h (i - j)
+    """
 
     score_bias = "distance"
 

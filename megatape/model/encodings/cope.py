@@ -52,7 +52,11 @@ class CopeBias(LayerBias):
 
 
 class Cope(Encoding):
-    """Positions by content."""
+    """Positions by content.
+
+    score(i, j) = q_i . k_j / sqrt R + q_i . E[p_ij]
+    p_ij = min(sum over m = j .. i of sigmoid(q_i . k_m / sqrt R), 63)
+    """
 
     score_bias = "pair"
 

@@ -66,6 +66,8 @@ class FireBias(LayerBias):
 class Fire(Encoding):
     """The state is constant: the positions in float32 (exact up to 2^24).
 
+        score(i, j) = q_i . k_j / sqrt R + f_h(log(|c (i - j)| + 1) / log(|c max(i, 512 |t|)| + 1))
+
     It has one row if that is how the positions are in memory, because all samples have the same. Comparing their values would
     wait for the device.
     """

@@ -58,7 +58,11 @@ class DecayBias(LayerBias):
 
 
 class Fox(Encoding):
-    """Forget gates."""
+    """Forget gates.
+
+    score(i, j) = q_i . k_j / sqrt R + c_i - c_j
+    c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
+    """
 
     score_bias = "pair"
 

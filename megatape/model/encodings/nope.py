@@ -4,4 +4,7 @@ from megatape.model.encodings.encoding import Encoding
 
 
 class NoPE(Encoding):
-    """No position encoding: the base class as it is."""
+    """No position encoding: the base class as it is.
+
+    score(i, j) = q_i . k_j / sqrt R
+    """

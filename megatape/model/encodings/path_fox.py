@@ -57,7 +57,10 @@ class PathFoxBias(PathBias):
 
 
 class PathFox(Path):
-    """Reflections and forget gates."""
+    """Reflections and forget gates.
+
+    score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R + c_i - c_j
+    """
 
     def token_features(self, axis: Axis) -> TokenFeatures:
         gates = ForgetGates(self.config.hidden_size, self.config.num_heads, axis)

@@ -73,7 +73,11 @@ def rotations(phi: Tensor, head_dim: int) -> Tensor:
 
 
 class SelectiveRope(Encoding):
-    """Angles that sum along the sequence."""
+    """Angles that sum along the sequence.
+
+    score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R
+    phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of W_up W_down u)_j
+    """
 
     def token_features(self, axis: Axis) -> TokenFeatures:
         return Turns(self.config.hidden_size, self.config.num_kv_heads, rotated_size(self.config), axis)

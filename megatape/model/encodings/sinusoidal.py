@@ -25,6 +25,8 @@ class SinusoidalEmbedding(PositionEmbedding):
 class Sinusoidal(Encoding):
     """Sinusoidal embeddings.
 
+        x_n + sin and cos of n 10,000^(-2k / C)
+
     Training positions have no random offset, because the model is a function of absolute positions.
     """
 

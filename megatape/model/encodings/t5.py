@@ -41,7 +41,10 @@ class T5Bias(LayerBias):
 
 
 class T5(Encoding):
-    """T5's relative bias."""
+    """T5's relative bias.
+
+    score(i, j) = q_i . k_j / sqrt R + table_h[bucket(i - j)]
+    """
 
     score_bias = "distance"
 

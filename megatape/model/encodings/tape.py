@@ -123,6 +123,10 @@ class TapeUpdate(StateUpdate):
 class Tape(Rope):
     """Full TAPE: e starts as rotary angles, rotates queries and keys, and is updated by attention and feed-forward network.
 
+        score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R
+        e <- e + g * (A e)
+        e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
+
     In training the authors draw one random offset per batch; here each sample has its own.
     """
 
@@ -138,14 +142,20 @@ class Tape(Rope):
 
 
 class TapeAttentionOnly(Tape):
-    """Without the feed-forward update (the authors' `adattention`)."""
+    """Without the feed-forward update (the authors' `adattention`).
+
+    e <- e + g * (A e)
+    """
 
     def update(self, axis: Axis) -> StateUpdate:
         return TapeUpdate(self.config, axis, feed_forward=False)
 
 
 class TapeMlpOnly(Tape):
-    """Without the attention update (the authors' `adamlp`): attention runs over the values alone."""
+    """Without the attention update (the authors' `adamlp`): attention runs over the values alone.
+
+    e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
+    """
 
     moves_state = False
 

@@ -45,6 +45,9 @@ class SeparateUpdate(TapeUpdate):
 class TapeNoRotationEquivariance(Tape):
     """TAPE with separate weights for cosines and sines: the paper's row "rotation equivariance no, tensorial yes".
 
+        e <- e + g * (A e)
+        e <- e + W_down diag(silu(W_x m)) W_up * e,  with other weights for sines
+
     The authors' `adatensor`. The updates still act on L only, so each angle is stored once. But a plane is no longer multiplied
     by one number, so the logits depend on the offset of the positions.
     """
@@ -100,6 +103,9 @@ class VectorUpdate(TapeUpdate):
 class TapeVector(WideTape):
     """Updates that act on R instead of L: the paper's row "rotation equivariance yes, tensorial no".
 
+        e_l <- e_l + sum over heads of g * (A e_l)
+        e_l <- e_l + W_down diag(silu(W_x m)) W_up e_l,  on the R planes of each channel
+
     It is the authors' `adavector`. (The paper calls this variant rotation-equivariant. It is not: in the authors' code an
     offset of 3 changes its logits by 18%.)
     """
@@ -127,6 +133,8 @@ class SeparateVectorUpdate(VectorUpdate):
 
 class TapeVectorNoRotationEquivariance(WideTape):
     """The paper's row "rotation equivariance no, tensorial no".
+
+        as tape_vector, with other weights for sines
 
     The authors' code has no module for it; this is our reading: the changes of tape_vector and
     tape_no_rotation_equivariance together.
@@ -157,6 +165,9 @@ class FlatUpdate(TapeUpdate):
 
 class TapeNoEquivariance(WideTape):
     """A feed-forward update that mixes channels and planes at once: "w/o EQ" in the paper's shift study.
+
+        e <- e + g * (A e)
+        e <- e + W_down diag(silu(W_x m)) W_up e,  on all L R planes
 
     The authors' `adawoeq`. The gain is that of TAPE, one number per head.
     """

@@ -20,6 +20,9 @@ from megatape.parallel.mesh import Axis
 class TapeFox(Tape, Fox):
     """TAPE's position tensor rotates queries and keys and moves by A, and the scores behind A get FoX's c_i - c_j.
 
+        score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R + c_i - c_j
+        e <- as in tape
+
     With all gates open it is TAPE; without updates it is RoPE with forget gates ("FoX (RoPE)" in FoX's paper).
     """
 
@@ -50,7 +53,11 @@ class SelectiveStart(StateStart):
 
 
 class TapeSelectiveRope(Tape):
-    """TAPE whose e starts as Selective RoPE's rotations: no position enters, only sums of what the tokens say."""
+    """TAPE whose e starts as Selective RoPE's rotations: no position enters, only sums of what the tokens say.
+
+    e = R(phi), phi of the embedded tokens as in selective_rope
+    score, e <- as in tape
+    """
 
     def state(self, positions: Tensor) -> Tensor:
         return super().state(torch.zeros_like(positions))

@@ -17,7 +17,10 @@ SCALE_BASE = 2048
 
 
 class XPos(Encoding):
-    """The state is constant, [B, N, 1, 2R]: the rotations of queries, scaled up, then those of keys, scaled down."""
+    """The state is constant, [B, N, 1, 2R]: the rotations of queries, scaled up, then those of keys, scaled down.
+
+    score(i, j) = sum over planes k of zeta_k^((i - j) / 2048) (q_ik turned by i theta_k) . (k_jk turned by j theta_k) / sqrt R
+    """
 
     def positions(self, random_offset: bool) -> Positions:
         return Positions()  # an offset would only push the scales towards the limits of float32

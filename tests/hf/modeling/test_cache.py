@@ -11,6 +11,7 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DynamicLayer
 
 from megatape.hf.modeling.cache import GrowingLayer
+from megatape.model.accounting import cache_bytes
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
 from tests.helpers.exports import ENCODINGS, HELD, SHAPES, Exported, random_tokens
@@ -22,6 +23,21 @@ pytestmark = pytest.mark.numerics
 NEW = 24
 PADDED = [(shape, encoding) for shape, encoding in ENCODINGS if shape in ("grouped", "log")]
 MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
+
+
+@pytest.mark.parametrize("shape", ["grouped", "interleaved"])
+@pytest.mark.parametrize(
+    "encoding", ["rope", "tape", "tape_vector", "alibi", "pope", "fox", "path_fox", "tape_fox", "tape_selective_rope"]
+)
+def test_bytes_of_a_token(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
+    """What one more token adds to a cache is what the accounting says."""
+    found, sizes = exported(shape, encoding), []
+    for length in (9, 10):
+        with torch.no_grad():
+            cache = found.load()(random_tokens(1, length), use_cache=True).past_key_values
+        held = [part for layer in cache.layers for part in (layer.keys, layer.values, *getattr(layer, "features", ()))]
+        sizes.append(sum(part.nbytes for part in held))
+    assert sizes[1] - sizes[0] == cache_bytes(found.ours.config, 4)
 
 
 def generate(model: PreTrainedModel, tokens: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
