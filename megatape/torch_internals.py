@@ -95,7 +95,7 @@ def fused_on_shapes() -> Iterator[None]:
 
 def prefer_attention_kernels(order: list[SDPBackend]) -> None:
     """Let scaled_dot_product_attention take the first of these kernels that supports a call."""
-    torch._C._set_sdp_priority_order(list(map(int, order)))  # type: ignore[attr-defined]
+    torch._C._set_sdp_priority_order([kernel.value for kernel in order])  # type: ignore[attr-defined]
 
 
 def attention_kernel(q: Tensor, k: Tensor, v: Tensor) -> SDPBackend:

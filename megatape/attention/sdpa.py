@@ -107,7 +107,7 @@ def _by_document(queries: Tensor, keys: Tensor, values: Tensor, scale: float, le
     outputs = []
     for *sample, sizes in zip(queries.split(1), keys.split(1), values.split(1), lengths, strict=True):
         documents = zip(*(x.split(sizes, dim=2) for x in sample), strict=True)
-        outputs.append(torch.cat([_sdpa(*document, scale) for document in documents], dim=1))
+        outputs.append(torch.cat([_sdpa(q, k, v, scale) for q, k, v in documents], dim=1))
     return torch.cat(outputs)
 
 

@@ -95,12 +95,12 @@ def cache_bytes(config: ModelConfig, element_bytes: int) -> int:
     """
     encoding, channels, size = encoding_of(config), config.num_kv_heads, config.head_dim
     with torch.no_grad():  # of one token, on a CPU: meta tensors would import the compiler
-        tokens, *parts = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE), encoding.bias(SINGLE)
+        tokens, sequence, bias = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE), encoding.bias(SINGLE)
         h, q, k = (torch.empty(1, 1, *sizes) for sizes in ((config.hidden_size,), (config.num_heads, size), (channels, size)))
         features = () if tokens is None else tokens(h, q, k)
-        if parts[0] is not None:
-            features, _ = parts[0](features, None, ())
-    num_transient = len(features) if parts[1] is None else parts[1].num_transient
+        if sequence is not None:
+            features, _ = sequence(features, None, ())
+    num_transient = len(features) if bias is None else bias.num_transient
     positioned = len(positioned_layers(config))
     state = (positioned - 1) * encoding.state_width if encoding.moves_state else 0
     widths = positioned * encoding.qk_width + (config.num_layers - positioned) * size + config.num_layers * size + state

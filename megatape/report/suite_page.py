@@ -15,7 +15,7 @@ from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.report.curves import Chart, Series
 from megatape.report.template import fill
 from megatape.study.suite.measure import BASELINES
-from megatape.study.suite.plan import CHARACTERS, SIZES, Plan
+from megatape.study.suite.plan import SIZES, Plan
 from megatape.study.suite.records import SCORES, Record
 from megatape.study.suite.statistics import LEVEL
 from megatape.study.suite.table import REFERENCE, Summary, sections
@@ -71,7 +71,7 @@ def _equation(encoding: type) -> str:
 def _costs(row: str, plan: Plan, out: Path) -> dict[str, float]:
     """What a row's models of the plan's first task cost, at the length of its training samples."""
     (variant,) = parse_variants(row)
-    raw = SIZES[plan.size].config(plan.tasks[0], "data", CHARACTERS)
+    raw = SIZES[plan.size].config(plan.tasks[0], "data", plan.tasks[0].vocab_size)
     config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
     model, length = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)}), config.data.sequence_length
     parameters = count_parameters(model)

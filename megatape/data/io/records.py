@@ -20,6 +20,7 @@ else:
     from backports.zstd import ZstdError, ZstdFile
 
 NUM_BAD_EXAMPLES = 5
+LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
 FEW_BAD = 10  # always tolerate this many bad records
 CHUNK_BYTES = 2**20  # read at a time of what is skipped or unpacked
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
