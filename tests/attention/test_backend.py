@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from megatape.attention import sdpa
 from megatape.attention.backend import BiasKind, Need
@@ -76,7 +77,7 @@ def test_a_forced_backend_runs_where_it_can(name: str) -> None:
 
 def test_kernels_of_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Hopper and its successors in data centers cuDNN's come first, elsewhere FlashAttention-2's; a run names its kernel."""
-    orders = []
+    orders: list[list[SDPBackend]] = []
     monkeypatch.setattr(sdpa, "prefer_attention_kernels", orders.append)
     for index, capability in enumerate([(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)]):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)

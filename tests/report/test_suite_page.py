@@ -13,7 +13,7 @@ from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from megatape.report.suite_page import MAX_POINTS, write_page
-from megatape.study.suite.plan import CHARACTERS, SIZES, parse_plan
+from megatape.study.suite.plan import SIZES, parse_plan
 from megatape.study.suite.records import Record
 from megatape.study.suite.table import Summary
 from tests.helpers.reports import HOSTILE
@@ -105,7 +105,7 @@ def test_cards_commands_and_failures(tmp_path: Path) -> None:
     cards = {card.split("<", 1)[0].strip(): card for card in text.split('<article class="card">\n<h3>')[1:]}
     assert [*cards] == ["rope", "alibi", "fire", "nope", "tape", "tape:nope_every=2", "xpos"]
     assert "e &lt;- e + g * (A e)" in cards["tape"] and "c_i" not in cards["tape"]
-    model = SIZES["tiny"].config(plan.tasks[0], "data", CHARACTERS)["model"]
+    model = SIZES["tiny"].config(plan.tasks[0], "data", plan.tasks[0].vocab_size)["model"]
     parameters = count_parameters(ModelConfig(**model | {"encoding": "tape"}))
     assert f"<dd>{parameters.total:,} <small>" in cards["tape"] and f"<dd>{parameters.position:,}</dd>" in cards["tape"]
     assert "<dd>62</dd>" in cards["rope"] and "<dd>93 <small>1.50 × rope" in cards["tape:nope_every=2"]
