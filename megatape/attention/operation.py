@@ -73,12 +73,12 @@ def select_backend(need: Need, backends: Backends | None = None) -> str:
     raise UserError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
 
 
-def check_forced_backend(need: Need, forced: str) -> None:
+def check_forced_backend(need: Need, forced: str, encoding: str) -> None:
     """Raise ValueError if the backend that training.attention forces does not support what the encoding needs."""
     if forced == AUTO or (reason := get_backend(forced).unsupported_reason(need)) is None:
         return
     able = ", ".join(name for name in BACKENDS if get_backend(name).unsupported_reason(need) is None)
-    raise UserError(f"training.attention is {forced}, which {reason}: choose {AUTO}, or one of {able}")
+    raise UserError(f"training.attention is {forced}, which {reason} (encoding {encoding}): choose {AUTO}, or one of {able}")
 
 
 @cache

@@ -116,7 +116,7 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
     Raises UserError if the backend that training.attention forces cannot run on a GPU.
     """
     if on_gpu:
-        check_forced_backend(attention_needs(config, "cuda")[0], config.training.attention)
+        check_forced_backend(attention_needs(config, "cuda")[0], config.training.attention, config.model.encoding)
     kept = activations(config, on_gpu).total
     content = activations(changed(config, "model", encoding="nope", scaling=None), on_gpu).total
     temporary = max(recomputed_bytes(config, on_gpu) + _rounded(config), _logits(config, on_gpu))

@@ -108,7 +108,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     training.attention forces a backend that does not support the model or fails, or if none is left.
     """
     needs, sizes, forced = attention_needs(config, device.type), layer_sizes(config), config.training.attention
-    check_forced_backend(needs[0], forced)
+    check_forced_backend(needs[0], forced, config.model.encoding)
     sample = replace(sizes, tokens=min(config.data.sequence_length, TOKENS), heads=sizes.heads // sizes.channels, channels=1)
     working: list[str] = []
     failed: dict[str, str] = {}

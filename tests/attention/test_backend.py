@@ -67,12 +67,13 @@ def test_a_forced_backend_runs_where_it_can(name: str) -> None:
             assert select_backend(asked, backends_by_priority(name)) == (select_backend(asked) if reason else name)
             if reason:
                 with pytest.raises(
-                    ValueError, match=f"training.attention is {name}, which .*: choose auto, or one of .*blocked"
+                    ValueError,
+                    match=f"training.attention is {name}, which .* \\(encoding own\\): choose auto, or one of .*blocked",
                 ):
-                    check_forced_backend(asked, name)
+                    check_forced_backend(asked, name, "own")
             else:
-                check_forced_backend(asked, name)
-    check_forced_backend(need("cpu", True, "pair"), AUTO)
+                check_forced_backend(asked, name, "own")
+    check_forced_backend(need("cpu", True, "pair"), AUTO, "own")
 
 
 def test_kernels_of_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,72 @@
+"""What each encoding cannot do is refused by its name, with the reason and what to do instead. A new one is added here."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from megatape.attention.operation import check_forced_backend
+from megatape.config import Config, parse_config
+from megatape.errors import UserError
+from megatape.model.backends import attention_needs
+from megatape.registry import ENCODINGS
+
+ABLATIONS = {name for name in ENCODINGS if name.startswith("tape_")} - {"tape_fox", "tape_selective_rope"}
+ROTARY = {"tape", *ABLATIONS, "rope", "randpe", "xpos"}
+BY_PAIR = {"fire", "fox", "cope", "path", "path_fox", "tape_fox"}
+# Settings, and the encodings that have them.
+SETTINGS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "scaling": ({"model": {"scaling": {"kind": "linear", "factor": 2.0}}}, {"tape", "rope"}),
+    "nope_every": ({"model": {"nope_every": 2}}, {*ENCODINGS} - {"nope", "sinusoidal"}),
+    "rotary_fraction": (
+        {"model": {"rotary_fraction": 0.5, "head_dim": 16}},
+        ROTARY | {"selective_rope", "tape_fox", "tape_selective_rope"},
+    ),
+    "attention_scale": ({"model": {"attention_scale": "log_n"}}, {*ENCODINGS} - {"cope"}),
+    "sp": ({"parallel": {"sp": 2}}, {*ENCODINGS}),
+    "cp": ({"parallel": {"cp": 2}}, ROTARY | {"pope", "sinusoidal", "nope"}),
+    "num_shifted_groups": ({"training": {"num_shifted_groups": 2}}, {"rope"}),
+}
+# Forced backends on a GPU, likewise.
+BACKENDS = {
+    "sdpa": {*ENCODINGS} - BY_PAIR - {"alibi", "t5"},
+    "flex": {*ENCODINGS} - BY_PAIR,
+    "triton": {*ENCODINGS} - BY_PAIR,
+    "blocked": {*ENCODINGS},
+}
+
+
+def parsed(raw: dict[str, Any], encoding: str, changes: dict[str, dict[str, Any]]) -> Config:
+    raw["model"] |= {"encoding": encoding, "head_dim": 16, "num_layers": 2}
+    return parse_config({name: section | changes.get(name, {}) for name, section in ({"parallel": {}} | raw).items()}, "test")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings(raw_config: dict[str, Any], setting: str, encoding: str) -> None:
+    changes, able = SETTINGS[setting]
+    if encoding in able:
+        parsed(raw_config, encoding, changes)
+        return
+    with pytest.raises(ValueError, match=rf"encoding {encoding}\b") as error:
+        parsed(raw_config, encoding, changes)
+    message = str(error.value)
+    assert setting in message and any(word in message for word in ("remove", "choose", "set it to"))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_forced_backends(raw_config: dict[str, Any], backend: str, encoding: str) -> None:
+    need, *_ = attention_needs(parsed(raw_config, encoding, {}), "cuda")
+    if encoding in BACKENDS[backend]:
+        check_forced_backend(need, backend, encoding)
+        return
+    with pytest.raises(UserError, match=rf"{backend}, which .+ \(encoding {encoding}\): choose auto, or one of .*blocked"):
+        check_forced_backend(need, backend, encoding)
+
+
+def test_triton_moves_no_state_under_a_bias(raw_config: dict[str, Any]) -> None:
+    """Of an encoding of one's own, whose bias is by distance."""
+    need, *_ = attention_needs(parsed(raw_config, "tape", {}), "cuda")
+    with pytest.raises(UserError, match="triton, which has no kernel that moves the position state under a bias on the scores"):
+        check_forced_backend(replace(need, bias="distance"), "triton", "own")
