@@ -5,15 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from megatape.data.io.remote import copy_file
+from megatape.data.io import remote_file
 from megatape.data.io.remote_file import Retries
-from megatape.data.shards import cache
 from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.index import Shard, load_index
 from megatape.data.training.dataset import TokenDataset
@@ -32,7 +30,7 @@ def directory(make_directory: MakeDirectory, documents: Documents) -> Path:
 @pytest.fixture
 def web(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     """A server of the directory under the name data/, which is asked again at once where it fails."""
-    monkeypatch.setattr(cache, "copy_file", partial(copy_file, retries=Retries(wait=0.01)))
+    monkeypatch.setattr(remote_file, "RETRIES", Retries(wait=0.01))
     with served(**{f"data/{path.name}": path.read_bytes() for path in directory.iterdir()}) as web:
         yield web
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from braceexpand import braceexpand
 
-from megatape.data.io.remote_file import DEFAULT_RETRIES, Attempts, RemoteFile, Retries, file_system, is_http, within
+from megatape.data.io.remote_file import Attempts, RemoteFile, file_system, is_http, within
 from megatape.errors import MissingPath, PathError, UserError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -38,19 +38,19 @@ def is_url(name: str) -> bool:
     return URL.match(name) is not None
 
 
-def open_file(name: str, retries: Retries = DEFAULT_RETRIES) -> BinaryIO:
+def open_file(name: str) -> BinaryIO:
     """A file to read, which can seek. Raises OSError, when it is opened or read, and as `find_files` does."""
     if path := _local(name):
         return path.open("rb")
-    return cast(BinaryIO, io.BufferedReader(RemoteFile(name, retries), BUFFER_BYTES))
+    return cast(BinaryIO, io.BufferedReader(RemoteFile(name), BUFFER_BYTES))
 
 
-def copy_file(name: str, path: Path, retries: Retries = DEFAULT_RETRIES, size: int | None = None) -> None:
+def copy_file(name: str, path: Path, size: int | None = None) -> None:
     """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete.
 
     size: in bytes, that it must have; None: any.
     """
-    with open_file(name, retries) as source, path.open("wb") as copy:
+    with open_file(name) as source, path.open("wb") as copy:
         if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
             raise PathError(f"{name}: {found:,} bytes, not {size:,}")
         source.seek(0)
@@ -70,14 +70,14 @@ class FileState(NamedTuple):
     version: str
 
 
-def file_states(names: Sequence[str], retries: Retries = DEFAULT_RETRIES) -> list[FileState]:
+def file_states(names: Sequence[str]) -> list[FileState]:
     """States of files. Raises OSError."""
 
     def state(name: str) -> FileState:
         if path := _local(name):
             status = path.stat()
             return FileState(status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
-        file = RemoteFile(name, retries)
+        file = RemoteFile(name)
         return FileState(file.size, f"{file.size}-{file.version}")
 
     if not any(map(is_url, names)):
@@ -87,12 +87,7 @@ def file_states(names: Sequence[str], retries: Retries = DEFAULT_RETRIES) -> lis
 
 
 def find_files(
-    inputs: Sequence[str],
-    *patterns: str,
-    recursive: bool = True,
-    option: str = "input",
-    partial: bool = True,
-    retries: Retries = DEFAULT_RETRIES,
+    inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", partial: bool = True
 ) -> list[str]:
     """The given files, and those in the given folders that match, sorted by path within each.
 
@@ -105,7 +100,6 @@ def find_files(
         recursive: Whether folders in folders are searched.
         option: Option that gave the inputs.
         partial: Whether a folder may lack files of a set whose names tell how many it has. Files that are listed may be any.
-        retries: How long a server may fail.
 
     Raises:
         MissingPath: An input does not exist.
@@ -115,7 +109,7 @@ def find_files(
     files: list[str] = []
     for name in (name for given in inputs for name in _expanded(given)):
         path = _local(name)
-        found = _find(path, patterns, recursive) if path else _find_remote(name, patterns, recursive, retries)
+        found = _find(path, patterns, recursive) if path else _find_remote(name, patterns, recursive)
         if found is None:
             raise MissingPath(f"{option} {name}: no such file or directory")
         if not found:
@@ -198,13 +192,14 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: pattern.match(name) is not None
 
 
-def _find_remote(url: str, patterns: Sequence[str], recursive: bool, retries: Retries) -> list[str] | None:
+def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> list[str] | None:
     """None if there is nothing of this name, where that can be told without reading it."""
     folder, slash, pattern = url.rpartition("/")
     if "*" in pattern:
         url, patterns, recursive = folder + slash, (pattern,), False
-    system, path = file_system(url, retries)
-    attempts, limit = Attempts(url, retries), within(url, LISTING_TIMEOUTS * retries.timeout)
+    system, path = file_system(url)
+    attempts = Attempts(url)
+    limit = within(url, LISTING_TIMEOUTS * attempts.retries.timeout)
     if is_http(url):
         kind = "directory" if url.endswith("/") else "file"
     else:

@@ -55,7 +55,7 @@ class Retries:
     timeout: float = 60.0
 
 
-DEFAULT_RETRIES = Retries()
+RETRIES = Retries()
 
 
 class RemoteError(PathError):
@@ -67,7 +67,7 @@ def is_http(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-def file_system(url: str, retries: Retries) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
     """fsspec's file system for a URL, and the path in it. Raises UserError, or ModuleNotFoundError for a package it needs."""
     import fsspec  # with its implementations half a second, for which local files need not wait
 
@@ -79,11 +79,11 @@ def file_system(url: str, retries: Retries) -> tuple[Any, str]:
         options["client_kwargs"] = {
             "headers": {"Accept-Encoding": "identity"},
             "auto_decompress": False,
-            "timeout": ClientTimeout(total=None, sock_connect=retries.timeout, sock_read=retries.timeout),
+            "timeout": ClientTimeout(total=None, sock_connect=RETRIES.timeout, sock_read=RETRIES.timeout),
             "trust_env": True,
         }
     try:
-        system, path = Attempts(url, retries).run(lambda: fsspec.url_to_fs(url, use_listings_cache=False, **options))
+        system, path = Attempts(url).run(lambda: fsspec.url_to_fs(url, use_listings_cache=False, **options))
     except ImportError as error:
         missing = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
         raise ModuleNotFoundError(f"{url}: {error}", name=missing) from error
@@ -98,8 +98,8 @@ def within(url: str, seconds: float) -> dict[str, float]:
 class Attempts:
     """Work on a URL that is tried again when it fails for a reason that may pass."""
 
-    def __init__(self, url: str, retries: Retries) -> None:
-        self.url, self.retries, self.failures = url, retries, 0
+    def __init__(self, url: str) -> None:
+        self.url, self.retries, self.failures = url, RETRIES, 0
 
     def run(self, work: Callable[[], Result], where: str = "") -> Result:
         """What `work` returns. where: for messages. Raises FileNotFoundError or RemoteError."""
@@ -165,13 +165,13 @@ class RemoteFile(io.RawIOBase):
     Raises OSError when it is opened or read.
     """
 
-    def __init__(self, url: str, retries: Retries) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
         self._stream: Any = None  # of fsspec
         self._streamed = 0  # position of the stream
         self._came, self._waited = 0, 0.0  # bytes, and seconds for them, since the speed was last looked at
-        self._attempts = Attempts(url, retries)
-        self._system, self._path = file_system(url, retries)
+        self._attempts = Attempts(url)
+        self._system, self._path = file_system(url)
         self.size, self.version = self._attempts.run(self._announced)
         self._tag = "" if is_http(url) else self.version
         self._position = 0  # of what is read next

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from megatape.data.io import remote_file
 from megatape.data.io.remote import copy_file, find_files, open_file
 from megatape.data.io.remote_file import Retries
 from megatape.data.sources.source import CorpusCounts, Source, read_documents
@@ -51,6 +52,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     }.items():
         monkeypatch.setenv(name, value)
     urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/moto-api/reset", data=b"")  # the state of all servers
+    monkeypatch.setattr(remote_file, "RETRIES", QUICK)
     once = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # botocore's own attempts would hide ours
     monkeypatch.setitem(fsspec.config.conf, "s3", once)
     s3fs.S3FileSystem.clear_instance_cache()
@@ -67,12 +69,12 @@ def test_faults_that_pass_are_tried_again(bucket: str, caplog: pytest.LogCapture
     """While a file is found and while it is read; one failure too many is an error."""
     fsspec.filesystem("s3").pipe_file("bucket/large", b"1" * 20_000_000)
     FAULTS[:] = [("500 Error", "InternalError"), ("503 Busy", "ServiceUnavailable")]
-    assert find_files([f"{bucket}/large"], retries=QUICK) == [f"{bucket}/large"]
-    with open_file(f"{bucket}/large", QUICK) as file:
+    assert find_files([f"{bucket}/large"]) == [f"{bucket}/large"]
+    with open_file(f"{bucket}/large") as file:
         FAULTS[:] = [("500 Error", "InternalError"), ("503 Slow", "ServiceUnavailable")]
         assert file.read() == b"1" * 20_000_000
     assert not FAULTS and sum("trying again" in line for line in caplog.messages) == 4
-    with open_file(f"{bucket}/large", QUICK) as file:
+    with open_file(f"{bucket}/large") as file:
         FAULTS[:] = [("500 Error", "InternalError")] * 3
         with pytest.raises(PathError, match=r"large: OSError: .* Server Error at byte 0 of 20,000,000, after 3 attempts"):
             file.read()
@@ -83,7 +85,7 @@ def test_what_does_not_pass_is_told_at_once(bucket: str, code: str, caplog: pyte
     FAULTS[:] = [(code, code.split()[1])] * 9
     denied = "access denied .*: set AWS_ACCESS_KEY_ID" if code.startswith("403") else ""
     with pytest.raises(PathError, match=f"^s3://bucket/x: {denied}"):
-        open_file(f"{bucket}/x", QUICK)
+        open_file(f"{bucket}/x")
     assert not any("trying again" in line for line in caplog.messages)
 
 
@@ -106,8 +108,8 @@ def test_without_credentials_or_network(bucket: str, monkeypatch: pytest.MonkeyP
     assert "of the first 300 documents 300 stay" in output
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(PathError, match="x: EndpointConnectionError: Could not connect .*, after 2 attempts: check the netw"):
-        open_file(f"{bucket}/x", Retries(count=1, wait=0.01))
+    with pytest.raises(PathError, match="x: EndpointConnectionError: Could not connect .*, after 3 attempts: check the netw"):
+        open_file(f"{bucket}/x")
 
 
 def test_sources_in_a_bucket(bucket: str, tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_sources_in_a_bucket(bucket: str, tmp_path: Path) -> None:
     copy_file(f"{bucket}/lines/1.jsonl", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == lines
     storage.pipe_file("bucket/large", b"1" * 20_000_000)
-    with open_file(f"{bucket}/large", Retries(count=2, wait=0.1)) as file:
+    with open_file(f"{bucket}/large") as file:
         file.read(10)
         storage.pipe_file("bucket/large", b"2" * 20_000_000)
         file.seek(15_000_000)

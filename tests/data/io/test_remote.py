@@ -12,6 +12,7 @@ import fsspec
 import pytest
 
 from megatape.commands.main import EXTRAS
+from megatape.data.io import remote_file
 from megatape.data.io.remote import copy_file, file_states, find_files, is_url, open_file, relative
 from megatape.data.io.remote_file import Attempts, Retries
 from megatape.errors import PathError, UserError
@@ -19,6 +20,11 @@ from tests.helpers.web import Fault, Web, served
 
 QUICK = Retries(count=3, wait=0.01, timeout=0.5)
 CONTENT = random.Random(0).randbytes(3_000_000)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_file, "RETRIES", QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +41,7 @@ def web(server: Web) -> Web:
 
 
 def read(web: Web) -> bytes:
-    with open_file(web.url("data.bin"), QUICK) as file:
+    with open_file(web.url("data.bin")) as file:
         return file.read()
 
 
@@ -79,11 +85,12 @@ def test_a_server_that_keeps_failing_is_an_error(web: Web, fault: Fault, message
         read(web)
 
 
-def test_failures_count_only_where_nothing_comes(web: Web) -> None:
+def test_failures_count_only_where_nothing_comes(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two with a megabyte in between each is the first; an answer that is final is not asked for again."""
     web.files["large.bin"] = 2 * CONTENT
     web.faults = [Fault(after=2_500_000, then="end")] * 2
-    with open_file(web.url("large.bin"), Retries(count=1, wait=0.01)) as file:
+    monkeypatch.setattr(remote_file, "RETRIES", Retries(count=1, wait=0.01))
+    with open_file(web.url("large.bin")) as file:
         assert file.read() == 2 * CONTENT
     web.requests.clear()
     web.always = Fault(status=403)
@@ -110,20 +117,20 @@ def test_a_packed_file_is_read_as_it_is_stored(web: Web) -> None:
     """Also where the server announces what it holds as a compression on the way, as many do."""
     web.files["a.json.gz"] = gzip.compress(b"text")
     web.always = Fault(encoding="gzip")
-    with open_file(web.url("a.json.gz"), QUICK) as file:
+    with open_file(web.url("a.json.gz")) as file:
         assert gzip.decompress(file.read()) == b"text"
 
 
 def test_what_is_not_there(web: Web) -> None:
     with pytest.raises(FileNotFoundError, match="nothing.bin: the server answers 404"):
-        open_file(web.url("nothing.bin"), QUICK)
+        open_file(web.url("nothing.bin"))
     with pytest.raises(OSError, match="127.0.0.1:9/x: .*Connect.*, after 4 attempts"):
-        file_states(["http://127.0.0.1:9/x"], QUICK)
+        file_states(["http://127.0.0.1:9/x"])
     with pytest.raises(ValueError, match="Protocol not known: gopher"):
-        open_file("gopher://host/x", QUICK)
+        open_file("gopher://host/x")
     if importlib.util.find_spec("gcsfs") is None:
         with pytest.raises(ModuleNotFoundError, match="gs://bucket/x: Please install gcsfs") as missing:
-            open_file("gs://bucket/x", QUICK)
+            open_file("gs://bucket/x")
         assert missing.value.name in EXTRAS
     with pytest.raises(FileNotFoundError, match="input memory://none: no such file"):
         find_files(["memory://none"], "*")
@@ -139,10 +146,10 @@ def test_a_listing_is_complete(web: Web) -> None:
     """A folder below the first one that cannot be listed is tried again, not left out."""
     web.files |= {"a/one.jsonl": b"1", "a/b/two.jsonl": b"2"}
     web.faults = [Fault(), Fault(then="reset")]
-    assert len(find_files([web.url("a/")], "*.jsonl", retries=QUICK)) == 2
+    assert len(find_files([web.url("a/")], "*.jsonl")) == 2
     web.faults = [Fault(), *[Fault(status=503)] * 4]
     with pytest.raises(OSError, match="a/: the server answers 503"):
-        find_files([web.url("a/")], "*.jsonl", retries=QUICK)
+        find_files([web.url("a/")], "*.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -160,13 +167,13 @@ def test_a_listing_is_complete(web: Web) -> None:
 def test_sets_of_numbered_files(web: Web, names: list[str], missing: str) -> None:
     """From 0 or 1 on, in each folder; fingerprints of the hub's files are no part of the set's name."""
     web.files = dict.fromkeys((f"x/{name}" for name in names), b"1")
-    found = find_files([web.url("x/")], "*", retries=QUICK)
-    assert len(found) == len(names) and find_files(found, partial=False, retries=QUICK) == found
+    found = find_files([web.url("x/")], "*")
+    assert len(found) == len(names) and find_files(found, partial=False) == found
     if not missing:
-        assert find_files([web.url("x/")], "*", partial=False, retries=QUICK) == found
+        assert find_files([web.url("x/")], "*", partial=False) == found
         return
     with pytest.raises(UserError, match=rf"^input {web.url('x/')}: of the {missing if missing[0] != 'm' else '.*' + missing}"):
-        find_files([web.url("x/")], "*", partial=False, retries=QUICK)
+        find_files([web.url("x/")], "*", partial=False)
 
 
 @pytest.mark.timeout(60)
@@ -174,24 +181,25 @@ def test_a_listing_that_contains_itself(web: Web) -> None:
     """Every page has a link to a page below it; links to folders above are not followed, and their files are of no input."""
     web.files |= {"a/one.jsonl": b"1"}
     web.links = ["../", "../two.jsonl", "b/../"]
-    assert find_files([web.url("a/")], "*.jsonl", retries=QUICK) == [web.url("a/one.jsonl")]
+    assert find_files([web.url("a/")], "*.jsonl") == [web.url("a/one.jsonl")]
     web.links = ["b/", "c/"]
     with pytest.raises(ValueError, match=rf"{web.url('a/')}: folders more than 32 deep"):
-        find_files([web.url("a/")], "*.jsonl", retries=QUICK)
+        find_files([web.url("a/")], "*.jsonl")
     assert len(web.requests) < 100
 
 
 @pytest.mark.timeout(60)
-def test_a_server_that_sends_a_byte_at_a_time(web: Web) -> None:
+def test_a_server_that_sends_a_byte_at_a_time(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file and a listing, which are never silent."""
     web.files |= {"a/one.jsonl": b"1"}
     web.always = Fault(after=5, then="trickle")
-    patience = Retries(count=1, wait=0.01, timeout=0.5)  # a busy machine takes some of it
+    # A busy machine takes some of the time.
+    monkeypatch.setattr(remote_file, "RETRIES", Retries(count=1, wait=0.01, timeout=0.5))
     with pytest.raises(OSError, match=r"ConnectionError: only \d+ bytes in .* at byte \d+ of 3,000,000, after 2 attempts"):
-        open_file(web.url("data.bin"), patience).read()
-    patience = Retries(count=1, wait=0.01, timeout=0.1)
+        open_file(web.url("data.bin")).read()
+    monkeypatch.setattr(remote_file, "RETRIES", Retries(count=1, wait=0.01, timeout=0.1))
     with pytest.raises(OSError, match=r"a/: no answer for 0.1 s, after 2 attempts"):
-        find_files([web.url("a/")], "*.jsonl", retries=patience)
+        find_files([web.url("a/")], "*.jsonl")
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "gopher://host/x", "http://[::x", "/data.bin"])
@@ -241,14 +249,14 @@ def test_errors_of_clients(error: Exception, count: int, message: str) -> None:
         raise error
 
     with pytest.raises(PathError, match=message):
-        Attempts("s3://b/x", QUICK).run(fail)
+        Attempts("s3://b/x").run(fail)
     assert len(calls) == count
     with pytest.raises(KeyError):
-        Attempts("s3://b/x", QUICK).run(lambda: {}["x"])
+        Attempts("s3://b/x").run(lambda: {}["x"])
 
 
 def test_any_part_of_a_file(web: Web) -> None:
-    with open_file(web.url("data.bin"), QUICK) as file:
+    with open_file(web.url("data.bin")) as file:
         for position in (2_500_000, 10, 200_000, 2_999_990, 3_000_000, 0):
             assert file.seek(position) == position == file.tell()
             assert file.read(100) == CONTENT[position : position + 100]
@@ -295,8 +303,8 @@ def test_another_content_of_the_same_size_is_another_version(web: Web, tmp_path:
         memory.pipe_file("/versions/a", content)
 
     write(b"one")
-    first = file_states(names, QUICK)
-    assert file_states(names, QUICK) == first
+    first = file_states(names)
+    assert file_states(names) == first
     write(b"two")
     assert all(
         before.size == now.size and before.version != now.version for before, now in zip(first, file_states(names), strict=True)
@@ -327,7 +335,7 @@ def test_the_input_that_a_file_belongs_to(name: str, given: str, path: str | Non
 def test_an_object_that_changes_meanwhile_is_refused() -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/changing", b"1" * 5_000_000)
-    with open_file("memory://changing", QUICK) as file:
+    with open_file("memory://changing") as file:
         file.read(10)
         memory.pipe_file("/changing", b"2" * 5_000_000)
         file.seek(4_000_000)
