@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import random
 import resource
 import subprocess
 import sys
@@ -34,15 +33,14 @@ from megatape.tables import markdown
 FILES = 2  # each a unit of the preparation, which so reads the source twice: for duplicates, then to write
 VALIDATION_SHARE = 0.1
 BATCH = 1000  # documents that are tokenized at a time
-NEW_WORDS = 20  # a repeated text spells one word in 20 in another way
 LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
 
 
 def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabytes: int, rounds: int) -> Iterator[str]:
     """Yields what is measured, and the table.
 
-    tokenizer: None trains one of `vocab_size` tokens on the source. megabytes: of text, 10^6 bytes; a smaller source is
-    repeated with new words. Raises ModuleNotFoundError without gigatoken, UserError if it does not give the same ids.
+    tokenizer: None trains one of `vocab_size` tokens on the source. megabytes: of text, 10^6 bytes; of a smaller
+    source all. Raises ModuleNotFoundError without gigatoken, UserError if it does not give the same ids.
     """
     if tokenizer is None:
         tokenizer = SentencePieceTokenizer(train_tokenizer(sample_texts(source, MAX_TRAINING_BYTES), vocab_size))
@@ -130,28 +128,14 @@ def _prepare(corpus: Corpus, units: list[Unit], output: Path, fast: dict[str, Fa
 
 
 def _texts(source: Source, num_bytes: int) -> list[str]:
-    """Documents of at least `num_bytes` in all."""
+    """The first documents, of at least `num_bytes` in all if there are as many."""
     texts, left = [], num_bytes
-    for text in _endless(source):
-        texts.append(text)
-        left -= len(text.encode())
+    for document in read_documents(source, CorpusCounts()):
+        texts.append(document.text)
+        left -= len(document.text.encode())
         if left <= 0:
             break
     return texts
-
-
-def _endless(source: Source) -> Iterator[str]:
-    """The documents of a source, then the same ones with new words, again and again."""
-    originals, generator = [], random.Random(0)
-    for document in read_documents(source, CorpusCounts()):
-        originals.append(document.text)
-        yield document.text
-    while originals:
-        for text in originals:
-            words = text.split(" ")
-            for place in generator.sample(range(len(words)), -(-len(words) // NEW_WORDS)):
-                words[place] = "".join(generator.sample(words[place], len(words[place])))
-            yield " ".join(words)
 
 
 def _write(texts: list[str], folder: Path) -> list[Unit]:

@@ -20,9 +20,9 @@ def source(tmp_path: Path) -> Source:
     return Source("text", (str(tmp_path / "texts"),))
 
 
-def test_a_small_source_is_repeated_with_new_words(source: Source) -> None:
-    texts = preparation._texts(source, 100_000)
-    assert 100_000 <= sum(map(len, texts)) < 101_000 and len(set(texts)) == len(texts)
+def test_the_text_is_the_first_of_the_source(source: Source) -> None:
+    texts = preparation._texts(source, 20_000)
+    assert 20_000 <= sum(map(len, texts)) < 22_000 and texts == preparation._texts(source, 10**9)[: len(texts)]
 
 
 def test_what_is_compared(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ class Options(SourceOptions):
     Attributes:
         tokenizer: tokenizer to measure (default: train one on the source)
         vocab_size: vocabulary size to train
-        megabytes: size of the text; a smaller source is repeated with new words
+        megabytes: size of the text, the first of the source
         rounds: timing rounds
     """
 
