@@ -43,7 +43,7 @@ def test_numbers_beyond_any_model(command: Command, setting: str, allowed: str) 
             "data tokenizer --source text --input . --output out --max-record-bytes 9223372036854775808",
             "less than or equal to 2147483647",
         ),
-        ("evaluate passkey nowhere --output out --lengths 99999999999", "give lengths of at most 16777216"),
+        ("evaluate passkey nowhere --output out --lengths 99999999999", "--lengths: must be less than or equal to 16777216"),
         ("evaluate passkey nowhere --output out --trials 0", "--trials: must be greater than or equal to 1, got '0'"),
         (
             "evaluate scrolls nowhere --output out --scrolls nowhere --max-examples 0",

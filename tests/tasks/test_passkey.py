@@ -139,5 +139,7 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert content["measures"] == [{"name": "passkey at 700 (%)", "value": 0.0, "error": 0.0, "n": 10, "interval": interval}]
     assert "| 0 (0 to 27.8) " in output
     assert (out / "passkey.png").stat().st_size > 1000
-    status, _, errors = command(*words[:6], "700,x", "--output", tmp_path / "none")
-    assert status == 2 and "--lengths is '700,x': give lengths above 0 in ascending order, such as 1024,2048" in errors
+    faults = {"700,x": "--lengths: must be a valid integer", "0": "--lengths: must be greater", "9,8": "in ascending order"}
+    for lengths, fault in faults.items():
+        status, _, errors = command(*words[:6], lengths, "--output", tmp_path / "none")
+        assert status == 2 and fault in errors
