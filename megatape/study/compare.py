@@ -17,7 +17,6 @@ from matplotlib.ticker import LogFormatter
 
 from megatape.benchmark.children import interruptible
 from megatape.config import Config, load_config
-from megatape.data.training.mixture import open_data
 from megatape.errors import UserError
 from megatape.model.accounting import count_parameters
 from megatape.pictures import save
@@ -69,9 +68,6 @@ def compare(
         )
     variants, seed_range = parse_variants(encodings), range(base.training.seed, base.training.seed + seeds)
     runs = _runs(file, settings, variants, seed_range, out, machine)
-    data = open_data(base)
-    for run in runs:
-        run.check(data.fingerprints)
 
     with interruptible(), locked_study(out) as lock:
         failures = yield from machine.finish(runs, out, lock)

@@ -18,10 +18,9 @@ import numpy as np
 
 from megatape.benchmark.children import interruptible
 from megatape.benchmark.encodings import parse_names
-from megatape.config import Config, load_config, save_config
+from megatape.config import Config, load_config
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.training.dataset import TokenDataset
-from megatape.data.training.mixture import open_data
 from megatape.errors import UserError
 from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.folder_weights import open_import
@@ -221,11 +220,6 @@ def finetune(
             run = RunFolder(out / name)
             measures = {run.outcome(None): (measure_extended, str(run.directory), lengths, name != BASE)}
             runs.append(Run(name, config, train, measures, Outcome.read))
-        fingerprints = open_data(runs[-1].config).fingerprints
-        for each in runs:
-            each.check(fingerprints)
-        runs[0].folder.directory.mkdir(exist_ok=True)
-        save_config(runs[0].config, runs[0].folder.config)  # training writes that of the others
         failures = yield from machine.finish(runs, out, lock)
         if outcomes := {run.name: outcome for run in runs for outcome in run.results()}:
             yield report(outcomes, base.length, command, out)

@@ -29,7 +29,8 @@ from pydantic import TypeAdapter, ValidationError
 from megatape.benchmark.children import child
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.resume import check_same_run
-from megatape.config import Config, Identity, differences
+from megatape.config import Config, Identity, differences, save_config
+from megatape.data.training.mixture import open_data
 from megatape.errors import UserError, path_errors
 from megatape.files import first_fault, locked, read_json, write_atomically
 from megatape.imports import arguments, import_leading
@@ -238,7 +239,9 @@ class Run(Generic[RunT]):
         try:
             self.folder.directory.mkdir(parents=True, exist_ok=True)
             checkpoint = self.folder.checkpoint(self.config.training.steps)
-            if self.train is not None and not checkpoint.is_dir():
+            if self.train is None:
+                save_config(self.config, self.folder.config)
+            elif not checkpoint.is_dir():
                 self._run("training", children, self.train, environment, checkpoint)
             for path in self.missing():
                 self._run("measuring", children, measuring(path, *self.measure[path]), environment, path)
@@ -302,8 +305,13 @@ class Machine:
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes]) -> Generator[str, None, list[str]]:
         """Train and measure the missing runs; yields progress messages and returns an error for each run that failed.
 
-        lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they.
+        lock: of the study's folder `out`, which children keep. When the generator is stopped, so are they. Raises UserError
+        before the first run if a folder holds one with other settings or data.
         """
+        configs = {run.config.data.path: run.config for run in runs}
+        fingerprints = {data: open_data(config).fingerprints for data, config in configs.items()}
+        for run in runs:
+            run.check(fingerprints[run.config.data.path])
         failures = []
         with ThreadPoolExecutor(self.jobs) as pool:
             missing = sum(bool(run.missing()) for run in runs)

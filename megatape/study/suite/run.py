@@ -23,7 +23,6 @@ from megatape.config import Config, load_config
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
-from megatape.data.training.mixture import open_data
 from megatape.errors import UserError
 from megatape.files import write_atomically
 from megatape.registry import ENCODINGS
@@ -217,12 +216,10 @@ def _finish(
         folder.prepare()
         folder.baselines()
     tuning = [run for cell in cells for run in cell.tuning(machine)]
-    _check(tuning)
     failures = (yield from machine.finish(tuning, out, lock)) if tuning else []
     rates = {cell: rate for cell in cells if (rate := cell.rate()) is not None}
     # By seed, so that every task and every encoding has results early.
     runs = [cell.run(machine, rate, seed) for seed in plan.range for cell, rate in rates.items()]
-    _check(runs)
     failures += yield from machine.finish(runs, out, lock)
     return [*tuning, *runs], failures
 
@@ -242,14 +239,6 @@ def _write_results(cells: list[Cell], plan: Plan, out: Path, command: str, write
         (out / TABLES).write_text(text + "\n", encoding="utf-8")
         write_page(records, not_run, plan, command, out / PAGE)
     return f"{text}\n\nwrote {out / RESULTS}, {out / TABLES}, {out / PAGE}"
-
-
-def _check(runs: list[Run[Scores]]) -> None:
-    """Raise UserError if a folder holds a run with other settings or data."""
-    configs = {run.config.data.path: run.config for run in runs}
-    fingerprints = {data: open_data(config).fingerprints for data, config in configs.items()}
-    for run in runs:
-        run.check(fingerprints[run.config.data.path])
 
 
 def _missing(scored: dict[Cell, dict[int, Scores]], plan: Plan) -> list[str]:
