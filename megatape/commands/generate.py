@@ -323,7 +323,15 @@ class Chat:
         from megatape.hf.generation import continue_prompts, too_long
 
         messages: list[Message] = [*self.messages, {"role": "user", "content": check_text(text, "the message")}]
-        answer, end = _Answer(), "interrupted"
+        answer, end = "", "interrupted"
+
+        def show(piece: str) -> None:
+            """Print the answer as it comes, without space before it, which templates write themselves."""
+            nonlocal answer
+            new = piece if answer else piece.lstrip()
+            answer += new
+            _show(new)
+
         with suppress(KeyboardInterrupt):  # the answer is the part that was shown
             prompt = self._prompts.prompt(messages)
             room = max(self._loaded.max_positions - len(prompt.ids), MIN_ANSWER)
@@ -331,31 +339,19 @@ class Chat:
             if warning := too_long(self._loaded, len(prompt.ids), sampling):
                 note(f"{warning}: /reset begins a new conversation")
             try:
-                end = continue_prompts(self._loaded, [prompt], sampling, answer.show)[0][0].end
+                end = continue_prompts(self._loaded, [prompt], sampling, show)[0][0].end
             except torch.OutOfMemoryError:
                 raise UserError("the conversation does not fit into memory: /reset begins a new one") from None
         print(flush=True)
         if end == "length":
             note(f"(cut after {sampling.max_new_tokens} tokens; --max-new-tokens and the model's positions limit an answer)")
-        if not answer.text:
+        if not answer:
             note("(no answer: the conversation is as it was before the message)")
             return
-        self.messages = [*messages, {"role": "assistant", "content": answer.text}]
+        self.messages = [*messages, {"role": "assistant", "content": answer}]
         if self._file is not None:
             with path_errors():
                 write_atomically(self._file, json.dumps({"messages": self.messages}, ensure_ascii=False).encode() + b"\n")
-
-
-class _Answer:
-    """The text of an answer without space before it, which templates write themselves. It is printed as it comes."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def show(self, piece: str) -> None:
-        new = piece if self.text else piece.lstrip()
-        self.text += new
-        print(new, end="", flush=True)
 
 
 def note(text: str) -> None:
