@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
@@ -114,11 +113,6 @@ class LoadedModel:
         """Float32 [B, N, V] of ids [B, N], where the model is."""
         logits: Tensor = self.model(input_ids=tokens.to(self.model.device), use_cache=False).logits
         return logits.float()
-
-    def losses(self, samples: Tensor) -> Tensor:
-        """Losses in nats, float32 [B, N] on the CPU, of ids [B, N + 1]: of each but the first, from those before it."""
-        logits, targets = self.logits(samples[:, :-1]), samples[:, 1:].to(self.model.device)
-        return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(len(samples), -1).cpu()
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.

@@ -313,9 +313,12 @@ def _batched(windows: list[Window]) -> list[list[Window]]:
 def _losses(model: EvaluationModel, batch: list[Window]) -> Iterator[np.ndarray]:
     """The losses that count, float64 [num_scored], of each window of a batch."""
     import torch
+    from torch.nn.functional import cross_entropy
 
-    losses = model.losses(torch.from_numpy(np.stack([window.tokens for window in batch])))
-    for window, row in zip(batch, losses.double().numpy(), strict=True):
+    samples = torch.from_numpy(np.stack([window.tokens for window in batch]))
+    logits = model.logits(samples[:, :-1])
+    losses = cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten().to(logits.device), reduction="none")
+    for window, row in zip(batch, losses.view(len(batch), -1).cpu().double().numpy(), strict=True):
         yield row[row.size - window.num_scored :]
 
 

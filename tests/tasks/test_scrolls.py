@@ -55,9 +55,6 @@ class Reader:
     def logits(self, tokens: Any) -> Any:
         raise NotImplementedError
 
-    def losses(self, samples: Any) -> Any:
-        raise NotImplementedError
-
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         assert len({len(prompt) for prompt in prompts}) == 1
         texts = [self.tokenizer.decode(prompt, skip_special_tokens=True) for prompt in prompts]

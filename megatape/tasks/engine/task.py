@@ -54,9 +54,6 @@ class EvaluationModel(ModelOutline, Protocol):
     def logits(self, tokens: "Tensor") -> "Tensor":
         """Float32 [B, N, V] for ids [B, N], on the model's device."""
 
-    def losses(self, samples: "Tensor") -> "Tensor":
-        """Losses in nats, float32 [B, N] on the CPU, for ids [B, N + 1]: of each but the first, from those before it."""
-
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.
 

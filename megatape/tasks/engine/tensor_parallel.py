@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 
 from megatape.config import ModelConfig
 from megatape.errors import UserError
@@ -51,11 +51,6 @@ class TensorParallelModel:
         """The longest text in tokens, up to a window, which the training code does not have."""
         config = self.model.config
         return min(config.max_positions, config.sliding_window or config.max_positions)
-
-    def losses(self, samples: Tensor) -> Tensor:
-        """Losses in nats, float32 [B, N] on the CPU, for ids [B, N + 1]."""
-        logits, targets = self.logits(samples[:, :-1]), samples[:, 1:].to(self.device)
-        return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(len(samples), -1).cpu()
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """The likeliest `num_tokens` ids after each prompt, padded from where the model ends a text."""

@@ -30,12 +30,12 @@ def models(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.mark.parametrize("encoding", ["tape", "fire", "rope"])
 def test_whole(models: Path, encoding: str) -> None:
-    """Losses and greedy continuations are those of the export; one text ends early."""
+    """Logits and greedy continuations are those of the export; one text ends early."""
     tokens = torch.randint(3, VOCAB_SIZE - 30, (3, 25), generator=torch.Generator().manual_seed(0))
     expected = load_exported(models / encoding)
     with load_tensor_parallel(models / encoding, SINGLE) as model:
         assert (model.vocab_size, model.max_positions) == (expected.vocab_size, expected.max_positions)
-        assert_close(model.losses(tokens), expected.losses(tokens), bounds.EXPORTED)
+        assert_close(model.logits(tokens), expected.logits(tokens), bounds.EXPORTED)
         prompts = tokens[:, :12].tolist()
         found = model.continuations(prompts, 9)
         assert found == expected.continuations(prompts, 9) and len(found[0]) == 9
