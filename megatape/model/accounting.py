@@ -94,12 +94,14 @@ def cache_bytes(config: ModelConfig, element_bytes: int) -> int:
     What has one size for any number of tokens, the carry of sums and convolutions, is not in it.
     """
     encoding, channels, size = encoding_of(config), config.num_kv_heads, config.head_dim
+    of_tokens, of_sequence, bias = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE), encoding.bias(SINGLE)
+    features: tuple[Tensor, ...] = ()
     with torch.no_grad():  # of one token, on a CPU: meta tensors would import the compiler
-        tokens, sequence, bias = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE), encoding.bias(SINGLE)
-        h, q, k = (torch.empty(1, 1, *sizes) for sizes in ((config.hidden_size,), (config.num_heads, size), (channels, size)))
-        features = () if tokens is None else tokens(h, q, k)
-        if sequence is not None:
-            features, _ = sequence(features, None, ())
+        if of_tokens is not None:
+            h, q = torch.empty(1, 1, config.hidden_size), torch.empty(1, 1, config.num_heads, size)
+            features = of_tokens(h, q, q[:, :, :channels])
+        if of_sequence is not None:
+            features, _ = of_sequence(features, None, ())
     num_transient = len(features) if bias is None else bias.num_transient
     positioned = len(positioned_layers(config))
     state = (positioned - 1) * encoding.state_width if encoding.moves_state else 0
