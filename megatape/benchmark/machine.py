@@ -27,7 +27,7 @@ def machine(bench: Bench) -> None:
 
 
 def versions() -> Result:
-    """Of Python, packages and CUDA; None for what is missing. Triton needs the compiler at run time."""
+    """Versions of Python, packages and CUDA; None if missing. Triton needs the compiler at run time."""
     installed = {package.name: package.version for package in distributions()}
     found: Result = {"python": platform.python_version()} | {name: installed.get(name) for name in PACKAGES}
     found |= {"CUDA": torch.version.cuda, "cuDNN": torch.backends.cudnn.version()}

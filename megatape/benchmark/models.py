@@ -30,7 +30,7 @@ class Shape:
     length: int
 
     def with_layers(self, count: int) -> "Shape":
-        """The same with another number of layers."""
+        """This shape with another number of layers."""
         return replace(self, model=self.model.model_copy(update={"num_layers": count}))
 
     def config(self, encoding: str, precision: str, **training: Any) -> Config:
@@ -97,7 +97,7 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def compute_precision(device: torch.device) -> str:
-    """The same as training.precision has it."""
+    """The compute dtype as a value of training.precision."""
     return str(compute_dtype(device)).removeprefix("torch.")
 
 

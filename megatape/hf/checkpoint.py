@@ -16,7 +16,7 @@ from megatape.model.accounting import meta_model
 
 
 class Checkpoint(Protocol):
-    """What export needs of megatape.checkpoint.reader.CheckpointReader."""
+    """The part of megatape.checkpoint.reader.CheckpointReader that export needs."""
 
     directory: Path
     step: int
@@ -43,7 +43,7 @@ class CheckpointWeights(CheckpointReader):
         return stored_dtype(self.config)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every parameter."""
+        """Shape of every parameter."""
         return parameter_shapes(self.model)
 
     def stored(self) -> StoredWeights:

@@ -176,7 +176,7 @@ class FolderWeights(StoredWeights):
         self.model, self.dtype = model, dtype
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every parameter."""
+        """Shape of every parameter."""
         return {name: record.shape for name, record in self.tensors.items()}
 
     def stored(self) -> StoredWeights:

@@ -35,7 +35,7 @@ class Prompt(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """What follows a prompt, and why it ends: "end token", "stop string" or "length"."""
+    """The text after a prompt, and the reason for its end: "end token", "stop string" or "length"."""
 
     text: str
     end: str

@@ -209,7 +209,7 @@ class ImportCheckpoint:
         self._weights.verify()
 
     def names(self) -> list[str]:
-        """Of all parameters."""
+        """Names of all parameters."""
         return list(self._parameters)
 
     def tensor(self, name: str) -> Tensor:

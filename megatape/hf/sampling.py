@@ -51,7 +51,7 @@ class Sampling(CommandOptions):
     seed: Annotated[int, Field(lt=2**63)] = option(0, ge=0)
 
     def keywords(self) -> dict[str, Any]:
-        """The same for transformers' generate."""
+        """Keyword arguments of transformers' generate."""
         if not self.temperature:
             return {"max_new_tokens": self.max_new_tokens, "do_sample": False}
         # top_k 0 and top_p 1: sample from the model's own distribution, not from transformers' default cut of it.

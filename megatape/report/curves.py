@@ -106,7 +106,7 @@ def grouped(runs: list[Run]) -> list[Group]:
 
 
 def clock(group: Group) -> dict[str, Any]:
-    """What a step of a group is on other axes.
+    """A group's steps on other axes.
 
     Returns:
         `tokens` of a step; some `steps`, in order, and the `hours` of training until each of them, the mean of several runs.

@@ -23,7 +23,7 @@ def write_data_report(contents: Contents, output: Path) -> Path:
 
 
 def data_tables(contents: Contents) -> dict[str, Table]:
-    """What is reported of a data directory, by caption. Tables without rows are left out."""
+    """Tables of a data directory, by caption. Tables without rows are omitted."""
     tables = {"Data directory": _overview(contents), "Splits": _splits(contents), "Documents by input": _ledger(contents)}
     tables |= {f"Lengths of documents, {name}": _lengths(bins) for name, bins in contents.lengths.items()}
     for name, domains in contents.domains.items():

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its last start ran on, as text by name; empty for runs of earlier versions."""
+        """Environment of the last start, as text by name; empty for runs of earlier versions."""
         last = next((event.get("environment") for event in reversed(self.events) if event["event"] in STARTS), None)
         return {name: str(value) for name, value in last.items()} if isinstance(last, dict) else {}
 

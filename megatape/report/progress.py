@@ -55,7 +55,7 @@ class Progress:
 
 
 def progress(runs: list[Run]) -> list[Progress]:
-    """Of each run; figures that no run has are left out."""
+    """Progress of each run; figures that no run has are omitted."""
     found = [_progress(run) for run in runs]
     for name, column in LOSSES.items():
         values = [run.last(column) for run in runs]

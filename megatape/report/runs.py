@@ -72,7 +72,7 @@ def _data(path: str, users: list[Run]) -> dict[str, str]:
 
 
 def _contained(index: Index, split: str) -> str:
-    """What is learned of a split: documents, or the answers of examples."""
+    """Size of the learned part of a split: documents, or the answers of examples."""
     tokens = f"{index.splits[split].tokens:,} tokens"
     if answers := index.answers.get(split):
         return f"{answers.examples:,} examples, {answers.tokens:,} of {tokens} in answers"

@@ -64,12 +64,12 @@ METHODS: dict[str, Settings] = {
 
 
 def method_settings(name: str, original: int, length: int) -> Settings:
-    """What a method of METHODS sets to take a model made for `original` tokens to `length` tokens."""
+    """Settings of a method of METHODS that extends a model made for `original` tokens to `length` tokens."""
     return extension(original, length) | METHODS[name]
 
 
 def extension(original: int, length: int) -> Settings:
-    """What all methods have in common: longer samples, whose positions are divided to stay within the original length.
+    """Settings of all methods: longer samples, whose positions are divided to stay within the original length.
 
     Raises UserError if `length` is not longer.
     """

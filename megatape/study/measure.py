@@ -200,7 +200,7 @@ def load_untrained(config: Config) -> Iterator[LoadedModel]:
 
 
 def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]:
-    """What training cost and reached. The first loss is that of step 1, before the weights change."""
+    """Cost and losses of training. The first loss is that of step 1, before the weights change."""
     losses = [entry["loss"] for entry in entries]
     seconds = [entry["seconds"] for entry in entries]
     tokens = config.training.global_batch_size * config.data.sequence_length

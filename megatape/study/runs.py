@@ -215,7 +215,7 @@ class Run(Generic[RunT]):
         return [path for path in self.measure if not path.exists()]
 
     def results(self) -> list[RunT]:
-        """Those that exist."""
+        """Results that exist."""
         return [self.read(path) for path in self.measure if path.exists()]
 
     def check(self, fingerprints: dict[str, str]) -> None:
@@ -345,7 +345,7 @@ def default_jobs(launcher: str | None) -> int:
 
 
 def threads_of_run(jobs: int) -> str:
-    """Of each of `jobs` runs at a time on a CPU: an equal share of the cores, unless MEGATAPE_THREADS says otherwise."""
+    """Threads of each of `jobs` parallel runs on a CPU: MEGATAPE_THREADS, or else an equal share of the cores."""
     return os.environ.get("MEGATAPE_THREADS", str(max(1, len(os.sched_getaffinity(0)) // jobs)))
 
 

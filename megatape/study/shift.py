@@ -23,7 +23,7 @@ ADDED, SHIFTED = "added tokens", "shifted ids"
 
 @dataclass(frozen=True)
 class Change:
-    """What a shift changed, over the original tokens.
+    """Changes by a shift, over the original tokens.
 
     Attributes:
         attention: `attention_difference` of each layer.

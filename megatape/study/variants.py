@@ -65,7 +65,7 @@ class Variant:
         return [*self.settings, *([f"model.mlp_size={self.mlp_size(config)}"] if self.control else [])]
 
     def describe_control(self, config: Config) -> str:
-        """What a control and the other encoding cost. config: with `settings`."""
+        """Costs of a control and of the other encoding. config: with `settings`."""
         assert self.control is not None
         width, encoding, length = self.mlp_size(config), self.control[1], config.data.sequence_length
         parameters, flops = _costs(config, config.model, width)

@@ -121,6 +121,6 @@ def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[in
 
 
 class ShareGPT(Chat):
-    """The same as Chat, with other names of fields and roles."""
+    """Conversations with other names of fields and roles than Chat's."""
 
     fields = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})

@@ -90,7 +90,7 @@ renderer = ChatRenderer()
 def _rendered(
     limits: tuple[int, int, int], template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool
 ) -> Iterator[tuple[str, Spans]]:
-    """What `render` returns or raises, within limits of seconds, bytes and characters."""
+    """The result or error of `render`, within limits of seconds, bytes and characters."""
     from jinja2 import TemplateSyntaxError
     from transformers.utils.chat_template_utils import render_jinja_template  # takes a second or two to import
 

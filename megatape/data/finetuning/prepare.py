@@ -142,7 +142,7 @@ class ExampleSource:
             check_share(self.validation_share)
 
     def describe(self) -> dict[str, Any]:
-        """What the index records."""
+        """The source that the index records."""
         validation = {"validation": list(self.validation)} if self.validation else {}
         hub = {"source": self.kind, "subset": self.subset, "split": self.split} if self.kind == "hub" else {}
         fields = {"fields": list(self.fields)} if self.fields else {}
@@ -185,7 +185,7 @@ class ExampleCounts(RecordCounts):
     first_dropped: dict[str, str] = field(default_factory=dict)
 
     def recorded(self) -> dict[str, int]:
-        """What the index keeps."""
+        """The counts that the index keeps."""
         skipped = {"bad records": self.bad, "records too long to read": self.too_long}
         dropped = {f"dropped: {reason}": count for reason, count in self.dropped.items()}
         return {name: count for name, count in {**self.cut, **dropped, **skipped}.items() if count}

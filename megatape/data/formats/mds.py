@@ -132,7 +132,7 @@ class Shard:
         self.sizes = dict(zip(entry.column_names, entry.column_sizes, strict=True))
 
     def ids(self) -> Iterator[np.ndarray]:
-        """Those of each sample. Raises FileNotFoundError, or UserError for a shard that is not what index.json says."""
+        """Ids of each sample. Raises FileNotFoundError, or UserError for a shard that differs from index.json."""
         self._check()
         with self.path.open("rb") as stored:
             try:
@@ -201,7 +201,7 @@ def _encoded(ids: np.ndarray) -> bytes:
 
 
 def _settings(dtype: np.dtype) -> dict[str, Any]:
-    """What index.json and the shard itself say of a shard."""
+    """Description of a shard in index.json and in the shard itself."""
     return {
         "column_encodings": [f"ndarray:{dtype.name}"],
         "column_names": [COLUMNS[0]],

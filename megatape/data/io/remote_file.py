@@ -102,7 +102,7 @@ class Attempts:
         self.url, self.retries, self.failures = url, RETRIES, 0
 
     def run(self, work: Callable[[], Result], where: str = "") -> Result:
-        """What `work` returns. where: for messages. Raises FileNotFoundError or RemoteError."""
+        """The result of `work`. where: for messages. Raises FileNotFoundError or RemoteError."""
         while True:
             try:
                 return work()
@@ -121,7 +121,7 @@ class Attempts:
             time.sleep(wait)
 
     def _transient(self, error: Exception) -> str | None:
-        """What has failed, if it may pass; otherwise None, or RemoteError for what needs other words."""
+        """The reason of a transient error, None for another one. Raises RemoteError for one that needs other words."""
         from aiohttp import ClientError, ClientResponseError, InvalidURL, RedirectClientError, TooManyRedirects
 
         if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):

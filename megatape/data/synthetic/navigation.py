@@ -69,7 +69,7 @@ class Torus(SyntheticTask):
 
 
 class Ring(Torus):
-    """The same in one dimension."""
+    """A walk in one dimension."""
 
     alphabet = SYMBOLS + BLANK + "<>"
     moves: ClassVar[dict[str, tuple[int, ...]]] = {"<": (-1,), ">": (1,)}

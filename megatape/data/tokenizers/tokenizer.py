@@ -56,12 +56,12 @@ class Tokenizer(ABC):
 
     @property
     def sha256(self) -> str:
-        """Of the file that decides all ids."""
+        """sha256 of the file that decides all ids."""
         return self.hashes[self.file]
 
     @property
     def begin(self) -> list[int]:
-        """What documents and prompts begin with: `bos_id`, or nothing."""
+        """First ids of documents and prompts: `bos_id`, or none."""
         return [] if self.bos_id is None else [self.bos_id]
 
     @abstractmethod

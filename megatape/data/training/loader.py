@@ -87,7 +87,7 @@ class Loader:
         return [self._batch(samples, length) for samples in self._micro_batches(consumed)]
 
     def sequence_length(self, consumed: int) -> int:
-        """Of the samples of the step after `consumed`."""
+        """Length of the samples of the step after `consumed`."""
         stages = (length for length, end in self.warmup.items() if consumed < end)
         return next(stages, self.data.sequence_length)
 

@@ -87,7 +87,7 @@ class WindowOrder(SampleOrder):
         return [*self.shards(location.window), *self.shards(location.window + 1)]
 
     def shards(self, window: int) -> list[int]:
-        """Those of a window, by its number over all epochs."""
+        """Shards of a window, by its number over all epochs."""
         epoch, number = divmod(window, self.num_windows)
         shards, _ = self._epoch(epoch)
         return shards[number * self._window : (number + 1) * self._window].tolist()

@@ -23,14 +23,14 @@ class Positions:
     drawn_from: int = 0
 
     def training(self, length: int, seed: int, consumed: int) -> np.ndarray:
-        """Those of the training sample after `consumed` others, int64 [length]."""
+        """Positions of the training sample after `consumed` others, int64 [length]."""
         if self.drawn_from:
             return sorted_draw(length, self.drawn_from, sample_hash(seed, consumed, 2**32))
         first = sample_hash(seed, consumed, self.max_offset + 1) if self.max_offset else 0
         return np.arange(first, first + length)
 
     def evaluation(self, length: int, seed: int) -> np.ndarray:
-        """Those of evaluation samples, int64 [length]."""
+        """Positions of evaluation samples, int64 [length]."""
         return sorted_draw(length, self.drawn_from, seed) if self.drawn_from else np.arange(length)
 
 

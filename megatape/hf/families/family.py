@@ -67,7 +67,7 @@ class Family:
         return f"model.layers.{layer}.{self.layer_name(rest)}"
 
     def layer_name(self, name: str) -> str:
-        """The same below the layer."""
+        """Name of a layer's parameter in the layer of transformers."""
         module, _, kind = name.rpartition(".")
         return f"{LAYER[module]}.{kind}"
 

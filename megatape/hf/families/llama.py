@@ -6,7 +6,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Llama(Relative):
-    """See above."""
+    """The family of LlamaForCausalLM."""
 
     model_class = LlamaForCausalLM
     fixed = Relative.fixed | {"mlp_bias": False, "pretraining_tp": 1}

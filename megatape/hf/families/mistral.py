@@ -9,7 +9,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Mistral(Relative):
-    """See above."""
+    """The family of MistralForCausalLM."""
 
     model_class = MistralForCausalLM
 

@@ -9,7 +9,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Qwen2(Relative):
-    """See above."""
+    """The family of Qwen2ForCausalLM."""
 
     model_class = Qwen2ForCausalLM
     undeclared = frozenset({"head_dim"})

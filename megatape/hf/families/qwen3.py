@@ -8,7 +8,7 @@ from megatape.hf.families.relative import Relative
 
 
 class Qwen3(Relative):
-    """See above."""
+    """The family of Qwen3ForCausalLM."""
 
     model_class = Qwen3ForCausalLM
 

@@ -52,7 +52,7 @@ def wide_attention(
 
 
 def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """The same for N = 1: two products that read what is cached once, without a copy of it. Returns [B, 1, H, R + W]."""
+    """Attention for N = 1: two products that read the cache once, without a copy of it. Returns [B, 1, H, R + W]."""
     query = (query * scaling).reshape(*key.shape[:2], -1, key.shape[-1])  # [B, L, H / L, R]
     scores = query @ key.mT
     if mask is not None:

@@ -22,7 +22,7 @@ def reserve_capacity(cache: Cache | None) -> None:
 
 
 def carry_of(cache: Cache | None, layer: int) -> Features:
-    """What `extend` was given last for this layer, empty at first."""
+    """The carry of the last `extend` of this layer, empty at first."""
     if cache is None or layer >= len(cache.layers):
         return ()
     return _with_features(cache, layer).carry
@@ -66,7 +66,7 @@ class GrowingLayer(DynamicLayer):
     carry: Features = ()
 
     def lazy_initialization(self, *args: Any) -> None:
-        """Called before the first update."""
+        """Make the buffers, before the first update."""
         super().lazy_initialization(*args)
         self.key_buffer, self.value_buffer = Buffer(), Buffer()
 
@@ -121,7 +121,7 @@ class Buffer:
     filled: Tensor | None = None  # the part of it that the cache holds, since a token was last appended
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
-        """What the cache holds, [B, L, P, .] or empty, followed by [B, L, N, .].
+        """Append [B, L, N, .] to the content of the cache, [B, L, P, .] or empty.
 
         Beams reorder what the cache holds, speculation crops it: then it is copied, as when the longer tensor is full.
         """

@@ -65,7 +65,7 @@ class TapeMLP(nn.Module):
 
 
 class NewTokens(NamedTuple):
-    """What attention must know of the new tokens.
+    """Properties of the new tokens that attention needs.
 
     mask: as transformers makes it; None if nothing but later tokens is hidden, or if there are spans. past: number of tokens
     before them in the cache, if the encoding has a bias. spans: as attention.py has them. padding: [B, N], true where they are
@@ -211,7 +211,7 @@ class TapeDecoderLayer(GradientCheckpointingLayer):
 
 
 class TapePreTrainedModel(PreTrainedModel):
-    """What transformers has to know of TAPE. Its flash and flex attention need values as wide as keys: not claimed."""
+    """Settings of transformers. Flash and flex attention are off: they need values as wide as keys."""
 
     config: TapeConfig
     config_class = TapeConfig

@@ -56,7 +56,7 @@ class Uniform:
 
 
 class Settings(NamedTuple):
-    """Of a parameter: its initial value, their distribution, or None for a normal one."""
+    """Settings of a parameter: its initial value, their distribution, or None for a normal one."""
 
     init: float | Uniform | None
 
