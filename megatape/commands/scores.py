@@ -10,7 +10,7 @@ class Options(CommandOptions):
 
     Attributes:
         predictions: JSON file {id: answer}, as SCROLLS takes it
-        scrolls: the sets as SCROLLS publishes them, folders or zip files
+        scrolls: the sets as SCROLLS' zip files unpack
         set: the set, or NAME=METRIC (docs/evaluation.md)
         split: split of the set
     """

@@ -1,20 +1,18 @@
 """SCROLLS (arXiv 2201.03533): questions about long texts, and summaries, prompted as in fine-tuning.
 
-A set NAME is NAME/SPLIT.jsonl in a folder, or the same in NAME.zip, as SCROLLS publishes them and as sets of one's own may be.
+A set NAME is NAME/SPLIT.jsonl in a folder, as SCROLLS' zip files unpack and as sets of one's own may be.
 A line has `id`, `input` and `output`; a question with several references has a line for each.
 """
 
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -157,7 +155,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
     """The SCROLLS task of `megatape evaluate`. The lengths of the fine-tuning decide where prompts are cut.
 
     Attributes:
-        scrolls: the sets as SCROLLS publishes them, folders or zip files
+        scrolls: the sets as SCROLLS' zip files unpack
         sets: which of them, or NAME=METRIC for one of your own
         split: split of the sets
         max_examples: ask the first N questions of each set only
@@ -293,7 +291,12 @@ def read_set(
     questions: dict[str, Question] = {}
     inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
     without: list[str] = []
-    with _open(data, name, split) as (path, file):
+    if not data.is_dir():
+        raise MissingPath(f"scrolls {data}: no such folder")
+    path = data / name / f"{split}.jsonl"
+    if not path.is_file():
+        raise MissingPath(f"scrolls {data}: expected {name}/{split}.jsonl in it: unpack SCROLLS' {name}.zip there")
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.isspace():
                 continue
@@ -321,31 +324,6 @@ def read_set(
             f"{path}: {some_ids(list(dict.fromkeys(without)))} without a reference: `output` must have its text{test}"
         )
     return list(questions.values())
-
-
-@contextmanager
-def _open(data: Path, name: str, split: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Name and lines of a split's file."""
-    plain, packed = data / name / f"{split}.jsonl", data / f"{name}.zip"
-    if plain.is_file():
-        with plain.open("rb") as file:
-            yield str(plain), file
-        return
-    if packed.is_file():
-        try:
-            with ZipFile(packed) as archive:
-                for member in (f"{name}/{split}.jsonl", f"{split}.jsonl"):
-                    if member in archive.namelist():
-                        with archive.open(member) as lines:
-                            yield f"{packed}:{member}", lines  # type: ignore[misc]  # reads as a binary file does
-                        return
-        except BadZipFile as error:
-            raise UserError(f"{packed}: corrupted ({error}): download it again") from None
-    if not data.is_dir():
-        raise MissingPath(f"scrolls {data}: no such folder")
-    raise MissingPath(
-        f"scrolls {data}: expected {name}/{split}.jsonl in it, or {name}.zip with the same, as SCROLLS publishes its sets"
-    )
 
 
 def _record(place: str, line: bytes) -> dict[str, Any]:

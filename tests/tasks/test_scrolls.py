@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
@@ -167,7 +166,7 @@ def test_the_tokenizer_of_a_model_gives_the_tokens_of_training(family: str, tmp_
     [
         ({"sequence_length": 1301}, "sequence_length is 1301, but a model has 1300 positions"),
         ({"max_answer_tokens": 1299}, "sequence_length 1300 leaves 0 tokens for prompts before answers of 1299"),
-        ({"split": "test"}, r"expected qasper/test.jsonl in it, or qasper.zip with the same"),
+        ({"split": "test"}, r"expected qasper/test.jsonl in it: unpack SCROLLS' qasper.zip there"),
     ],
 )
 def test_bad_settings(options: dict[str, Any], message: str, sets: Path) -> None:
@@ -265,25 +264,19 @@ def read(data: Path, split: str = "validation", **options: Any) -> list[tuple[st
     return [(each.id, list(each.prompt), each.references) for each in found]
 
 
-def test_layouts(tmp_path: Path) -> None:
-    """A folder, the published archive and one without a folder in it hold the same; references are grouped."""
+def test_layout(tmp_path: Path) -> None:
+    """References are grouped."""
     expected = [("q0", [16], REFERENCES[0]), ("q1", [16], REFERENCES[1]), ("q2", [16], REFERENCES[2])]
     path = write_set(tmp_path / "folder", "qasper", lines())
     path.write_text(path.read_text() + "\n")
     assert read(tmp_path / "folder") == expected
-    for layout, member in (("published", "qasper/validation.jsonl"), ("flat", "validation.jsonl")):
-        (tmp_path / layout).mkdir()
-        with ZipFile(tmp_path / layout / "qasper.zip", "w") as archive:
-            archive.write(path, member)
-        assert read(tmp_path / layout) == expected
     assert read(tmp_path / "folder", max_questions=2) == expected[:2]
-    with pytest.raises(FileNotFoundError, match=r"expected qasper/train.jsonl in it, or qasper.zip with the same"):
-        read(tmp_path / "flat", "train")
+    with pytest.raises(FileNotFoundError, match=r"expected qasper/train.jsonl in it: unpack SCROLLS' qasper.zip there"):
+        read(tmp_path / "folder", "train")
     with pytest.raises(FileNotFoundError, match=r"folder/qasper: expected qasper/validation.jsonl in it"):
         read(tmp_path / "folder" / "qasper")
-    (tmp_path / "flat" / "qasper.zip").write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"qasper.zip: corrupted .*: download it again"):
-        read(tmp_path / "flat")
+    with pytest.raises(FileNotFoundError, match=r"nowhere: no such folder"):
+        read(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
