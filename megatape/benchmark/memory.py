@@ -20,7 +20,6 @@ from tqdm import tqdm
 from megatape.benchmark.children import child, finish
 from megatape.benchmark.models import SHAPES
 from megatape.config import Config, parse_config
-from megatape.model.accounting import count_parameters
 from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
@@ -98,12 +97,8 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-if __name__ == "__main__":
-    print(json.dumps(asdict(worker(parse_config(json.loads(sys.argv[1]), "benchmark")))))
-
-
 def report() -> Iterator[str]:
-    """Yields both tables, in MiB."""
+    """Yields the table, in MiB."""
     yield (
         "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence per data-parallel rank, buckets of 5 M "
         "elements"
@@ -115,22 +110,11 @@ def report() -> Iterator[str]:
         changes = {"zero.stage": stage, "parallel.tp": tensor_size}
         found = measure(world_size, changes)
         planned = plan_memory(settings(world_size, changes), world_size, on_gpu=False).device_total
-        sizes = _mebibytes(found.peak_initializing, found.initialized, found.peak, planned)
-        rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *sizes])
+        sizes = (found.peak_initializing, found.initialized, found.peak, planned)
+        rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *(f"{size / 2**20:.0f}" for size in sizes)])
     header = ["ZeRO stage", "data x tensor", "peak of initialization", "initialized", "peak of training", "planned"]
     yield markdown(header, rows)
 
-    yield "Initialization at stage 3 on four ranks: the whole model's float32 weights, and the memory of one rank, in MiB"
-    rows = []
-    for layers, tensor_size in tqdm([(layers, size) for layers in (6, 12, 24) for size in (1, 2, 4)], leave=False):
-        changes = {"model.num_layers": layers, "parallel.tp": tensor_size}
-        found = measure(4, changes)
-        weights = 4 * count_parameters(settings(4, changes).model).total
-        sizes = _mebibytes(weights, found.peak_initializing, found.initialized)
-        rows.append([str(layers), f"{4 // tensor_size} x {tensor_size}", *sizes])
-    header = ["layers", "data x tensor", "whole model's weights", "peak of initialization", "initialized"]
-    yield markdown(header, rows)
 
-
-def _mebibytes(*sizes: float) -> list[str]:
-    return [f"{size / 2**20:.0f}" for size in sizes]
+if __name__ == "__main__":
+    print(json.dumps(asdict(worker(parse_config(json.loads(sys.argv[1]), "benchmark")))))
