@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from megatape.config.section import Compared, FixedSamples, Free, JsonList, Local, PathText, Section
+from megatape.config.section import Compared, FixedSamples, Free, JsonList, Local, PathText, Section, check_growing
 from megatape.errors import ConfigError
 
 CorpusName = Annotated[str, Field(pattern=r"^[\w-]+$")]
@@ -190,9 +190,4 @@ class DataConfig(Section):
                     f"length_warmup has length {stage.length}: choose a divisor of sequence_length {self.sequence_length}, "
                     "below it"
                 )
-        for earlier, later in itertools.pairwise(self.length_warmup):
-            if earlier.tokens >= later.tokens or earlier.length >= later.length:
-                raise ConfigError(
-                    f"length_warmup has length {later.length} until {later.tokens} tokens after {earlier.length} until "
-                    f"{earlier.tokens}: both must grow"
-                )
+        check_growing("length_warmup", self.length_warmup)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -46,6 +47,13 @@ class Section(DocumentedModel):
         """Fill in a field whose default depends on other fields. Sections are frozen to everyone else."""
         if getattr(self, name) is None:
             object.__setattr__(self, name, value)
+
+
+def check_growing(name: str, stages: Sequence[Section]) -> None:
+    """Raise ConfigError unless every value grows from each stage of a warm-up to the next. name: of the field."""
+    for earlier, later in pairwise(stages):
+        if any(getattr(earlier, key) >= getattr(later, key) for key in type(later).model_fields):
+            raise ConfigError(f"{name} has {later} after {earlier}: both must grow")
 
 
 @dataclass(frozen=True, eq=False)  # typing hashes the annotations of `Name | None`

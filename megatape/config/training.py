@@ -3,12 +3,11 @@
 from bisect import bisect_left
 from collections import ChainMap
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
-from megatape.config.section import Compared, Fixed, FixedSamples, Free, JsonList, PathText, Registered, Section
+from megatape.config.section import Compared, Fixed, FixedSamples, Free, JsonList, PathText, Registered, Section, check_growing
 from megatape.errors import ConfigError
 from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
@@ -152,12 +151,7 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
-        for earlier, later in pairwise(self.batch_warmup):
-            if earlier.tokens >= later.tokens or earlier.samples >= later.samples:
-                raise ConfigError(
-                    f"batch_warmup has {later.samples} samples until {later.tokens} tokens after {earlier.samples} until "
-                    f"{earlier.tokens}: both must grow"
-                )
+        check_growing("batch_warmup", self.batch_warmup)
         if self.batch_warmup and (last := self.batch_warmup[-1].samples) >= self.global_batch_size:
             raise ConfigError(
                 f"batch_warmup ends with {last} samples: give fewer than global_batch_size {self.global_batch_size}"

@@ -147,7 +147,7 @@ def trim_zero3_hooks(module: nn.Module) -> None:
 
     Their autograd functions define `setup_context`. At each call of such a function torch inspects
     the signature of `forward`, which is stored here instead. NVTX ranges are switched off: those of
-    training/profile.py take their place.
+    training/callbacks/profile.py take their place.
     """
     nvtx.enable_nvtx = False
     _store_signature(LinearFunctionForZeroStage3)

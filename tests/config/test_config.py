@@ -82,7 +82,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ({"data__length_warmup": [{"tokens": 9, "length": 5}]}, ["length_warmup has length 5: choose a divisor of", "32"]),
         (
             {"data__length_warmup": [{"tokens": 9, "length": 8}, {"tokens": 10, "length": 4}]},
-            ["length_warmup has length 4 until 10 tokens after 8 until 9: both must grow"],
+            ["length_warmup has tokens=10 length=4 after tokens=9 length=8: both must grow"],
         ),
         (
             {"data__length_warmup": [{"tokens": 9, "length": 8}], "data__samples": "documents"},

@@ -99,7 +99,7 @@ def test_refusals_and_plan(raw: dict[str, Any], folder: Path, command: Command, 
     for changes, told in (
         ([{"tokens": 10, "samples": 6}], "batch_warmup 6 = micro_batch_size 2 x data-parallel ranks 2 x accumulation 1.5"),
         ([{"tokens": 10, "samples": 16}], "batch_warmup ends with 16 samples: give fewer than global_batch_size 16"),
-        (WARMUP[::-1], "batch_warmup has 4 samples until 320 tokens after 8 until 704: both must grow"),
+        (WARMUP[::-1], "batch_warmup has tokens=320 samples=4 after tokens=704 samples=8: both must grow"),
         ([{"steps": 10, "samples": 4}], "training.batch_warmup.0.steps: unknown key; "),
     ):
         status, _, errors = command("plan", "--config", config, "--set", f"training.batch_warmup={json.dumps(changes)}")
