@@ -17,6 +17,7 @@ from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
 from megatape.plan.operations import ASSUMPTIONS, Attention, DeviceTime, Work, device_times, middle
 from megatape.plan.speed import optimizer_work
+from megatape.plan.trace import activations
 from megatape.plan.work import attention_layer_work, step_work
 from megatape.tables import markdown
 from megatape.units import format_bytes
@@ -84,13 +85,12 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
 def _steps(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
     for encoding, mode in product((BASELINE, "tape"), ("eager", "compiled")):
         configs = {name: shape.config(encoding, PRECISION, attention=name, compile=mode == "compiled") for name in HERE}
-        steps = {attention: step_work(config) for attention, config in configs.items()}
-        works = {attention: Counter(step.work) for attention, step in steps.items()}
+        works = {attention: Counter(step_work(config)) for attention, config in configs.items()}
         works |= _without_code(encoding, works)
         optimizer = optimizer_work(plan_memory(configs["triton"], 1, on_gpu=True))
         for attention, work in works.items():
             work.update(optimizer)
-            saved = steps[attention].saved if mode == "eager" and attention in steps else None
+            saved = activations(configs[attention], on_gpu=True).total if mode == "eager" and attention in configs else None
             yield Estimate(encoding, attention, mode, device_times(work, gpu), work, saved)
 
 

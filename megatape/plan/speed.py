@@ -130,7 +130,7 @@ def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: flo
 
 def device_seconds(config: Config, world_size: int, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
     """A step without exchanges between GPUs, (bad, good)."""
-    work = scaled(step_work(config).work, config.accumulation(world_size))
+    work = scaled(step_work(config), config.accumulation(world_size))
     work.update(optimizer_work(plan_memory(config, world_size, on_gpu=True)))
     work[Operation("product", plan_matrices(config, world_size).flops, 0)] += 1
     return device_times(work, gpu)

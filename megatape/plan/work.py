@@ -11,7 +11,6 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,7 +21,6 @@ from torch.fx.node import map_arg
 
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
-from megatape.model.accounting import record_saved
 from megatape.model.block import Block
 from megatape.model.encodings.encoding import positioned_layers
 from megatape.model.transformer import Transformer
@@ -32,7 +30,6 @@ from megatape.plan.trace import (
     changed,
     count_once,
     depths,
-    extrapolate,
     extrapolate_all,
     on_shapes,
     precision_of,
@@ -42,32 +39,22 @@ from megatape.registry import AUTO
 from megatape.torch_internals import FakeTensorMode, TorchDispatchMode, aot_backend, fused_on_shapes, is_view
 
 
-@dataclass(frozen=True)
-class StepWork:
-    """A forward and backward pass over a micro-batch on one rank.
-
-    saved: bytes that autograd keeps for the backward pass, what torch.compile would leave out included.
-    """
-
-    work: Work
-    saved: int
-
-
 @count_once
-def step_work(config: Config) -> StepWork:
-    """With the attention that a run gets on a GPU. Documents count as one, and the optimizer is not in it.
+def step_work(config: Config) -> Work:
+    """A forward and backward pass over a micro-batch on one rank, with the attention that a run gets on a GPU.
+
+    Documents count as one, and the optimizer is not in it.
 
     Counted at two depths and extrapolated to all layers, which is exact.
     """
-    steps = {num_layers: _step(config, num_layers) for num_layers in depths(config)}
-    work = extrapolate_all({num_layers: step.work for num_layers, step in steps.items()}, config.model.num_layers)
+    work = extrapolate_all({num_layers: _step(config, num_layers) for num_layers in depths(config)}, config.model.num_layers)
     if config.training.compile:
         work.update(_gained_by_fusion(config))
-    return StepWork(work, extrapolate({num_layers: step.saved for num_layers, step in steps.items()}, config.model.num_layers))
+    return work
 
 
 def attention_layer_work(config: Config) -> Work:
-    """Attention and position update of the first block, forward without gradients (study/efficiency.py, "attention layer")."""
+    """Attention and position update of the first block, without gradients: the "attention layer" of benchmark/efficiency.py."""
     with on_shapes(config), torch.no_grad():
         model = build(config, 2)
         block, x, positions = _inputs(config, model)
@@ -78,16 +65,15 @@ def attention_layer_work(config: Config) -> Work:
     return work
 
 
-def _step(config: Config, num_layers: int) -> StepWork:
+def _step(config: Config, num_layers: int) -> Work:
     with on_shapes(config):
         model = build(config, num_layers)
         tokens = torch.zeros(config.training.micro_batch_size, config.data.sequence_length, dtype=torch.long)
         with count() as work:
-            with record_saved(exclude=list(model.parameters())) as saved:
-                loss = model(tokens, tokens, targets=tokens, dropout_seeds=tokens[:, 0])
+            loss = model(tokens, tokens, targets=tokens, dropout_seeds=tokens[:, 0])
             if loss.requires_grad:  # not where a shallow model lacks the layers that are trained
                 loss.backward()
-    return StepWork(work, saved.bytes)
+    return work
 
 
 def _gained_by_fusion(config: Config) -> Work:

@@ -88,7 +88,7 @@ def test_flops_of_rope_are_three_forward_passes(raw_half: dict[str, Any]) -> Non
     config = _config(raw_half, "rope")
     length, batch = config.data.sequence_length, config.training.micro_batch_size
     attention = attention_flops(config.model, length) * batch
-    work = step_work(config).work
+    work = step_work(config)
     assert _flops(work, "product") == 3 * (forward_flops(config.model, length) * batch - attention)
     assert _attention(work, "sdpa") == {"forward": attention / 2, "backward": 1.25 * attention}
 
@@ -101,13 +101,13 @@ def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
     needless = config.model.vocab_size + config.model.num_layers * config.model.mlp_size
     products = forward_flops(config.model, length) - attention_flops(config.model, length)
     expected = products - 2 * config.model.hidden_size * needless * length
-    assert _flops(again.work, "product") - _flops(plain.work, "product") == expected * batch
-    assert _bytes(again.work) > _bytes(plain.work) and again.saved < plain.saved
+    assert _flops(again, "product") - _flops(plain, "product") == expected * batch
+    assert _bytes(again) > _bytes(plain)
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "fire", "tape_vector"])
 def test_every_kind_of_attention(raw_half: dict[str, Any], encoding: str) -> None:
-    work = step_work(_config(raw_half, encoding)).work
+    work = step_work(_config(raw_half, encoding))
     assert min(work.values()) > 0 and _bytes(work) > 0
 
 
@@ -115,7 +115,7 @@ def test_our_kernels_move_less(raw_half: dict[str, Any]) -> None:
     """They read v and e where they lie. In return attention multiplies 3 and 10 times in layers that move the state, and 2 and
     7 times in the last, where PyTorch's kernel takes 3 and 7, and 2 and 5."""
     pytest.importorskip("triton")
-    plain, ours = (step_work(_config(raw_half, "tape", attention=name)).work for name in ("sdpa", "triton"))
+    plain, ours = (step_work(_config(raw_half, "tape", attention=name)) for name in ("sdpa", "triton"))
     config = _config(raw_half, "tape")
     layers, length, batch = config.model.num_layers - 1, config.data.sequence_length, config.training.micro_batch_size
     assert 10 < (_bytes(plain) - _bytes(ours)) / (layers * batch * length * 64) < 60  # with a float32 copy of e: 400
