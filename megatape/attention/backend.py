@@ -39,21 +39,6 @@ class Need:
     ring: bool = False
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of one layer on one rank for a micro-batch.
-
-    tokens: B N; heads: H/T; channels: L/T; head_dim: R; state_width: W, or 0 where attention does not move the state.
-    """
-
-    tokens: int
-    heads: int
-    channels: int
-    head_dim: int
-    state_width: int
-    element_bytes: int
-
-
 class Backend(ABC):
     """One way to run attention."""
 

@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import Need, Sizes
+from megatape.attention.backend import Need
 from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState
@@ -54,35 +54,31 @@ def attention_needs(config: Config, device_type: str) -> list[Need]:
     return list(dict.fromkeys(needs))
 
 
-def layer_sizes(config: Config) -> Sizes:
-    """Sizes of attention in a layer of a run on one rank."""
-    model, parallel, encoding = config.model, config.parallel, encoding_of(config.model)
-    return Sizes(
-        tokens=config.training.micro_batch_size * config.data.sequence_length // parallel.cp,
-        heads=model.num_heads // (parallel.tp * parallel.sp),
-        channels=model.num_kv_heads // (parallel.tp * parallel.sp),
-        head_dim=encoding.qk_width,
-        state_width=encoding.state_width if encoding.moves_state else 0,
-        element_bytes=getattr(torch, config.training.precision).itemsize,
-    )
+def backend_failure(name: str, needs: Iterable[Need], groups: int, width: int, tokens: int, device: torch.device) -> str:
+    """What goes wrong when a backend runs forward and backward on one sample; "" if nothing does.
 
-
-def backend_failure(name: str, needs: Iterable[Need], sizes: Sizes, device: torch.device) -> str:
-    """What goes wrong when a backend runs forward and backward on one sample of sizes.tokens tokens; "" if nothing does."""
+    Args:
+        name: of the backend.
+        needs: of layers, each of which is tried.
+        groups: query heads, which share a key/value head.
+        width: of the state that the run's attention moves, 0 for none.
+        tokens: of the sample.
+        device: on which it runs.
+    """
     for need in needs:
-        if fault := _mismatch(*(partial(_results, backend, need, sizes, device) for backend in (name, REFERENCE))):
+        if fault := _mismatch(*(partial(_results, each, need, groups, width, tokens, device) for each in (name, REFERENCE))):
             return fault
     return ""
 
 
-def failure_in_child(name: str, needs: Iterable[Need], sizes: Sizes, device: torch.device) -> str:
+def failure_in_child(name: str, needs: Iterable[Need], groups: int, width: int, tokens: int, device: torch.device) -> str:
     """`backend_failure` in a process of its own.
 
     After a kernel's illegal memory access CUDA refuses all further work of the process, or the process dies.
     """
     command = [sys.executable, "-m", "megatape.model.backends", *arguments()]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    task = pickle.dumps((name, tuple(needs), sizes, device))
+    task = pickle.dumps((name, tuple(needs), groups, width, tokens, device))
     trial = subprocess.run(command, input=task, capture_output=True, env=environment, check=False)
     LOG.debug("printed when %s was tried: %s", name, trial.stderr.decode(errors="replace"))
     if not trial.stdout:
@@ -90,20 +86,20 @@ def failure_in_child(name: str, needs: Iterable[Need], sizes: Sizes, device: tor
     return str(json.loads(trial.stdout.splitlines()[-1]))
 
 
-def _results(name: str, need: Need, sizes: Sizes, device: torch.device) -> list[Tensor]:
+def _results(name: str, need: Need, groups: int, width: int, tokens: int, device: torch.device) -> list[Tensor]:
     """Outputs and gradients. A bias by distance stands for any bias."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int, dtype: torch.dtype = need.dtype) -> Tensor:
         return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
 
-    backend, length = get_backend(name), sizes.tokens
-    q, k, v = (draw(1, length, heads, sizes.head_dim) for heads in (sizes.heads, sizes.channels, sizes.channels))
-    tokens = torch.arange(length, device=device)
-    mask = (tokens - tokens % (length // 2 + 1))[None] if need.masked else None  # two documents
-    initial = draw(1, length, 1, sizes.state_width or sizes.head_dim, dtype=torch.float32).detach()
-    delta = draw(1, length, sizes.channels, sizes.state_width) if need.moves else None
-    weights = None if need.bias == "none" else draw(sizes.heads, length, dtype=torch.float32)
+    backend = get_backend(name)
+    q, k, v = (draw(1, tokens, heads, need.head_dim) for heads in (groups, 1, 1))
+    places = torch.arange(tokens, device=device)
+    mask = (places - places % (tokens // 2 + 1))[None] if need.masked else None  # two documents
+    initial = draw(1, tokens, 1, width or need.head_dim, dtype=torch.float32).detach()
+    delta = draw(1, tokens, 1, width) if need.moves else None
+    weights = None if need.bias == "none" else draw(groups, tokens, dtype=torch.float32)
     positions = PositionState(initial, delta) if need.moves or weights is None else None
     bias = None if weights is None else DistanceBias(weights)
     found = backend.attend(q, k, v, positions, bias, mask, need.moves)

@@ -1,7 +1,6 @@
 """Builds the parts of a run that follow from its configuration and ranks: loader, engine, and what works on all ranks."""
 
 import logging
-from dataclasses import replace
 
 import torch
 
@@ -10,15 +9,9 @@ from megatape.config import Config
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import RunData
 from megatape.errors import UserError
-from megatape.model.backends import (
-    attention_needs,
-    backend_failure,
-    failure_in_child,
-    layer_sizes,
-    loss_failure,
-    update_failure,
-)
+from megatape.model.backends import attention_needs, backend_failure, failure_in_child, loss_failure, update_failure
 from megatape.model.build import build_model
+from megatape.model.encodings import encoding_of
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 from megatape.parallel.fp8 import fp8_product
@@ -107,9 +100,10 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     A backend that fails on one rank is used on none, and the main rank says so in one line. Raises UserError on all ranks if
     training.attention forces a backend that does not support the model or fails, or if none is left.
     """
-    needs, sizes, forced = attention_needs(config, device.type), layer_sizes(config), config.training.attention
+    needs, forced, encoding = attention_needs(config, device.type), config.training.attention, encoding_of(config.model)
     check_forced_backend(needs[0], forced, config.model.encoding)
-    sample = replace(sizes, tokens=min(config.data.sequence_length, TOKENS), heads=sizes.heads // sizes.channels, channels=1)
+    groups, tokens = config.model.num_heads // config.model.num_kv_heads, min(config.data.sequence_length, TOKENS)
+    width = encoding.state_width if encoding.moves_state else 0
     working: list[str] = []
     failed: dict[str, str] = {}
     unsupported = set(needs)
@@ -117,12 +111,10 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         supported = [need for need in needs if get_backend(name).unsupported_reason(need) is None]
         if not unsupported or not supported:
             continue
-        fault = ""
+        trial, fault = (name, supported, groups, width, tokens, device), ""
         if name == forced and device.type == "cuda":  # on one rank of each node, before it can harm the others
-            fault = "" if topology.local_rank else failure_in_child(name, supported, sample, device)
-            fault = _describe_ranks(fault, topology)
-        fault = fault or _describe_ranks(backend_failure(name, supported, sample, device), topology)
-        if fault:
+            fault = _describe_ranks("" if topology.local_rank else failure_in_child(*trial), topology)
+        if fault := fault or _describe_ranks(backend_failure(*trial), topology):
             failed[name] = fault
         else:
             working.append(name)

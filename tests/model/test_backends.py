@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import BiasKind, Need, Sizes
+from megatape.attention.backend import BiasKind, Need
 from megatape.attention.blocked import Blocked
 from megatape.attention.operation import get_backend
 from megatape.imports import import_given
@@ -66,7 +66,7 @@ def tried(
     masked: bool = False,
     width: int = 16,
 ) -> str:
-    return backend_failure(name, [Need("cpu", moves, bias, 16, dtype, masked)], Sizes(40, 2, 1, 16, width, 2), CPU)
+    return backend_failure(name, [Need("cpu", moves, bias, 16, dtype, masked)], 2, width, 40, CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -91,6 +91,6 @@ def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "crashing", BACKENDS["blocked"])  # removed after the test
     monkeypatch.setattr("megatape.imports._given", {})
     import_given("tests.helpers.crashing_backend")
-    need, sizes = Need("cpu", False, "none", 16, torch.float32, masked=False), Sizes(40, 2, 1, 16, 16, 4)
-    assert failure_in_child("crashing", [need], sizes, CPU) == f"its process ended with status {-signal.SIGABRT}"
-    assert failure_in_child("sdpa", [need], sizes, CPU) == ""
+    need = Need("cpu", False, "none", 16, torch.float32, masked=False)
+    assert failure_in_child("crashing", [need], 2, 16, 40, CPU) == f"its process ended with status {-signal.SIGABRT}"
+    assert failure_in_child("sdpa", [need], 2, 16, 40, CPU) == ""
