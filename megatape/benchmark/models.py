@@ -130,7 +130,7 @@ class RawStep:
         tokens: Token ids [B, N + 1].
     """
 
-    def __init__(self, config: Config, device: torch.device, seed: int = 0) -> None:
+    def __init__(self, config: Config, device: torch.device) -> None:
         training, batch, length = config.training, config.training.micro_batch_size, config.data.sequence_length
         compiler = "inductor" if device.type == "cuda" else "aot_eager"  # the latter needs no C++ compiler
         if training.compile:
@@ -145,7 +145,7 @@ class RawStep:
                 activation_checkpointing=training.activation_checkpointing,
                 compiler=compiler if training.compile else None,
             )
-        generator = torch.Generator(device).manual_seed(seed)
+        generator = torch.Generator(device).manual_seed(0)
         for name, parameter in self.model.named_parameters():
             _draw(name, parameter, config.model.init_std, generator)
         self.masters = [parameter.detach().clone() for parameter in self.model.parameters()]
@@ -158,10 +158,9 @@ class RawStep:
         self.positions = torch.arange(length, device=device).expand(batch, -1)
         self.tokens = torch.randint(config.model.vocab_size, (batch, length + 1), device=device, generator=generator)
 
-    def loss(self, tokens: Tensor | None = None) -> Tensor:
-        """The mean loss. tokens: [B, N + 1]."""
-        tokens = self.tokens if tokens is None else tokens
-        total: Tensor = self.model(tokens[:, :-1], self.positions, targets=tokens[:, 1:])
+    def loss(self) -> Tensor:
+        """The mean loss."""
+        total: Tensor = self.model(self.tokens[:, :-1], self.positions, targets=self.tokens[:, 1:])
         return total / self.positions.numel()
 
     def update(self) -> None:

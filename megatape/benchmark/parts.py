@@ -36,5 +36,4 @@ PARTS: tuple[Part, ...] = (
     Part("fp8", "megatape.benchmark.steps:fp8", 240, 6, "fp8_table"),
     Part("step 7b", "megatape.benchmark.steps:at_7b", 170, 2),
     Part("serving", "megatape.benchmark.serving:serving", 300, 8),
-    Part("precision", "megatape.benchmark.precision:precision", 90, 9),
 )

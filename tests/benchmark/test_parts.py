@@ -72,7 +72,6 @@ PACKAGE_ROWS = {
     "tests": ["tests"],
     "serving": ["serving"],
     "pretrain": ["pretrain"],
-    "fp8, and FP8 in precision": ["precision"],
 }
 EVERY_PART = "every part"
 # What PyTorch brings, and this package.
