@@ -102,7 +102,9 @@ class Attention(nn.Module):
 
     def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, C]."""
-        q, k, v = (layer(h).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value))
+        q, h = self.query(h, pass_input=True)
+        k, h = self.key(h, pass_input=True)
+        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in (q, k, self.value(h)))
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         return q, k, v
@@ -150,7 +152,8 @@ class MLP(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         h = begin_gather(h, self.axis)
-        gate, up = self.gate(h), self.up(h)
+        gate, h = self.gate(h, pass_input=True)
+        up = self.up(h)
         del h  # all tokens, which only the products need
         return self.down(self.activation(gate, up))
 

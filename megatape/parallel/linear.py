@@ -5,6 +5,7 @@ between sublayers, and all N tokens of its share of the features inside attentio
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from megatape.parallel.layout import own_rows
 from megatape.parallel.loss import LossFormula, cross_entropy, mask_padding, soft_cap
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.parameters import Role, parameter
-from megatape.parallel.remat import linear
+from megatape.parallel.remat import linear, linear_and_input
 
 # x [..., in_features], weight [out_features, in_features], bias [out_features] or None -> x W^T (+ b)
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -49,9 +50,13 @@ class ColumnLinear(Linear):
         self.weight = parameter((out_features, in_features), axis, 0, role=role)
         self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: from overlap.begin_gather."""
-        return (self.product if self.training else linear)(x, self.weight, self.bias)
+    def forward(self, x: Tensor, pass_input: bool = False) -> Any:
+        """The output and, with `pass_input`, x for the next layer that multiplies it. x: from overlap.begin_gather."""
+        product = self.product if self.training else linear
+        if pass_input and product is linear:
+            return linear_and_input(x, self.weight, self.bias)
+        y = product(x, self.weight, self.bias)
+        return (y, x) if pass_input else y
 
 
 class RowLinear(Linear):

@@ -4,7 +4,7 @@ B batch, N tokens, T tensor-parallel ranks. What the ranks exchange is as wide a
 its own part of the layer's input.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -68,8 +68,10 @@ class LoraColumnLinear(ColumnLinear):
 
     adapter: ColumnAdapter
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.adapter(local_part(x))
+    def forward(self, x: Tensor, pass_input: bool = False) -> Any:
+        y, next_x = super().forward(x, pass_input=True)
+        y = y + self.adapter(local_part(x))
+        return (y, next_x) if pass_input else y
 
 
 class LoraRowLinear(RowLinear):

@@ -197,30 +197,51 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     source = remat_of(x)
     if source is None:
         return F.linear(x, weight, bias)
-    return _Linear.apply(x, weight, bias, source.rebuilt, *source.args)
+    y, _ = _Linear.apply(x, weight, bias, source.rebuilt, *source.args)
+    return y
+
+
+def linear_and_input(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`linear`, and x for the next layer that multiplies it.
+
+    In the backward pass each of the layers adds its gradient of x to that of the next one as it multiplies. Otherwise autograd
+    would write and read each by itself.
+    """
+    source = remat_of(x)
+    if source is None and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
+        return F.linear(x, weight, bias), x
+    source = source or Remat(identity, (x.detach(),))
+    return _Linear.apply(x, weight, bias, source.rebuilt, *source.args)  # type: ignore[no-any-return]
 
 
 class _Linear(torch.autograd.Function):
-    """Keeps what its input is rebuilt from, unless the weight is frozen, and the weight itself.
+    """x W^T (+ b), and x. Keeps what x is rebuilt from, unless the weight is frozen, and the weight itself.
 
     It keeps that itself, because ZeRO stage 3 frees and refills its storage.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rebuilt: RecomputedInput, *args: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rebuilt: RecomputedInput, *args: Tensor
+    ) -> tuple[Tensor, Tensor]:
         ctx.rebuilt = rebuilt
+        ctx.set_materialize_grads(False)
         rebuilt.uses += weight.requires_grad
         ctx.save_for_backward(weight, *(args if weight.requires_grad else ()))
-        return rebuilt.product(x, weight, bias)
+        return rebuilt.product(x, weight, bias), x
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, of_others: Tensor | None) -> tuple[Tensor | None, ...]:
         weight, *args = ctx.saved_tensors
         needs_weight, needs_bias = ctx.needs_input_grad[1:3]
         if needs_weight:
             ctx.rebuilt.begin(args)  # what it gathers overlaps with the product for the input
-        grad_x = grad @ weight
+        if of_others is None:
+            grad_x = grad @ weight
+        else:
+            grad_x = of_others.contiguous()
+            grad_x.view(-1, weight.shape[1]).addmm_(grad.flatten(0, 1), weight)
         grad_weight = grad.flatten(0, 1).T @ ctx.rebuilt.finish().flatten(0, 1) if needs_weight else None
         grad_bias = grad.sum((0, 1)) if needs_bias else None
         return grad_x, grad_weight, grad_bias, *[None] * (len(ctx.needs_input_grad) - 3)

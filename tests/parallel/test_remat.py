@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.model.accounting import record_saved
-from megatape.parallel.remat import add, in_chunks, keep_on_host, linear, rebuild_output, recompute, remat, remat_of
+from megatape.parallel.remat import (
+    add,
+    in_chunks,
+    keep_on_host,
+    linear,
+    linear_and_input,
+    rebuild_output,
+    recompute,
+    remat,
+    remat_of,
+)
 
 
 class Wrapper(torch.autograd.Function):
@@ -61,6 +72,37 @@ def test_nothing_is_attached_where_it_saves_nothing() -> None:
     with torch.no_grad():
         assert remat_of(add(x, y)) is None
     assert recompute(lambda x, y: remat_of(add(x, y)) is None, x, y)
+
+
+class Operators(TorchDispatchMode):
+    """Names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
+    """It is summed in their products and by no sum of tensors, and equals the sum of each layer's."""
+    x, weights, found = draw(2, 5, 8), [draw(6, 8), draw(4, 8), draw(5, 8)], {}
+    for passing in (True, False):
+        h, outs = remat(torch.tanh, x) if rebuilt else torch.tanh(x), []
+        for weight in weights:
+            out, h = linear_and_input(h, weight) if passing else (linear(h, weight), h)
+            outs.append(out)
+        with Operators() as seen:
+            gradients = torch.autograd.grad([out.sin().sum() for out in outs], [x, *weights])
+        found[passing] = gradients, sum(name in ("add", "add_") for name in seen.names), seen.names.count("addmm_")
+    for pair in zip(found[True][0], found[False][0], strict=True):
+        torch.testing.assert_close(*pair)
+    assert found[True][1:] == (found[False][1] - 2, 2)
 
 
 def test_what_autograd_keeps_of_a_chain() -> None:
