@@ -4,26 +4,35 @@
 
 prints a table for attention that moves the state, and for attention with a bias by distance, within documents, with four query
 heads for each key/value head; and for the update of the position tensor at the shapes of the 155M and 7B models.
+
+    python -m tests.kernels.compiled capabilities
+
+prints what those in bfloat16 need on five compute capabilities.
 """
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from megatape.attention.kernels import attention
 from megatape.model.kernels.update import PROGRAMS
 from megatape.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}
 ARCHITECTURES = {80: "A100", 90: "H100, H200"}
+# KiB of shared memory that a program can have, by compute capability.
+SHARED = {80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
 DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 TENSOR_CORES = re.compile(r"\bHG?MMA\b")
 NARROW = re.compile(r"tt\.addptr .*: !tt\.ptr<\w+>, i32")
@@ -119,5 +128,22 @@ def main() -> None:
     print(markdown(titles, [[str(cell) for cell in row] for row in rows]))
 
 
+def capabilities() -> None:
+    """Print the table of capabilities."""
+    rows: dict[tuple[str, int], list[str]] = {}
+    for architecture, shared in SHARED.items():
+        with patch.object(attention, "shared_memory", lambda device, shared=shared: shared * 1024):
+            of_attention = [(size, launch) for size in (64, 128) for launch in attention_launches(size, torch.bfloat16)]
+        updates = [(size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)]
+        for size, launch in [*of_attention, *updates]:
+            found = compiled(launch, architecture)
+            assert found.shared <= shared * 1024, (launch.kernel, architecture)
+            cells = rows.setdefault((launch.kernel.__name__.removesuffix("_kernel").replace("_", " "), size), [])
+            cells.append(f"{found.registers}, {found.shared // 1024}, {sum(spills for _, spills, _ in found.loops)}")
+            print(triton.__version__, architecture, launch.kernel.__name__, size, cells[-1], file=sys.stderr, flush=True)
+    titles = ["kernel", "R", *(f"{architecture / 10}" for architecture in SHARED)]
+    print(markdown(titles, [[name, str(size), *cells] for (name, size), cells in rows.items()]))
+
+
 if __name__ == "__main__":
-    main()
+    capabilities() if sys.argv[1:] == ["capabilities"] else main()

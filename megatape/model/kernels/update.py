@@ -24,8 +24,9 @@ from torch.autograd.function import once_differentiable
 from megatape.parallel.launch import launch
 
 PRECISION = tl.constexpr("tf32x3")  # of float32 products
-PROGRAMS = 512  # each takes every 512th token, and sums the gradients of the weights over those
-WARPS, STAGES = 8, 2
+# Each takes every 792nd token, and sums the gradients of the weights over those: six for each of an H100's 132 multiprocessors,
+# which run one, two or three at a time (docs/kernels.md).
+PROGRAMS = 792
 MIN_SIZE = 16  # the smallest factor of a matrix product
 
 
@@ -103,10 +104,16 @@ def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tenso
     )
 
 
+def warps_and_stages(channels: int, size: int) -> tuple[int, int]:
+    """Four warps, so that several programs share a multiprocessor, unless their registers cannot hold a token's state."""
+    return (4, 1) if channels * size <= 16 * 128 else (8, 2)
+
+
 def _run(kernel: Any, **arguments: Any) -> None:
     sizes = ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P")  # with padding, which is multiplied, too
     flops = 2 * PRODUCTS[kernel] * math.prod(arguments[size] for size in sizes)
-    launch(kernel, (PROGRAMS,), flops, WARPS, STAGES, arguments)
+    warps, stages = warps_and_stages(arguments["CHANNELS_P"], arguments["SIZE_P"])
+    launch(kernel, (PROGRAMS,), flops, warps, stages, arguments)
 
 
 @triton.jit
