@@ -31,7 +31,7 @@ from megatape.model.encodings.encoding import Encoding, Features
 from megatape.model.encodings.log_scale import LogScale
 from megatape.model.norm import normalization
 from megatape.parallel.layout import heads_to_tokens, local_tokens, tokens_to_channels, tokens_to_heads
-from megatape.parallel.linear import ColumnLinear, RowLinear
+from megatape.parallel.linear import ColumnLinear, RowLinear, project
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.overlap import begin_gather
 from megatape.parallel.remat import in_chunks
@@ -102,9 +102,7 @@ class Attention(nn.Module):
 
     def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, C]."""
-        q, h = self.query(h, pass_input=True)
-        k, h = self.key(h, pass_input=True)
-        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in (q, k, self.value(h)))
+        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in project(h, self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         return q, k, v
@@ -152,8 +150,7 @@ class MLP(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         h = begin_gather(h, self.axis)
-        gate, h = self.gate(h, pass_input=True)
-        up = self.up(h)
+        gate, up = project(h, self.gate, self.up)
         del h  # all tokens, which only the products need
         return self.down(self.activation(gate, up))
 

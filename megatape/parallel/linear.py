@@ -59,6 +59,15 @@ class ColumnLinear(Linear):
         return (y, x) if pass_input else y
 
 
+def project(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
+    """The output of each layer for x; in the backward pass each adds its gradient of x to that of the next as it multiplies."""
+    outputs = []
+    for layer in layers[:-1]:
+        y, x = layer(x, pass_input=True)
+        outputs.append(y)
+    return [*outputs, layers[-1](x)]
+
+
 class RowLinear(Linear):
     """A layer whose inputs the ranks divide, [B, N, in_features / T] -> [B, N/T, out_features].
 

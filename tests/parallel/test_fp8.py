@@ -62,7 +62,7 @@ def test_equal_to_torchaos_modules(recipe: str) -> None:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
 
     class Theirs(ColumnLinear):
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor, pass_input: bool = False) -> Tensor:
             module = nn.Linear(1, 1, bias=self.bias is not None)
             module.weight, module.bias = self.weight, self.bias  # type: ignore[assignment]
             config = Float8LinearConfig.from_recipe_name(recipe)
