@@ -14,7 +14,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import numpy as np
 import orjson
 from pydantic import AfterValidator
 
@@ -203,10 +202,7 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
         predictions = []
         for example, ids in zip(batch, continuations, strict=True):
             question, answer = example.question, tokenizer.decode(ids).strip()
-            prompt, scores = (
-                tokenizer.decode(question.prompt),
-                score(metric, answer, question.references),
-            )
+            prompt, scores = tokenizer.decode(question.prompt), score(metric, answer, question.references)
             predictions.append(Prediction(example.set, question.id, prompt, answer, question.references, scores))
         return predictions
 
@@ -260,9 +256,6 @@ class PromptTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        return [np.array([*self.begin, *self.encode(text), self.eos_id], np.int32) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))

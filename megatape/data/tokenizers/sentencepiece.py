@@ -105,7 +105,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
         for number, text in enumerate(texts):
             if SPACE_MARK in text:
-                documents[number] = np.array([*self.begin, *self.encode(text), self.eos_id], np.int32)
+                (documents[number],) = super().encode_documents([text])
         return documents
 
     def decode(self, ids: Iterable[int]) -> str:

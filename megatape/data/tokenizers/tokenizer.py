@@ -68,9 +68,9 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """Token ids of `text` alone."""
 
-    @abstractmethod
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
         """`<s> text </s>` of each text as an int32 array [tokens]; without `<s>` if there is none."""
+        return [np.array([*self.begin, *self.encode(text), self.eos_id], np.int32) for text in texts]
 
     @abstractmethod
     def piece(self, token: int) -> str | None:
