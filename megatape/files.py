@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -210,6 +210,15 @@ def retry_transient_errors(
             warn(f"{error}; trying again in {wait:.0f} s")
             time.sleep(wait)
     return work()
+
+
+def real_paths(folders: Sequence[Path]) -> list[Path]:
+    """Paths of the folders without links. Raises UserError if one is given twice."""
+    paths = [Path(os.path.realpath(folder)) for folder in folders]  # Path.resolve raises no OSError for a loop of links
+    for folder, path in zip(folders, paths, strict=True):
+        if paths.count(path) > 1:
+            raise UserError(f"{folder} is given twice")
+    return paths
 
 
 def check_absent(output: Path) -> None:

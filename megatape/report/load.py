@@ -12,7 +12,7 @@ import numpy as np
 from megatape.config import Config, load_config
 from megatape.data.shards.index import Index, load_index
 from megatape.errors import MissingPath, UserError
-from megatape.files import read_lines
+from megatape.files import read_lines, real_paths
 from megatape.run_folder import RunFolder
 
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory")
@@ -65,10 +65,7 @@ class Run:
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
     """Read runs. Raises MissingPath without a folder, and UserError if it holds no run or is listed twice."""
-    resolved = [Path(os.path.realpath(directory)) for directory in directories]
-    for number, directory in enumerate(resolved):
-        if directory in resolved[:number]:
-            raise UserError(f"{directories[number]} is given twice")
+    resolved = real_paths(directories)
     return [_load(RunFolder(directory), name) for directory, name in zip(resolved, _names(resolved), strict=True)]
 
 

@@ -18,6 +18,7 @@ from megatape.attention.sdpa import visible
 from megatape.checkpoint.reader import CheckpointReader, load_model, verified_checkpoint
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
+from megatape.files import real_paths
 from megatape.model.block import Attention
 from megatape.model.encodings.encoding import Encoding
 from megatape.model.transformer import Transformer
@@ -58,9 +59,7 @@ def load_subjects(checkpoints: Sequence[Path], data: Path | None, samples: int, 
     Raises:
         UserError, FileNotFoundError: A checkpoint is listed twice, or a checkpoint or the data is missing or invalid.
     """
-    if twice := [folder for folder in checkpoints if checkpoints.count(folder) > 1]:
-        raise UserError(f"{twice[0]} is listed twice")
-    readers = [verified_checkpoint(folder) for folder in checkpoints]
+    readers = [verified_checkpoint(folder) for folder in real_paths(checkpoints)]
     names = [checkpoint.config.model.encoding for checkpoint in readers]
     subjects = []
     for checkpoint, name in zip(readers, names, strict=True):

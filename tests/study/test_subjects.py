@@ -99,7 +99,7 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
     both = command("study", "shift", checkpoints[0], other, "--samples", 1)[1]
     assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels distinguish two models of one encoding
     for arguments, message in [
-        ((checkpoints[0], checkpoints[0]), "is listed twice"),
+        ((checkpoints[0], checkpoints[0]), "is given twice"),
         ((runs,), "no manifest.json"),
         ((runs / "rope",), "is a run, not a checkpoint"),
         ((tmp_path / "nowhere",), "no such folder"),

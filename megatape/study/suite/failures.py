@@ -20,6 +20,7 @@ from megatape.checkpoint.reader import load_model
 from megatape.data.synthetic.folder import Encoder
 from megatape.data.synthetic.task import Answer, SyntheticSample, SyntheticTask
 from megatape.errors import UserError
+from megatape.files import real_paths
 from megatape.model.block import Block
 from megatape.model.transformer import Transformer
 from megatape.run_folder import RunFolder
@@ -146,9 +147,7 @@ def failures(folders: Sequence[Path], split: str, count: int) -> Iterator[str]:
     Raises UserError or OSError if a folder is not a complete run of a suite, the runs have different tasks, the task's answers
     have no source, or an encoding cannot do the split.
     """
-    if repeated := [folder for folder in folders if folders.count(folder) > 1]:
-        raise UserError(f"{repeated[0]} is listed twice")
-    opened = [open_run(RunFolder(folder)) for folder in folders]
+    opened = [open_run(RunFolder(folder)) for folder in real_paths(folders)]
     task = opened[0][1]
     for folder, (config, other, _) in zip(folders, opened, strict=True):
         if other.definition != task.definition:

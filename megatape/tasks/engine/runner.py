@@ -14,7 +14,6 @@ whose predictions had other fields is computed again.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -32,7 +31,7 @@ from tqdm import tqdm
 from megatape import pictures
 from megatape.checkpoint.manifest import MANIFEST, describe
 from megatape.errors import ExistingPath, MissingPath, UserError, path_error, path_errors
-from megatape.files import append_lines, as_type, parse_json, read_json, read_lines, write_atomically
+from megatape.files import append_lines, as_type, parse_json, read_json, read_lines, real_paths, write_atomically
 from megatape.hf.loading import load_trained
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.exchange import on_all, on_main
@@ -408,10 +407,7 @@ def name_models(models: Sequence[Path]) -> list[str]:
     Raises:
         UserError: A folder is listed twice.
     """
-    parts = [Path(os.path.realpath(model)).parts for model in models]  # Path.resolve raises no OSError for a loop of links
-    for number, part in enumerate(parts):
-        if part in parts[:number]:
-            raise UserError(f"{models[number]} is given twice")
+    parts = [path.parts for path in real_paths(models)]
     names = []
     for part in parts:
         size = 1
