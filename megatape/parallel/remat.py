@@ -240,8 +240,8 @@ class _Linear(torch.autograd.Function):
         if of_others is None:
             grad_x = grad @ weight
         else:
-            grad_x = of_others.contiguous()
-            grad_x.view(-1, weight.shape[1]).addmm_(grad.flatten(0, 1), weight)
+            total = of_others.contiguous().flatten(0, 1)
+            grad_x = torch.addmm(total, grad.flatten(0, 1), weight, out=total).view_as(of_others)
         grad_weight = grad.flatten(0, 1).T @ ctx.rebuilt.finish().flatten(0, 1) if needs_weight else None
         grad_bias = grad.sum((0, 1)) if needs_bias else None
         return grad_x, grad_weight, grad_bias, *[None] * (len(ctx.needs_input_grad) - 3)
