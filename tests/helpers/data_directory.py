@@ -113,8 +113,7 @@ def texts_of(directory: Path, split: str) -> list[str]:
 
 def hashes_of(directory: Path) -> dict[str, str]:
     """Name -> hash of every file."""
-    files = (path for path in directory.iterdir() if path.is_file())
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
 def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:

@@ -32,8 +32,6 @@ class Options(HeldOutOptions, SourceOptions):
         min_tokens: drop documents of fewer tokens, control tokens included
         max_tokens: drop documents of more tokens
         keep_duplicates: keep documents that equal an earlier one
-        keep_documents: write the texts that cleaning leaves, and those that it drops with the
-            reasons, for --source documents
         dry_run: write nothing; show what cleaning would do to the first N documents (1000 if N is
             not given)
         workers: processes (default: one for each core); more machines help if the same command runs
@@ -54,7 +52,6 @@ class Options(HeldOutOptions, SourceOptions):
     min_tokens: int = option(1, metavar="N")
     max_tokens: int | None = option(None, metavar="N")
     keep_duplicates: bool = False
-    keep_documents: bool = False
     rule: tuple[str, ...] = option(
         (),
         description=f"clean by a rule; repeatable, applied in order (docs/data_cleaning.md): {', '.join(RULES)}",

@@ -28,7 +28,6 @@ class Plan:
         drop_duplicates: Whether documents that equal an earlier one are dropped.
         rules: Other rules of cleaning, with their options and the versions of their packages.
         unit_bytes: Size of units.
-        keep_documents: Whether documents are written, too.
     """
 
     source: dict[str, Any]
@@ -40,7 +39,6 @@ class Plan:
     rules: list[dict[str, Any]]
     version: int = VERSION
     unit_bytes: int = UNIT_BYTES
-    keep_documents: bool = False
 
     def difference(self, other: "Plan", used: set[int]) -> str | None:
         """The first difference of another plan, with both values, if the results of the `used` units do not fit it.
@@ -48,7 +46,7 @@ class Plan:
         A changed file is no difference while its unit has no result: a corrupted file was replaced.
         """
         names = "version", "source", "validation_share", "trained_vocab_size", "drop_duplicates", "rules", "tokenizers"
-        for name in (*names, "unit_bytes", "keep_documents"):
+        for name in (*names, "unit_bytes"):
             if (mine := getattr(self, name)) != (its := getattr(other, name)):
                 return f"{name}: {mine}, now {its}"
         if len(self.units) != len(other.units):
@@ -72,7 +70,6 @@ class Corpus:
         cleaning: Rules that drop or edit documents.
         min_tokens: Documents of fewer tokens, control tokens included, are dropped.
         max_tokens: Documents of more tokens are dropped; None: of no length.
-        keep_documents: Whether documents that were kept and dropped are written, too (documents.py).
 
     Raises:
         UserError: No document has so many tokens.
@@ -85,7 +82,6 @@ class Corpus:
     cleaning: Cleaning = field(default_factory=Cleaning)
     min_tokens: int = 1
     max_tokens: int | None = None
-    keep_documents: bool = False
 
     def __post_init__(self) -> None:
         assert set(self.cleaning.needs) <= set(self.source.fields), "a rule needs a field that the source does not read"
@@ -113,7 +109,6 @@ class Corpus:
             drop_duplicates=self.cleaning.drop_duplicates,
             rules=[*self.cleaning.describe(), *self._lengths()],
             unit_bytes=self.source.unit_bytes or UNIT_BYTES,
-            keep_documents=self.keep_documents,
         )
 
     def _lengths(self) -> list[dict[str, Any]]:

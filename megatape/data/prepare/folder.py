@@ -4,8 +4,7 @@
     tokenizers/            the tokenizer's files; one folder for each of several, here and below
     verdicts/00003/        the draft of a unit: its documents, tokenized, until they are compared with those of others
     verdicts/compared-*    the results of comparing them
-    units/00003/           a finished unit: its shards, tables of documents, summary and how often each token occurs, and its
-                           documents if they are kept, as in the draft
+    units/00003/           a finished unit: its shards, tables of documents, summary and how often each token occurs
     00003.claim            lease of the process that works on it
     final/                 the result, while it is assembled
 
@@ -22,12 +21,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from megatape.data.prepare.corpus import TOKENS, Plan
-from megatape.data.prepare.documents import DROPPED
+from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import INDEX_FILE, MAX_INDEX_BYTES, Index, Split, build_index, load_index
-from megatape.data.sources.documents import CLEANING, DOCUMENTS, SUFFIX
 from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -172,8 +169,6 @@ class PartialFolder:
         """
         counts = None
         if not self._is_final():
-            if plan.keep_documents:
-                self._move_documents(plan, beat)
             for name, tokenizer in self.tokenizers(plan).items():
                 counts = self._assemble(name, tokenizer, source, plan, beat)
         index = load_index(self._final / self.names[0])
@@ -182,19 +177,6 @@ class PartialFolder:
         self._final.rename(self.output)
         self.remove()
         return index, counts
-
-    def _move_documents(self, plan: Plan, beat: Callable[[], None]) -> None:
-        """Move the documents of all units into the result, and write what they are from."""
-        for kind in (DOCUMENTS, DROPPED):
-            (self._final / kind).mkdir(parents=True, exist_ok=True)
-            for number, unit in enumerate(plan.units):
-                beat()
-                file = self.unit_folder(number) / f"{kind}{SUFFIX}"
-                if file.exists():  # otherwise an earlier attempt has moved it
-                    file.rename(self._final / kind / f"{unit_name(number)}{unit.split and '-'}{unit.split}{SUFFIX}")
-        rules = [rule for rule in plan.rules if rule["rule"] != TOKENS]
-        content = {"source": plan.source, "drop_duplicates": plan.drop_duplicates, "rules": rules}
-        write_atomically(self._final / DOCUMENTS / CLEANING, json.dumps(content, indent=1).encode())
 
     def _assemble(self, name: str, tokenizer: Tokenizer, source: Source, plan: Plan, beat: Callable[[], None]) -> CorpusCounts:
         """Assemble one data directory of the units, of which one is in memory at a time, and the index."""

@@ -10,15 +10,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 from megatape.data.cleaning.decisions import NEAR_DUPLICATES, FirstPass, OnePass, compare
 from megatape.data.prepare.corpus import Corpus, Plan
-from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.folder import PartialFolder, unit_name
 from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit import Draft, Progress, UnitWriter, read_batches, write_unit
@@ -222,20 +219,14 @@ class Preparation:
         counts, first_pass = CorpusCounts(), FirstPass(self.corpus.cleaning)
         try:
             encoders = [fast.get(name, tokenizer) for name, tokenizer in tokenizers.items()]
-            with self._documents(written) as documents:
-                record = documents.record if documents else None
-                read = read_batches(self.corpus, self.units[number], first_pass.decide, encoders, counts, lease.beat, record)
-                Draft(written, tokenizers.values()).write(read, first_pass, counts, partial(report, number, FIRST))
+            read = read_batches(self.corpus, self.units[number], first_pass.decide, encoders, counts, lease.beat)
+            Draft(written, tokenizers.values()).write(read, first_pass, counts, partial(report, number, FIRST))
             self.folder.commit(written, self.folder.draft(number))
         except IdsDiffer as difference:
             LOG.warning(f"{difference}. {AGAIN}")
             self._decide(number, lease, tokenizers=tokenizers, fast={}, report=report)
         finally:
             shutil.rmtree(written, ignore_errors=True)
-
-    def _documents(self, folder: Path) -> AbstractContextManager[DocumentFiles | None]:
-        """The files in a unit's folder for its documents, if they are kept."""
-        return DocumentFiles(folder) if self.corpus.keep_documents else nullcontext()
 
     def _compared(self) -> set[int]:
         """The comparisons that are done."""
@@ -252,21 +243,18 @@ class Preparation:
         part = f"-{unit_name(number)}" if len(self.units) > 1 else ""
         try:
             writers = [UnitWriter(written / name, part, tokenizer, self.corpus) for name, tokenizer in tokenizers.items()]
-            with self._documents(written) as documents:
-                if self.num_passes == 1:
-                    counts = CorpusCounts()
-                    encoders = [fast.get(name, tokenizer) for name, tokenizer in tokenizers.items()]
-                    decide, record = OnePass(self.corpus.cleaning).decide, documents.record if documents else None
-                    batches = read_batches(self.corpus, self.units[number], decide, encoders, counts, lease.beat, record)
-                else:
-                    draft = Draft(self.folder.draft(number), tokenizers.values())
-                    counts = draft.counts()
-                    rules = [rule for _, rule in self.corpus.cleaning.comparisons]
-                    drops = draft.drops([self.folder.compared(comparison) for comparison in range(len(rules))], number)
-                    batches = draft.kept(drops, rules, counts)
-                    if documents:
-                        documents.compared(self.folder.draft(number), drops, rules)
-                write_unit(batches, counts, writers, partial(report, number, LAST))
+            if self.num_passes == 1:
+                counts = CorpusCounts()
+                encoders = [fast.get(name, tokenizer) for name, tokenizer in tokenizers.items()]
+                decide = OnePass(self.corpus.cleaning).decide
+                batches = read_batches(self.corpus, self.units[number], decide, encoders, counts, lease.beat)
+            else:
+                draft = Draft(self.folder.draft(number), tokenizers.values())
+                counts = draft.counts()
+                rules = [rule for _, rule in self.corpus.cleaning.comparisons]
+                compared = [(self.folder.compared(comparison), rule) for comparison, rule in enumerate(rules)]
+                batches = draft.kept(compared, number, counts)
+            write_unit(batches, counts, writers, partial(report, number, LAST))
             self.folder.commit(written, self.folder.unit_folder(number))
             shutil.rmtree(self.folder.draft(number), ignore_errors=True)
         except IdsDiffer as difference:

@@ -27,7 +27,7 @@ from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass
 from megatape.data.prepare.corpus import TOKENS, Corpus
 from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentTable, Split, token_dtype
 from megatape.data.shards.writer import SplitWriter, TableWriter, encoded, entropy, split_of, table_hash
-from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, Record, ordered, read_unit
+from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, ordered, read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -222,7 +222,6 @@ def read_batches(
     tokenizers: Sequence[Tokenizer | FastTokenizer],
     counts: CorpusCounts,
     beat: Callable[[], None],
-    record: Record | None = None,
 ) -> Iterator[Batch]:
     """Read and tokenize the documents of a unit that are kept.
 
@@ -233,7 +232,6 @@ def read_batches(
         tokenizers: Tokenizers, or faster ones with the same ids.
         counts: Counts to update.
         beat: Called for each document, those that are dropped included.
-        record: Called with each document and the decision about it.
 
     Raises:
         IdsDiffer: A fast tokenizer gives other ids than its tokenizer; it names the place of the document.
@@ -243,8 +241,7 @@ def read_batches(
         beat()
         return decide(document)
 
-    documents = read_unit(corpus.source, unit, counts, decide_alive, record)
-    for rows in _rows(documents, unit.split, corpus.validation_share):
+    for rows in _rows(read_unit(corpus.source, unit, counts, decide_alive), unit.split, corpus.validation_share):
         splits, contents, hashes, texts, places, urls, inputs, scores = (list(column) for column in zip(*rows, strict=True))
         try:
             ids = [each.encode_documents(contents if isinstance(each, FastTokenizer) else texts) for each in tokenizers]
@@ -304,7 +301,7 @@ class Draft:
 
     def write(self, batches: Iterable[Batch], first_pass: FirstPass, counts: CorpusCounts, report: Report) -> None:
         """Write a new folder. first_pass, counts: of the documents, complete when the batches are."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True)
         with ExitStack() as stack:
             documents, *files = (stack.enter_context((self._folder / name).open("wb")) for name in self._names)
             for batch in batches:
@@ -323,18 +320,19 @@ class Draft:
         """Counts of all that was read."""
         return as_type(read_json(self._folder / COUNTS), CorpusCounts)
 
-    def kept(self, drops: np.ndarray, rules: Sequence[str], counts: CorpusCounts) -> Iterator[Batch]:
+    def kept(self, compared: Sequence[tuple[Path, str]], number: int, counts: CorpusCounts) -> Iterator[Batch]:
         """The documents that are kept.
 
         Args:
-            drops: See `drops`.
-            rules: The rule of each comparison.
+            compared: Files with the results of `compare`, and the rule of each. A document that two drop counts for the last.
+            number: Number of the unit.
             counts: Counts of what was read, to which those that are dropped are added.
 
         Raises:
             UserError: The draft is corrupted.
         """
-        num_read = 0
+        rules = [rule for _, rule in compared]
+        drops, num_read = self._drops([file for file, _ in compared], number), 0
         with ExitStack() as stack:
             documents, *files = (stack.enter_context((self._folder / name).open("rb")) for name in self._names)
             for line in documents:
@@ -361,13 +359,8 @@ class Draft:
         if not is_whole:
             raise UserError(f"{self._folder}: corrupted: remove it, and the same command prepares it again")
 
-    def drops(self, compared: Sequence[Path], number: int) -> np.ndarray:
-        """For each document one plus the number of the comparison that drops it, the last of several, or 0.
-
-        Args:
-            compared: Files with the results of `compare`.
-            number: Number of the unit.
-        """
+    def _drops(self, compared: Sequence[Path], number: int) -> np.ndarray:
+        """For each document one plus the number of the comparison that drops it, or 0."""
         with np.load(self._folder / KEYS, allow_pickle=False) as content:
             codes = content["codes"]
         drops = np.zeros(codes.size, np.uint8)

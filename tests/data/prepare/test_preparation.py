@@ -310,22 +310,18 @@ def arguments(corpus: Corpus, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep_documents", [False, True])
-def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path, keep_documents: bool) -> None:
+def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
     """Up to twenty times the command begins, or goes on, and is killed."""
-    cleaning = Cleaning(parse_rules(RULES))
-    prepare(replace(corpus, cleaning=cleaning, keep_documents=keep_documents), tmp_path / "whole")
+    prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
     (tmp_path / "driver.py").write_text(DRIVER)
     seed = str(random.randrange(2**32))
     words = [*arguments(corpus, tmp_path), *(f"--rule={rule}" for rule in RULES), "--workers", "1"]
-    words += ["--keep-documents"] if keep_documents else []
     run = subprocess.run(
         [sys.executable, tmp_path / "driver.py", seed, "20", *words], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, f"seed {seed}: {run.stderr}"
-    for name in ("", *(("documents", "dropped") if keep_documents else ())):
-        assert hashes_of(tmp_path / "out" / name) == hashes_of(tmp_path / "whole" / name)
+    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
     assert [path.name for path in tmp_path.glob("*.partial")] == []
 
 
