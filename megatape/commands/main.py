@@ -52,6 +52,7 @@ COMMANDS = {
     "data report": "print a summary of a data directory",
     "data where": "tell which document a token of a data directory belongs to",
     "data merge": "make one data directory of several with the same tokenizer",
+    "data subset": "make a data directory of some documents of another one",
     "data import": "make a data directory of another system's token files",
     "data export": "write a data directory as another system's token files",
     "data tiktoken": "make a tokenizer.json of a tiktoken file",

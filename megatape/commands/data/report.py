@@ -41,6 +41,6 @@ def run(options: Options) -> None:
             members = sum(1 for _ in SplitReader(directory, contents.index, name).members())
             print(f"{name}: {members} members verified")
             if name in contents.index.document_tables:
-                DocumentTables(directory, contents.index, name).verify()
+                list(DocumentTables(directory, contents.index, name).each())
     if options.output:
         print(f"wrote {write_data_report(contents, options.output)}")

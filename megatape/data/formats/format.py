@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from megatape.data.shards.index import SPLITS, Index, build_index, load_index, store_tokenizer, token_dtype
+from megatape.data.shards.index import SPLITS, Index, build_index, check_filled, load_index, store_tokenizer, token_dtype
 from megatape.data.shards.reader import Report, SplitReader
 from megatape.data.shards.writer import SplitWriter, check_share, split_of
 from megatape.data.tokenizers.files import stored_tokenizer
@@ -166,12 +166,8 @@ def import_data(
             writers[split].add(ids, text_bytes=0)
             progress(ids.size)
         splits = {split: writer.close() for split, writer in writers.items()}
-        for split, content in splits.items():
-            if not content.tokens:
-                raise UserError(
-                    f"the {split} split got none of the {counts.written:,} documents: "
-                    + ("its files are empty" if files.validation else "change `validation_share`, or give `validation`")
-                )
+        remedy = "its files are empty" if files.validation else "change `validation_share`, or give `validation`"
+        check_filled(splits, f"none of the {counts.written:,} documents: {remedy}")
         source: dict[str, Any] = {"kind": KIND, "format": files.format, "inputs": [str(path) for path in files.inputs]}
         if files.validation:
             source["validation"] = [str(path) for path in files.validation]

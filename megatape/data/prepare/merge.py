@@ -101,7 +101,7 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
         part = Summary(index.splits, tables, CorpusCounts(inputs=index.ledger))
         kept = in_place and not records
         total.add(part if kept else _linked(folder, part, new, len(records), with_shards=not writers), token_counts)
-        records += _records(folder, index)
+        records += records_of(folder, index)
     splits = total.splits()
     merged = replace(
         first,
@@ -138,13 +138,13 @@ def _check(folders: Sequence[Path], indices: Sequence[Index], links: bool) -> No
                 f"only one of {folders[0]} and {folder} has a ledger and tables of documents, which prepared data have and "
                 "imported ones lack: train on both by `data.mixture`"
             )
-        for record in _records(folder, index):
+        for record in records_of(folder, index):
             if earlier := known.get(record.fingerprint):
                 raise UserError(f"{folder} has the same data as {earlier}, or a part of them: give each folder once")
             known[record.fingerprint] = folder
 
 
-def _records(folder: Path, index: Index) -> list[MergedFolder]:
+def records_of(folder: Path, index: Index) -> list[MergedFolder]:
     """Where the documents of a folder come from: from itself, or the folders of which it was merged."""
     documents = {name: split.documents for name, split in index.splits.items()}
     return index.merged or [MergedFolder(str(folder), index.fingerprint("train"), index.source, index.rules, documents)]

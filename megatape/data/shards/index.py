@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -152,14 +153,14 @@ class DocumentCounts:
 
 @dataclass(frozen=True)
 class MergedFolder:
-    """One of the data directories of which a directory was merged.
+    """One of the data directories of which a directory was merged or selected.
 
     Attributes:
         folder: Its path.
         fingerprint: Of its training split.
         source: Of its index.
         rules: Of its index.
-        documents: Their number in each split.
+        documents: Number of its documents in each split.
     """
 
     folder: str
@@ -193,7 +194,7 @@ class Index:
     document_tables  by split, in order; empty in folders without
     ledger           by --input (by the kind of a source without inputs); empty in folders without
     rules            by which the source was cleaned, in order, with their options and the versions of what applied them
-    merged           folders whose documents it has, in order; empty if it was not merged
+    merged           folders whose documents it has, in order, or of a subset some of them; empty if it was prepared itself
     earlier          of an index that an earlier version wrote
     """
 
@@ -244,6 +245,13 @@ def build_index(directory: Path, tokenizer: Tokenizer, **content: Any) -> Index:
         check_ledger(index)
     save_index(index, directory)
     return index
+
+
+def check_filled(splits: Mapping[str, Split], reason: str) -> None:
+    """Raise UserError if a split has no tokens. reason: which documents it got, and a remedy."""
+    for name, split in splits.items():
+        if not split.tokens:
+            raise UserError(f"the {name} split got {reason}")
 
 
 def store_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:

@@ -239,10 +239,13 @@ class DocumentTables:
         order = [("documents", "descending"), ("domain", "ascending")]
         return [row for total in parts for row in total.sort_by(order)[:count].to_pylist()]
 
-    def verify(self) -> None:
-        """Raise FileNotFoundError or UserError if a table is not what the index lists."""
-        for number in range(len(self._tables)):
-            self._read(number)
+    def each(self) -> Iterator[tuple["Table", np.ndarray]]:
+        """Each table in order, and the first tokens of its documents and of what follows them, in the split's stream, int64.
+
+        Raises FileNotFoundError or UserError if a table is not what the index lists.
+        """
+        for file, firsts in map(self._read, range(len(self._tables))):
+            yield file.read(), firsts
 
     def find(self, token: int) -> DocumentMatch:
         """The document to which a token of the split belongs. Raises UserError if there is no such token."""

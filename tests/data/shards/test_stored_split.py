@@ -58,7 +58,7 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
             places.add(found.place)
             first += tokens
         assert first == dataset.num_tokens and len(index.document_tables[split]) > 1
-        tables.verify()
+        list(tables.each())
         for outside in (-1, first):
             with pytest.raises(ValueError, match=f"token {outside:,}: the {split} split of .* has tokens 0 to {first - 1:,}"):
                 tables.find(outside)
@@ -101,7 +101,7 @@ def test_folders_without_tables_and_corrupted_ones(folder: Path) -> None:
     fingerprint = TokenDataset(folder, "train", 8).fingerprint
     some = replace(index, document_tables={"train": index.document_tables["train"][1:]})
     with pytest.raises(ValueError, match="the documents in the tables of train have .* tokens, its members"):
-        DocumentTables(folder, some, "train").verify()
+        list(DocumentTables(folder, some, "train").each())
     path = folder / index.document_tables["train"][0].file
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -1,0 +1,43 @@
+"""megatape data subset: `megatape data subset data/c4 --output data/c4_long --min-tokens 8192`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from megatape.commands.options import NewDataOptions, report_written, token_bar
+from megatape.options import Count, option
+
+
+class Options(NewDataOptions):
+    """A data directory, and the documents to take: those that meet all conditions.
+
+    Attributes:
+        directory: data directory
+        domain: of one of these domains, as `megatape data report` names them
+        place: whose place in the source begins with this
+        min_tokens: of at least N tokens, control tokens included
+        max_tokens: of at most N tokens
+        score: cleaning rule whose score counts
+        min_score: with --score: of at least this score
+        share: of the others this share, drawn by their texts; a larger one has the documents of a
+            smaller one
+    """
+
+    directory: Path = option(positional=True, metavar="FOLDER")
+    domain: tuple[str, ...] = option((), metavar="DOMAIN")
+    place: str = option("", metavar="PREFIX")
+    min_tokens: Count = option(1, metavar="N")
+    max_tokens: Count | None = option(None, metavar="N")
+    score: str = option("", metavar="RULE")
+    min_score: float = option(0.0, metavar="X")
+    share: Annotated[float, Field(gt=0, le=1)] = option(1.0, metavar="P")
+
+
+def run(options: Options) -> None:
+    """Write the data directory."""
+    from megatape.data.prepare.subset import Selection, subset
+
+    with token_bar("written") as bar:
+        index = subset(options.directory, options.output, options.fill(Selection), bar.update)
+    report_written(index, options.output)
