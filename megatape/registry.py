@@ -302,6 +302,7 @@ SOURCES: dict[str, Entry] = {
     "c4": Entry("megatape.data.sources.json_lines:C4", "C4's training files"),
     "hub": Entry("megatape.data.sources.hub:Hub", "a data set of the Hugging Face hub, streamed"),
     "jsonl": Entry("megatape.data.sources.json_lines:JsonLines", "lines of JSON with a field of text"),
+    "documents": Entry("megatape.data.sources.json_lines:Documents", "what --keep-documents has written"),
     "parquet": Entry("megatape.data.sources.parquet:Parquet", "Parquet files with a column of text"),
     "webdataset": Entry("megatape.data.sources.tars:Tars", "WebDataset tars with members .txt or .json"),
     "text": Entry("megatape.data.sources.text_files:TextFiles", "one document a file"),

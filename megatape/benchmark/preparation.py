@@ -21,7 +21,7 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.shards.index import Index, store_tokenizer
+from megatape.data.shards.index import store_tokenizer
 from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer
@@ -61,15 +61,18 @@ def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int)
         for begin in range(0, len(texts), BATCH):
             tokenizer.encode_documents(texts[begin : begin + BATCH])
 
-    def prepared(fast: dict[str, FastTokenizer]) -> None:
-        indexes.append(_prepare(corpus, units, folder / f"{next(numbers)}", fast))
+    def prepared(fast: FastTokenizer | None) -> None:
+        preparation = Preparation(corpus, PartialFolder(folder / f"{next(numbers)}", DEFAULT_TIMEOUTS), units)
+        plan = preparation.begin()
+        preparation.work(tokenizer, fast, lambda *_: None)
+        indexes.append(preparation.finish(plan)[0])
 
     name = LIBRARIES[tokenizer.file]
     actions: dict[str, Callable[[], object]] = {
         f"{name} alone": alone,
-        f"preparation with {name}": lambda: prepared({}),
+        f"preparation with {name}": lambda: prepared(None),
         "loop with gigatoken": lambda: loop(corpus.source.inputs, loaded.pop(), folder / f"{next(numbers)}"),
-        "preparation with gigatoken": lambda: prepared({"": loaded.pop()}),
+        "preparation with gigatoken": lambda: prepared(loaded.pop()),
     }
     seconds = Timer(torch.device("cpu"), rounds, clock=time.process_time).times(actions)
     same = all(index == indexes[0] for index in indexes)
@@ -117,14 +120,6 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
     subprocess.run([sys.executable, "-m", "megatape", *words], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def _prepare(corpus: Corpus, units: list[Unit], output: Path, fast: dict[str, FastTokenizer]) -> Index:
-    """A data directory, by this process alone."""
-    preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), units)
-    plan = preparation.begin()
-    preparation.work(corpus.tokenizers, fast, lambda *_: None)
-    return preparation.finish(plan)[0]
 
 
 def _texts(source: Source, num_bytes: int) -> list[str]:

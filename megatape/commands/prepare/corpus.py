@@ -1,19 +1,13 @@
 """megatape prepare corpus: `megatape prepare corpus --source c4 --input FOLDER --output runs/data/c4`."""
 
 import os
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from megatape.commands.options import HeldOutOptions, SourceOptions, read_tokenizer, report_skipped
+from megatape.commands.options import HeldOutOptions, SourceOptions, read_tokenizer, report_skipped, report_written
 from megatape.errors import UserError
 from megatape.options import Count, option
 from megatape.registry import RULES
-
-if TYPE_CHECKING:
-    from megatape.data.cleaning.decisions import Cleaning
-    from megatape.data.sources.source import Source
 
 NUM_INPUTS = 20  # of which is said what became of their documents
 
@@ -24,14 +18,13 @@ class Options(HeldOutOptions, SourceOptions):
     Attributes:
         output: data directory to write
         tokenizer: SentencePiece model, tokenizer.json or a folder of transformers (default: train a
-            tokenizer on the source); several give a data directory each, by their names below
-            --output
+            tokenizer on the source)
         vocab_size: vocabulary size to train
         validation_input: files, folders and URLs of the validation split
         max_documents: stop after N documents
-        min_tokens: drop documents of fewer tokens, control tokens included
-        max_tokens: drop documents of more tokens
         keep_duplicates: keep documents that equal an earlier one
+        keep_documents: write the texts that cleaning leaves, and those that it drops with the
+            reasons, for --source documents
         dry_run: write nothing; show what cleaning would do to the first N documents (1000 if N is
             not given)
         workers: processes (default: one for each core); more machines help if the same command runs
@@ -45,13 +38,12 @@ class Options(HeldOutOptions, SourceOptions):
     at_most_one = (("tokenizer", "vocab_size"), ("validation_input", "validation_share"))
 
     output: Path | None = option(None, metavar="FOLDER")
-    tokenizer: tuple[Path, ...] = option((), metavar="PATH")
+    tokenizer: Path | None = option(None, metavar="PATH")
     vocab_size: int = option(4096, metavar="N")
     validation_input: tuple[str, ...] = option((), metavar="PATH")
     max_documents: Count | None = option(None, metavar="N")
-    min_tokens: int = option(1, metavar="N")
-    max_tokens: int | None = option(None, metavar="N")
     keep_duplicates: bool = False
+    keep_documents: bool = False
     rule: tuple[str, ...] = option(
         (),
         description=f"clean by a rule; repeatable, applied in order (docs/data_cleaning.md): {', '.join(RULES)}",
@@ -72,8 +64,8 @@ def run(options: Options) -> None:
     from megatape.data.cleaning.rule import parse_rules
     from megatape.data.prepare.command import Progress, prepare
     from megatape.data.prepare.corpus import Corpus
+    from megatape.data.prepare.dry_run import dry_run
     from megatape.data.prepare.task import parse_task, task_of_environment
-    from megatape.data.shards.index import load_index
 
     cleaning = Cleaning(parse_rules(options.rule), drop_duplicates=not options.keep_duplicates)
     source = options.read_source(
@@ -83,13 +75,12 @@ def run(options: Options) -> None:
         fields=cleaning.needs,
     )
     if options.dry_run is not None:
-        _dry_run(source, cleaning, options.dry_run)
+        print(*dry_run(source, cleaning, options.dry_run), sep="\n")
         return
     if options.output is None:
         raise UserError("output is missing: name the data directory to write, or give `dry_run`")
-    tokenizers = [read_tokenizer(path) for path in options.tokenizer]
-    several = dict(zip(_names(options.tokenizer), tokenizers, strict=True))
-    corpus = options.fill(Corpus, source=source, tokenizer=several, cleaning=cleaning)
+    tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
+    corpus = options.fill(Corpus, source=source, tokenizer=tokenizer, cleaning=cleaning)
     task = parse_task(options.task) if options.task else task_of_environment()
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 
@@ -102,10 +93,6 @@ def run(options: Options) -> None:
 
         workers = options.workers or os.cpu_count() or 1
         index, counts = prepare(corpus, options.output, workers=workers, task=task, progress=show)
-    for name in several or [""]:
-        for split, content in load_index(options.output / name).splits.items():
-            print(f"{name and name + ' '}{split}: {content.documents:,} documents, {content.tokens:,} tokens, ", end="")
-            print(f"{len(content.shards)} shards")
     for name, documents in islice(index.ledger.items(), NUM_INPUTS):
         dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
         print(f"{name}: {documents.read:,} documents read, {documents.written:,} written{dropped}")
@@ -113,37 +100,4 @@ def run(options: Options) -> None:
         print(f"and {len(index.ledger) - NUM_INPUTS} more inputs: `megatape data report {options.output}` shows them")
     if counts is not None:
         report_skipped(counts, options.max_record_bytes)
-    print(f"wrote {options.output}")
-
-
-def _names(tokenizers: Sequence[Path]) -> list[str]:
-    """The names of the tokenizers' data directories below the output.
-
-    They are those of the tokenizers' files or folders, and of a single one none, which is the output itself. Raises UserError
-    if two have the same.
-    """
-    from megatape.data.tokenizers.tokenizer import JSON_FILE, SENTENCEPIECE_FILE
-
-    if len(tokenizers) == 1:
-        return [""]
-    names: dict[str, Path] = {}
-    for path in (Path(os.path.realpath(tokenizer)) for tokenizer in tokenizers):
-        name = path.name if path.is_dir() else path.parent.name if path.name in (JSON_FILE, SENTENCEPIECE_FILE) else path.stem
-        if name in names:
-            raise UserError(
-                f"tokenizer {names[name]} and {path} are both called {name!r}, and each needs a folder of its own name: copy "
-                "one under another name"
-            )
-        names[name] = path
-    return list(names)
-
-
-def _dry_run(source: "Source", cleaning: "Cleaning", num_documents: int) -> None:
-    from megatape.data.prepare.dry_run import dry_run
-
-    effects, read = dry_run(source, cleaning, num_documents)
-    print(f"of the first {read:,} documents {read - sum(effect.dropped for effect in effects.values()):,} stay")
-    for name, effect in effects.items():
-        print(f"{name}: {effect.dropped:,} left out, {effect.changed:,} changed")
-        for place, outcome, text in effect.examples:
-            print(f"  {place}: {outcome}: {text}")
+    report_written(index, options.output)

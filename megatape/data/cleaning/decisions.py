@@ -80,7 +80,7 @@ class Cleaning:
 
     def decide(self, document: Document) -> Decision:
         """The decision of the rules that look at each document on its own."""
-        edits, scores = tuple[tuple[str, str], ...](), dict[str, float]()
+        edits, scores = tuple[tuple[str, str], ...](), dict(document.scores)
         for name, rule in self.rules.items():
             if not isinstance(rule, DocumentRule | ScoreRule):
                 continue

@@ -15,9 +15,9 @@ from megatape.data.io.remote import open_file, suffix
 from megatape.errors import UserError
 
 if sys.version_info >= (3, 14):
-    from compression.zstd import ZstdError, ZstdFile
+    from compression.zstd import CompressionParameter, ZstdError, ZstdFile
 else:
-    from backports.zstd import ZstdError, ZstdFile
+    from backports.zstd import CompressionParameter, ZstdError, ZstdFile
 
 NUM_BAD_EXAMPLES = 5
 LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
@@ -154,6 +154,11 @@ def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
         return stored
     content = igzip.open(stored, "rb") if kind == "gzip" else ZstdFile(stored)
     return io.BufferedReader(cast(Any, content), CHUNK_BYTES)  # their own buffers are small
+
+
+def zstd_file(path: str) -> BinaryIO:
+    """A new file to write, with a checksum that reading it verifies."""
+    return cast(BinaryIO, ZstdFile(path, "wb", options={CompressionParameter.checksum_flag: 1}))
 
 
 def _lines(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iterator[bytes | None]:

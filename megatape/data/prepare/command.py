@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -27,8 +27,7 @@ from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import Index, load_index
 from megatape.data.shards.writer import check_share
 from megatape.data.sources.source import CorpusCounts
-from megatape.data.tokenizers.fast import FastTokenizer, fast_tokenizer
-from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import PathError, UserError, path_errors
 from megatape.files import check_absent
 from megatape.imports import given, import_given
@@ -48,7 +47,7 @@ def prepare(
     progress: Callable[[Progress], None] = lambda done: None,
     timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS,
 ) -> tuple[Index, CorpusCounts | None]:
-    """Prepare `corpus` as the data directory `output`, or several in it.
+    """Prepare `corpus` as the data directory `output`.
 
     Finished units stay after an error: the same call resumes with the others.
 
@@ -62,7 +61,7 @@ def prepare(
         timeouts: Timeouts of leases.
 
     Returns:
-        The index, of several the first, and the counts of the corpus, or None if another process finalized it.
+        The index, and the counts of the corpus, or None if another process finalized it.
 
     Raises:
         FileExistsError: `output` exists.
@@ -73,21 +72,20 @@ def prepare(
     if not corpus.source.validation:
         check_share(corpus.validation_share)
     check_absent(output)
-    names = tuple(corpus.tokenizers) or ("",)
-    preparation = Preparation(corpus, PartialFolder(output, timeouts, names), corpus.source.units(), task=task)
+    preparation = Preparation(corpus, PartialFolder(output, timeouts), corpus.source.units(), task=task)
     try:
         plan = preparation.begin(workers)
         totals = _Totals(preparation, progress)
-        tokenizers = preparation.folder.tokenizers(plan)
+        tokenizer = preparation.folder.tokenizer(plan)
         left = len(preparation.units) - len(totals.finished)
         if min(workers, left) > 1:
             _work(preparation, min(workers, left), totals)
         else:
-            preparation.work(tokenizers, fast_tokenizers(tokenizers, preparation.warn) if left else {}, totals.add)
+            preparation.work(tokenizer, fast_tokenizer(tokenizer, preparation.warn) if left else None, totals.add)
         return preparation.finish(plan)
     except BaseException as error:
         if isinstance(error, OSError) and output.exists():  # finished by another process, which has removed the folder
-            return load_index(output / names[0]), None
+            return load_index(output), None
         preparation.abandon()
         raise
 
@@ -117,7 +115,7 @@ def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
     One worker that ends well is enough: it has waited for the units of all, and another may be stopped. One that is killed is
     replaced. Raises the error of a worker, or ChildProcessError if workers die again and again.
     """
-    corpus = replace(preparation.corpus, tokenizer=None)  # the folder has the tokenizers
+    corpus = replace(preparation.corpus, tokenizer=None)  # the folder has the tokenizer
     num_threads = max(1, (os.cpu_count() or 1) // workers)
     folder = preparation.folder
     arguments = corpus, folder.output, folder.timeouts, preparation.task, num_threads, given()
@@ -245,7 +243,7 @@ def run_worker(
 
     Args:
         connection: Gets reports of progress, warnings, and the exception that ends the work, if one does.
-        corpus: The corpus, without its tokenizers, which the folder has.
+        corpus: The corpus, without its tokenizer, which the folder has.
         output: Folder of the result.
         timeouts: Timeouts of leases.
         task: Share of this machine.
@@ -258,18 +256,17 @@ def run_worker(
     try:
         for module in imports:
             import_given(module)
-        plan = PartialFolder(output, timeouts).plan()
+        folder = PartialFolder(output, timeouts)
+        plan = folder.plan()
         if plan is None:
             return  # another command has finished it
-        folder = PartialFolder(output, timeouts, tuple(plan.tokenizers))
-        tokenizers = folder.tokenizers(plan)
-        if corpus.plan(plan.units, tokenizers).rules != plan.rules:
+        tokenizer = folder.tokenizer(plan)
+        if corpus.plan(plan.units, tokenizer).rules != plan.rules:
             raise UserError("files or folders of `rule` have changed since the command began: do so only when it has ended")
-        for tokenizer in tokenizers.values():
-            tokenizer.num_threads = num_threads
-        fast = fast_tokenizers(tokenizers, connection.send)
+        tokenizer.num_threads = num_threads
+        fast = fast_tokenizer(tokenizer, connection.send)
         preparation = Preparation(corpus, folder, plan.units, connection.send, task)
-        preparation.work(tokenizers, fast, lambda *report: connection.send(report))
+        preparation.work(tokenizer, fast, lambda *report: connection.send(report))
     except (UserError, OSError) as error:
         connection.send(next(kind for kind in (PathError, UserError, OSError) if isinstance(error, kind))(str(error)))
     except Exception:  # noqa: BLE001  # the command shows it
@@ -288,8 +285,3 @@ def _await_parent() -> None:
     assert parent is not None
     parent.join()  # by a pipe that the parent holds open
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fast_tokenizers(tokenizers: Mapping[str, Tokenizer], warn: Callable[[str], object]) -> dict[str, FastTokenizer]:
-    """Faster tokenizers with the same ids, where there are any. warn: gets the reason where there is none."""
-    return {name: fast for name, tokenizer in tokenizers.items() if (fast := fast_tokenizer(tokenizer, warn))}

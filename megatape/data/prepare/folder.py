@@ -1,10 +1,11 @@
 """The folder of an unfinished preparation, OUTPUT.partial: safe to share and to kill.
 
-    plan.json              the plan: sources, units, tokenizers, rules
-    tokenizers/            the tokenizer's files; one folder for each of several, here and below
+    plan.json              the plan: sources, units, tokenizer, rules
+    tokenizer/             the tokenizer's files
     verdicts/00003/        the draft of a unit: its documents, tokenized, until they are compared with those of others
     verdicts/compared-*    the results of comparing them
-    units/00003/           a finished unit: its shards, tables of documents, summary and how often each token occurs
+    units/00003/           a finished unit: its shards, tables of documents, summary and how often each token occurs, and its
+                           documents if they are kept, as in the draft
     00003.claim            lease of the process that works on it
     final/                 the result, while it is assembled
 
@@ -16,7 +17,7 @@ import json
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,12 +25,13 @@ from pathlib import Path
 from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.shards.index import INDEX_FILE, MAX_INDEX_BYTES, Index, Split, build_index, load_index
+from megatape.data.shards.index import INDEX_FILE, MAX_INDEX_BYTES, Index, build_index, check_filled, load_index
+from megatape.data.sources.json_lines import SUFFIX
 from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.files import as_type, check_absent, read_json, sync, write_atomically
+from megatape.files import as_type, check_absent, read_json, sync, temporary_name, write_atomically
 from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
 
 PLAN = "plan.json"
@@ -42,13 +44,12 @@ class PartialFolder:
     Args:
         output: Folder of the result.
         timeouts: Timeouts of leases.
-        names: Names of the data directories in `output`; the empty name is `output` itself.
     """
 
-    def __init__(self, output: Path, timeouts: LeaseTimeouts, names: Sequence[str] = ("",)) -> None:
-        self.output, self.path, self.timeouts, self.names = output, output.with_name(f"{output.name}.partial"), timeouts, names
-        self._units, self._final, self._decisions, self._tokenizers = (
-            self.path / name for name in ("units", "final", "verdicts", "tokenizers")
+    def __init__(self, output: Path, timeouts: LeaseTimeouts) -> None:
+        self.output, self.path, self.timeouts = output, output.with_name(f"{output.name}.partial"), timeouts
+        self._units, self._final, self._decisions, self._tokenizer = (
+            self.path / name for name in ("units", "final", "verdicts", "tokenizer")
         )
         self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)  # of leases by name
 
@@ -96,13 +97,11 @@ class PartialFolder:
     def _lease_path(self, name: str) -> Path:
         return self.path / f"{name}{CLAIM}"
 
-    def begin(self, plan: Plan, tokenizers: dict[str, Tokenizer]) -> None:
-        """Store plan and tokenizers."""
-        for name, tokenizer in tokenizers.items():
-            folder = self._tokenizers / name
-            folder.mkdir(parents=True, exist_ok=True)
-            for file, content in tokenizer.files.items():
-                write_atomically(folder / file, content)
+    def begin(self, plan: Plan, tokenizer: Tokenizer) -> None:
+        """Store plan and tokenizer."""
+        self._tokenizer.mkdir(exist_ok=True)
+        for file, content in tokenizer.files.items():
+            write_atomically(self._tokenizer / file, content)
         write_atomically(self.path / PLAN, json.dumps(asdict(plan), indent=1).encode())
 
     def plan(self) -> Plan | None:
@@ -115,9 +114,9 @@ class PartialFolder:
         except ValueError as error:
             raise UserError(f"{path}: corrupted ({error}): remove {self.path}, which loses what it holds") from error
 
-    def tokenizers(self, plan: Plan) -> dict[str, Tokenizer]:
-        """The stored tokenizers. Raises FileNotFoundError or UserError if their files have changed."""
-        return {name: stored_tokenizer(self._tokenizers / name, entry.files) for name, entry in plan.tokenizers.items()}
+    def tokenizer(self, plan: Plan) -> Tokenizer:
+        """The stored tokenizer. Raises FileNotFoundError or UserError if its files have changed."""
+        return stored_tokenizer(self._tokenizer, plan.tokenizer.files)
 
     def draft(self, number: int) -> Path:
         """Folder of a unit's draft."""
@@ -140,17 +139,24 @@ class PartialFolder:
         """The units that have a draft, by one listing."""
         return _numbers(self._decisions)
 
-    def commit(self, written: Path, folder: Path) -> None:
-        """Rename the folder `written` to `folder` beside it, that of a draft or a finished unit, when it is on disk."""
-        for file in written.rglob("*"):
-            sync(file)
-        sync(written)
+    @contextmanager
+    def new(self, folder: Path) -> Iterator[Path]:
+        """A folder to fill, which gets the name `folder`, that of a draft or a finished unit, when it is on disk."""
+        written = temporary_name(folder)
+        written.mkdir()
         try:
-            written.rename(folder)
-        except OSError:
-            if not folder.exists() and not self._is_final():  # otherwise another process has written the same
-                raise
-        sync(folder.parent)
+            yield written
+            for file in written.iterdir():
+                sync(file)
+            sync(written)
+            try:
+                written.rename(folder)
+            except OSError:
+                if not folder.exists() and not self._is_final():  # otherwise another process has written the same
+                    raise
+            sync(folder.parent)
+        finally:
+            shutil.rmtree(written, ignore_errors=True)
 
     def finish(self, source: Source, plan: Plan, beat: Callable[[], None]) -> tuple[Index, CorpusCounts | None]:
         """Make `output` of all units, which must be finished. Resumes where an earlier attempt was interrupted.
@@ -161,26 +167,22 @@ class PartialFolder:
             beat: Called for each unit and file.
 
         Returns:
-            The index of the first data directory, and the sum of the units' counts, or None if an earlier attempt has summed
-            them up.
+            The index, and the sum of the units' counts, or None if an earlier attempt has summed them up.
 
         Raises:
             UserError: Too many records are bad. Or the source has no documents or a split no tokens, which removes the folder.
         """
-        counts = None
-        if not self._is_final():
-            for name, tokenizer in self.tokenizers(plan).items():
-                counts = self._assemble(name, tokenizer, source, plan, beat)
-        index = load_index(self._final / self.names[0])
+        counts = None if self._is_final() else self._assemble(source, plan, beat)
+        index = load_index(self._final)
         shutil.rmtree(self._units, ignore_errors=True)  # first, so that no later preparation takes emptied units for finished
         check_absent(self.output)
         self._final.rename(self.output)
         self.remove()
         return index, counts
 
-    def _assemble(self, name: str, tokenizer: Tokenizer, source: Source, plan: Plan, beat: Callable[[], None]) -> CorpusCounts:
-        """Assemble one data directory of the units, of which one is in memory at a time, and the index."""
-        folders = [self.unit_folder(number) / name for number in range(len(plan.units))]
+    def _assemble(self, source: Source, plan: Plan, beat: Callable[[], None]) -> CorpusCounts:
+        """Assemble the data directory of the units, of which one is in memory at a time, and the index."""
+        folders = [self.unit_folder(number) for number in range(len(plan.units))]
         total = UnitTotals()
         for folder in folders:
             beat()
@@ -189,19 +191,21 @@ class PartialFolder:
         try:
             check_found(source, total.counts)
             splits = total.splits()
-            _check_filled(splits, total.counts, plan.validation_share)
+            written, share = total.counts.total.written, plan.validation_share
+            few = f"none of the {written} documents at `validation_share` {share}: change the share or give more documents"
+            check_filled(splits, few if share else "no documents of its own: give other `input` or `validation_input`")
         except UserError:
             self.remove()
             raise
-        final = self._final / name
-        final.mkdir(parents=True, exist_ok=True)
-        for number, file in total.files:
+        self._final.mkdir(exist_ok=True)
+        documents = [(number, path.name) for number, folder in enumerate(folders) for path in folder.glob(f"*{SUFFIX}")]
+        for number, file in total.files + documents:
             beat()
-            if not (final / file).exists():  # an earlier attempt may have moved it
-                (folders[number] / file).rename(final / file)
+            if not (self._final / file).exists():  # an earlier attempt may have moved it
+                (folders[number] / file).rename(self._final / file)
         build_index(
-            final,
-            tokenizer,
+            self._final,
+            self.tokenizer(plan),
             source=plan.source,
             validation_share=plan.validation_share,
             splits=splits,
@@ -213,7 +217,7 @@ class PartialFolder:
         return total.counts
 
     def _is_final(self) -> bool:
-        return all((self._final / name / INDEX_FILE).exists() for name in self.names)
+        return (self._final / INDEX_FILE).exists()
 
     def remove(self) -> None:
         """Remove the folder."""
@@ -230,15 +234,3 @@ def _numbers(folder: Path) -> set[int]:
     with suppress(FileNotFoundError):
         return {int(name) for name in os.listdir(folder) if name.isdigit()}
     return set()
-
-
-def _check_filled(splits: Mapping[str, Split], counts: CorpusCounts, validation_share: float) -> None:
-    """Raise UserError if a split has no tokens."""
-    for name, split in splits.items():
-        if split.tokens == 0:
-            raise UserError(
-                f"the {name} split got none of the {counts.total.written} documents at `validation_share` {validation_share}: "
-                "change the share or give more documents"
-                if validation_share
-                else f"the {name} split got no documents of its own: give other `input` or `validation_input`"
-            )

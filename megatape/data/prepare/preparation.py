@@ -9,16 +9,19 @@ import random
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from megatape.data.cleaning.decisions import NEAR_DUPLICATES, FirstPass, OnePass, compare
 from megatape.data.prepare.corpus import Corpus, Plan
+from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.folder import PartialFolder, unit_name
 from megatape.data.prepare.task import WHOLE, Task
-from megatape.data.prepare.unit import Draft, Progress, UnitWriter, read_batches, write_unit
+from megatape.data.prepare.unit import Draft, Progress, UnitWriter, read_batches
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import Index
 from megatape.data.sources.source import CorpusCounts
@@ -28,13 +31,11 @@ from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentenceP
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.tokenizers.training_sample import sample_texts
 from megatape.errors import UserError
-from megatape.files import temporary_name, write_atomically
+from megatape.files import write_atomically
 
 LOG = logging.getLogger(__name__)
 
 FIRST, LAST = "decisions", "tokens"  # passes over a unit
-AGAIN = "Its unit is tokenized again without gigatoken"
-Fast = Mapping[str, FastTokenizer]
 Report = Callable[[int, str, Progress], None]  # number of a unit, pass, work done on it so far
 
 
@@ -81,20 +82,20 @@ class Preparation:
             with folder.lease("plan") as lease:
                 if lease is not None and folder.plan() is None:
                     self._divide(default_unit_bytes(sum(unit.num_bytes for unit in self.units), workers))
-                    tokenizers = self.corpus.tokenizers or {"": self._train(lease)}
-                    folder.begin(self.corpus.plan(self.units, tokenizers), tokenizers)
+                    tokenizer = self.corpus.tokenizer or self._train(lease)
+                    folder.begin(self.corpus.plan(self.units, tokenizer), tokenizer)
                     continue
             time.sleep(self._pause("plan"))
         self._divide(plan.unit_bytes)
-        tokenizers = self.corpus.tokenizers or folder.tokenizers(plan)
-        wanted = self.corpus.plan(self.units, tokenizers)
+        tokenizer = self.corpus.tokenizer or folder.tokenizer(plan)
+        wanted = self.corpus.plan(self.units, tokenizer)
         if difference := plan.difference(wanted, self._used()):
             raise UserError(
                 f"{folder.path} was begun with other {difference}. Give the same inputs and options to resume, or remove it to "
                 "begin again"
             )
         if plan != wanted:
-            folder.begin(wanted, tokenizers)
+            folder.begin(wanted, tokenizer)
         return wanted
 
     def _divide(self, unit_bytes: int) -> None:
@@ -105,17 +106,17 @@ class Preparation:
             if unit_bytes != UNIT_BYTES:
                 self.units = self.corpus.source.units()
 
-    def work(self, tokenizers: Mapping[str, Tokenizer], fast: Fast, report: Report) -> None:
+    def work(self, tokenizer: Tokenizer, fast: FastTokenizer | None, report: Report) -> None:
         """Process units until all are finished, by whichever process.
 
         Args:
-            tokenizers: Tokenizers by the names of their data directories.
-            fast: Faster ones with the same ids, where there are any.
+            tokenizer: Tokenizer of the data.
+            fast: A faster one with the same ids, if there is one.
             report: Called again and again.
         """
-        steps = [self._each("", self.finished, partial(self._write, tokenizers=tokenizers, fast=fast, report=report))]
+        steps = [self._each("", self.finished, partial(self._write, tokenizer=tokenizer, fast=fast, report=report))]
         if self.num_passes > 1 and len(self.finished()) < len(self.units):
-            decide = partial(self._decide, tokenizers=tokenizers, fast=fast, report=report)
+            decide = partial(self._decide, tokenizer=tokenizer, fast=fast, report=report)
             decisions = self._each("verdicts", self._used, decide)
             comparison = self._each("compare", self._compared, self._compare, len(self.corpus.cleaning.comparisons))
             steps = [decisions, comparison, *steps]
@@ -128,7 +129,7 @@ class Preparation:
         return 2 if self.corpus.cleaning.compares and len(self.units) > 1 else 1
 
     def _each(
-        self, step: str, done: Callable[[], set[int]], work: Callable[[int, UnitLease], None], count: int | None = None
+        self, step: str, done: Callable[[], set[int]], work: Callable[..., None], count: int | None = None
     ) -> Iterator[float]:
         """Process free units until all are finished.
 
@@ -137,7 +138,7 @@ class Preparation:
         Args:
             step: Name of the step.
             done: Lists the finished units.
-            work: Processes a unit.
+            work: Processes a unit, by its number and lease; without the fast tokenizer if its ids differ.
             count: Number of parts of the step; None: the units.
 
         Yields:
@@ -149,7 +150,11 @@ class Preparation:
             number = self._choose(left, [number for number in left if names[number] not in leases])
             with self.folder.lease(names[number]) as lease:
                 if lease is not None and number not in done():
-                    work(number, lease)
+                    try:
+                        work(number, lease)
+                    except IdsDiffer as difference:
+                        LOG.warning(f"{difference}. Its unit is tokenized again without gigatoken")
+                        work(number, lease, fast=None)
                     self._waited = 0.0
             if lease is None:
                 yield self._pause(names[number])
@@ -213,20 +218,18 @@ class Preparation:
         texts = sample_texts(corpus.source, MAX_TRAINING_BYTES, corpus.cleaning.decide, lease.beat)
         return SentencePieceTokenizer(train_tokenizer(texts, corpus.vocab_size))
 
-    def _decide(self, number: int, lease: UnitLease, tokenizers: Mapping[str, Tokenizer], fast: Fast, report: Report) -> None:
+    def _decide(self, number: int, lease: UnitLease, tokenizer: Tokenizer, fast: FastTokenizer | None, report: Report) -> None:
         """Read and tokenize a unit, and keep what decides whether another one has its documents, too."""
-        written = temporary_name(self.folder.draft(number))
-        counts, first_pass = CorpusCounts(), FirstPass(self.corpus.cleaning)
-        try:
-            encoders = [fast.get(name, tokenizer) for name, tokenizer in tokenizers.items()]
-            read = read_batches(self.corpus, self.units[number], first_pass.decide, encoders, counts, lease.beat)
-            Draft(written, tokenizers.values()).write(read, first_pass, counts, partial(report, number, FIRST))
-            self.folder.commit(written, self.folder.draft(number))
-        except IdsDiffer as difference:
-            LOG.warning(f"{difference}. {AGAIN}")
-            self._decide(number, lease, tokenizers=tokenizers, fast={}, report=report)
-        finally:
-            shutil.rmtree(written, ignore_errors=True)
+        unit, counts, first_pass = self.units[number], CorpusCounts(), FirstPass(self.corpus.cleaning)
+        with self.folder.new(self.folder.draft(number)) as folder, self._documents(number, folder) as documents:
+            record = documents.record if documents else None
+            batches = read_batches(self.corpus, unit, first_pass.decide, fast or tokenizer, counts, lease.beat, record)
+            Draft(folder, tokenizer.vocab_size).write(batches, first_pass, counts, partial(report, number, FIRST))
+
+    def _documents(self, number: int, folder: Path) -> AbstractContextManager[DocumentFiles | None]:
+        """The files in a unit's folder for its documents, if they are kept."""
+        part = "-".join(filter(None, [unit_name(number), self.units[number].split]))
+        return closing(DocumentFiles(folder, part)) if self.corpus.keep_documents else nullcontext()
 
     def _compared(self) -> set[int]:
         """The comparisons that are done."""
@@ -238,30 +241,23 @@ class Preparation:
         near = self.corpus.cleaning.near_duplicates if rule == NEAR_DUPLICATES else None
         write_atomically(self.folder.compared(number), compare(drafts, array, near, lease.beat))
 
-    def _write(self, number: int, lease: UnitLease, tokenizers: Mapping[str, Tokenizer], fast: Fast, report: Report) -> None:
-        written = temporary_name(self.folder.unit_folder(number))
-        part = f"-{unit_name(number)}" if len(self.units) > 1 else ""
+    def _write(self, number: int, lease: UnitLease, tokenizer: Tokenizer, fast: FastTokenizer | None, report: Report) -> None:
+        unit, part = self.units[number], f"-{unit_name(number)}" if len(self.units) > 1 else ""
+        draft = Draft(self.folder.draft(number), tokenizer.vocab_size)
         try:
-            writers = [UnitWriter(written / name, part, tokenizer, self.corpus) for name, tokenizer in tokenizers.items()]
-            if self.num_passes == 1:
-                counts = CorpusCounts()
-                encoders = [fast.get(name, tokenizer) for name, tokenizer in tokenizers.items()]
-                decide = OnePass(self.corpus.cleaning).decide
-                batches = read_batches(self.corpus, self.units[number], decide, encoders, counts, lease.beat)
-            else:
-                draft = Draft(self.folder.draft(number), tokenizers.values())
-                counts = draft.counts()
-                rules = [rule for _, rule in self.corpus.cleaning.comparisons]
-                compared = [(self.folder.compared(comparison), rule) for comparison, rule in enumerate(rules)]
-                batches = draft.kept(compared, number, counts)
-            write_unit(batches, counts, writers, partial(report, number, LAST))
-            self.folder.commit(written, self.folder.unit_folder(number))
-            shutil.rmtree(self.folder.draft(number), ignore_errors=True)
-        except IdsDiffer as difference:
-            LOG.warning(f"{difference}. {AGAIN}")
-            self._write(number, lease, tokenizers=tokenizers, fast={}, report=report)
+            with self.folder.new(self.folder.unit_folder(number)) as folder, self._documents(number, folder) as documents:
+                if self.num_passes == 1:
+                    counts, decide = CorpusCounts(), OnePass(self.corpus.cleaning).decide
+                    record = documents.record if documents else None
+                    batches = read_batches(self.corpus, unit, decide, fast or tokenizer, counts, lease.beat, record)
+                else:
+                    counts, rules = draft.counts(), [rule for _, rule in self.corpus.cleaning.comparisons]
+                    drops = draft.drops([self.folder.compared(comparison) for comparison in range(len(rules))], number)
+                    batches = draft.kept(drops, rules, counts)
+                    if documents:
+                        documents.compared(draft.folder, drops, rules)
+                UnitWriter(folder, part, tokenizer).write(batches, counts, partial(report, number, LAST))
+            shutil.rmtree(draft.folder, ignore_errors=True)
         except FileNotFoundError:
             if number not in self.finished():  # otherwise another process has finished it and removed its draft
                 raise
-        finally:
-            shutil.rmtree(written, ignore_errors=True)

@@ -2,18 +2,16 @@
 
 Where they are compared with those of other units, they are a draft in between, so that the source is read once. Its folder:
 
-    documents.jsonl   a line for each batch: its columns, and the tokens of each document by each tokenizer
-    0.ids             the tokens of all documents by the first tokenizer, and so on
+    documents.jsonl   a line for each batch: its columns, and the number of tokens of each document
+    tokens.bin        the tokens of all documents
     keys.npz          hashes and keys of the documents, by which `FirstPass` compares them with those of other units
     runs.u4           runs of words of the documents, for near duplicates, and run_ends.npy: where those of each end
     counts.json       counts of all that was read
 """
 
 import json
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
@@ -24,10 +22,10 @@ import numpy as np
 import orjson
 
 from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass
-from megatape.data.prepare.corpus import TOKENS, Corpus
+from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentTable, Split, token_dtype
 from megatape.data.shards.writer import SplitWriter, TableWriter, encoded, entropy, split_of, table_hash
-from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, ordered, read_unit
+from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, Record, ordered, read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -35,7 +33,7 @@ from megatape.errors import UserError
 from megatape.files import as_type, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
-DOCUMENTS, COUNTS = "documents.jsonl", "counts.json"
+DOCUMENTS, TOKENS, COUNTS = "documents.jsonl", "tokens.bin", "counts.json"
 BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
 
 
@@ -71,7 +69,7 @@ class Batch(NamedTuple):
         urls: Its address, or empty.
         inputs: The one of `Source.inputs` that has it.
         scores: Its scores by cleaning rules.
-        ids: Its ids, by each tokenizer.
+        ids: Its token ids.
     """
 
     splits: list[str]
@@ -81,7 +79,7 @@ class Batch(NamedTuple):
     urls: list[str]
     inputs: list[str]
     scores: list[Mapping[str, float]]
-    ids: list[list[np.ndarray]]
+    ids: list[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -157,22 +155,19 @@ class UnitTotals:
 
 
 class UnitWriter:
-    """Writes a unit's documents with one tokenizer into a new folder: shards, tables of documents, and a summary.
+    """Writes a unit's documents: shards, tables of documents, and a summary.
 
     Args:
-        folder: The folder.
+        folder: Folder to write into.
         part: Part of the names of its files that no other unit has.
         tokenizer: Tokenizer.
-        corpus: The corpus, which says how many tokens documents may have.
 
     Attributes:
-        counts: Counts of the documents written so far, and of those of other lengths.
+        counts: Counts of the documents written so far.
     """
 
-    def __init__(self, folder: Path, part: str, tokenizer: Tokenizer, corpus: Corpus) -> None:
-        folder.mkdir(parents=True)
+    def __init__(self, folder: Path, part: str, tokenizer: Tokenizer) -> None:
         self._folder = folder
-        self._lengths = range(corpus.min_tokens, (corpus.max_tokens or sys.maxsize - 1) + 1)
         names = {split: f"{split}{part}" for split in SPLITS}
         self._shards = {
             split: SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.eos_id) for split, name in names.items()
@@ -180,26 +175,39 @@ class UnitWriter:
         self._tables = {split: TableWriter(folder, name) for split, name in names.items()}
         self.counts = CorpusCounts()
 
-    def add(self, batch: Batch, documents: list[np.ndarray]) -> None:
-        """Append those of the documents that have the right length, by their ids."""
-        sizes = [ids.size for ids in documents]
-        fits = [size in self._lengths for size in sizes]
-        for name, size, text_bytes, fit in zip(batch.inputs, sizes, batch.text_bytes, fits, strict=True):
+    def write(self, batches: Iterable[Batch], counts: CorpusCounts, report: Report) -> None:
+        """Write all documents and the summary.
+
+        Args:
+            batches: The documents.
+            counts: Counts of all that was read, complete when the batches are.
+            report: Called again and again.
+        """
+        for batch in batches:
+            self.add(batch)
+            report(self._progress(counts))
+        self.close(counts)
+        report(self._progress(counts))
+
+    def _progress(self, counts: CorpusCounts) -> Progress:
+        total = self.counts.total
+        return Progress(counts.read_bytes, total.written, total.text_bytes, total.tokens)
+
+    def add(self, batch: Batch) -> None:
+        """Append documents."""
+        sizes = [ids.size for ids in batch.ids]
+        for name, size, text_bytes in zip(batch.inputs, sizes, batch.text_bytes, strict=True):
             counts = self.counts.inputs.setdefault(name, DocumentCounts())
-            if not fit:
-                reason = f"{TOKENS}: too {'few' if size < self._lengths.start else 'many'}"
-                counts.dropped[reason] = counts.dropped.get(reason, 0) + 1
-                continue
             counts.written += 1
             counts.tokens += size
             counts.text_bytes += text_bytes
         for split, shards in self._shards.items():
-            chosen = [fit and name == split for name, fit in zip(batch.splits, fits, strict=True)]
+            chosen = [name == split for name in batch.splits]
             if any(chosen):
                 columns: tuple[list[Any], ...] = (sizes, batch.text_bytes, batch.places, batch.urls, batch.hashes, batch.scores)
                 rows = [list(compress(column, chosen)) for column in columns]
                 self._tables[split].add(*rows)
-                shards.add(np.concatenate(list(compress(documents, chosen))), sum(rows[1]))
+                shards.add(np.concatenate(list(compress(batch.ids, chosen))), sum(rows[1]))
 
     def close(self, counts: CorpusCounts) -> None:
         """Write the rest and the summary. counts: of all that was read."""
@@ -219,9 +227,10 @@ def read_batches(
     corpus: Corpus,
     unit: Unit,
     decide: Decide,
-    tokenizers: Sequence[Tokenizer | FastTokenizer],
+    tokenizer: Tokenizer | FastTokenizer,
     counts: CorpusCounts,
     beat: Callable[[], None],
+    record: Record | None = None,
 ) -> Iterator[Batch]:
     """Read and tokenize the documents of a unit that are kept.
 
@@ -229,9 +238,10 @@ def read_batches(
         corpus: The corpus.
         unit: One of its units.
         decide: Decides about the unit's documents.
-        tokenizers: Tokenizers, or faster ones with the same ids.
+        tokenizer: Tokenizer, or a faster one with the same ids.
         counts: Counts to update.
         beat: Called for each document, those that are dropped included.
+        record: Called with each document and the decision about it.
 
     Raises:
         IdsDiffer: A fast tokenizer gives other ids than its tokenizer; it names the place of the document.
@@ -241,37 +251,15 @@ def read_batches(
         beat()
         return decide(document)
 
-    for rows in _rows(read_unit(corpus.source, unit, counts, decide_alive), unit.split, corpus.validation_share):
+    documents = read_unit(corpus.source, unit, counts, decide_alive, record)
+    for rows in _rows(documents, unit.split, corpus.validation_share):
         splits, contents, hashes, texts, places, urls, inputs, scores = (list(column) for column in zip(*rows, strict=True))
         try:
-            ids = [each.encode_documents(contents if isinstance(each, FastTokenizer) else texts) for each in tokenizers]
+            ids = tokenizer.encode_documents(contents if isinstance(tokenizer, FastTokenizer) else texts)
         except IdsDiffer as difference:
             raise IdsDiffer(difference.number, f"{places[difference.number]}: {difference}") from difference
         yield Batch(splits, list(map(len, contents)), hashes, places, urls, inputs, scores, ids)
     unit.check_unchanged()
-
-
-def write_unit(batches: Iterable[Batch], counts: CorpusCounts, writers: Sequence[UnitWriter], report: Report) -> None:
-    """Write documents by each of the writers.
-
-    Args:
-        batches: The documents, with their ids by the tokenizer of each writer.
-        counts: Counts of all that was read, complete when the batches are.
-        writers: A new one for each tokenizer.
-        report: Called again and again.
-    """
-    for batch in batches:
-        for writer, documents in zip(writers, batch.ids, strict=True):
-            writer.add(batch, documents)
-        report(_progress(counts, writers))
-    for writer in writers:
-        writer.close(counts)
-    report(_progress(counts, writers))
-
-
-def _progress(counts: CorpusCounts, writers: Sequence[UnitWriter]) -> Progress:
-    totals = [writer.counts.total for writer in writers]
-    return Progress(counts.read_bytes, totals[0].written, totals[0].text_bytes, sum(total.tokens for total in totals))
 
 
 def _rows(documents: Iterable[Document], split: str, validation_share: float) -> Iterator[list[tuple[Any, ...]]]:
@@ -293,57 +281,52 @@ def _rows(documents: Iterable[Document], split: str, validation_share: float) ->
 
 
 class Draft:
-    """The draft of a unit. folder: which has it."""
+    """The draft of a unit.
 
-    def __init__(self, folder: Path, tokenizers: Iterable[Tokenizer]) -> None:
-        self._folder, self._vocab_sizes = folder, [tokenizer.vocab_size for tokenizer in tokenizers]
-        self._names = [DOCUMENTS, *(f"{number}.ids" for number in range(len(self._vocab_sizes)))]
+    Attributes:
+        folder: Folder that has it.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self.folder, self._vocab_size, self._dtype = folder, vocab_size, token_dtype(vocab_size)
 
     def write(self, batches: Iterable[Batch], first_pass: FirstPass, counts: CorpusCounts, report: Report) -> None:
-        """Write a new folder. first_pass, counts: of the documents, complete when the batches are."""
-        self._folder.mkdir(parents=True)
-        with ExitStack() as stack:
-            documents, *files = (stack.enter_context((self._folder / name).open("wb")) for name in self._names)
+        """Write it. first_pass, counts: of the documents, complete when the batches are."""
+        with (self.folder / DOCUMENTS).open("wb") as documents, (self.folder / TOKENS).open("wb") as tokens:
             for batch in batches:
-                sizes = [[ids.size for ids in each] for each in batch.ids]
-                documents.write(orjson.dumps([*batch[:-1], sizes]) + b"\n")
-                for file, each, vocab_size in zip(files, batch.ids, self._vocab_sizes, strict=True):
-                    ids = np.concatenate(each)
-                    assert 0 <= ids.min() <= ids.max() < vocab_size
-                    file.write(ids.astype(token_dtype(vocab_size)).tobytes())
-                first_pass.save_runs(self._folder)
+                documents.write(orjson.dumps([*batch[:-1], [ids.size for ids in batch.ids]]) + b"\n")
+                ids = np.concatenate(batch.ids)
+                assert 0 <= ids.min() <= ids.max() < self._vocab_size
+                tokens.write(ids.astype(self._dtype).tobytes())
+                first_pass.save_runs(self.folder)
                 report(Progress(counts.read_bytes))
-        first_pass.save(self._folder)
-        (self._folder / COUNTS).write_text(json.dumps(asdict(counts)), encoding="utf-8")
+        first_pass.save(self.folder)
+        (self.folder / COUNTS).write_text(json.dumps(asdict(counts)), encoding="utf-8")
 
     def counts(self) -> CorpusCounts:
         """Counts of all that was read."""
-        return as_type(read_json(self._folder / COUNTS), CorpusCounts)
+        return as_type(read_json(self.folder / COUNTS), CorpusCounts)
 
-    def kept(self, compared: Sequence[tuple[Path, str]], number: int, counts: CorpusCounts) -> Iterator[Batch]:
+    def kept(self, drops: np.ndarray, rules: Sequence[str], counts: CorpusCounts) -> Iterator[Batch]:
         """The documents that are kept.
 
         Args:
-            compared: Files with the results of `compare`, and the rule of each. A document that two drop counts for the last.
-            number: Number of the unit.
+            drops: See `drops`.
+            rules: The rule of each comparison.
             counts: Counts of what was read, to which those that are dropped are added.
 
         Raises:
             UserError: The draft is corrupted.
         """
-        rules = [rule for _, rule in compared]
-        drops, num_read = self._drops([file for file, _ in compared], number), 0
-        with ExitStack() as stack:
-            documents, *files = (stack.enter_context((self._folder / name).open("rb")) for name in self._names)
+        num_read = 0
+        with (self.folder / DOCUMENTS).open("rb") as documents, (self.folder / TOKENS).open("rb") as file:
             for line in documents:
                 *columns, sizes = orjson.loads(line)
                 inputs = columns[Batch._fields.index("inputs")]
-                ids = []
-                for file, each, vocab_size in zip(files, sizes, self._vocab_sizes, strict=True):
-                    ends = list(accumulate(each, initial=0))
-                    tokens = np.fromfile(file, token_dtype(vocab_size), ends[-1])
-                    self._check(tokens.size == ends[-1])
-                    ids.append([tokens[begin:end] for begin, end in pairwise(ends)])
+                ends = list(accumulate(sizes, initial=0))
+                tokens = np.fromfile(file, self._dtype, ends[-1])
+                self._check(tokens.size == ends[-1])
+                columns.append([tokens[begin:end] for begin, end in pairwise(ends)])
                 batch_drops = drops[num_read : num_read + len(inputs)]
                 num_read += len(inputs)
                 self._check(num_read <= drops.size)
@@ -351,17 +334,21 @@ class Draft:
                     dropped, rule = counts.inputs[inputs[document]].dropped, rules[batch_drops[document] - 1]
                     dropped[rule] = dropped.get(rule, 0) + 1
                 kept = (batch_drops == 0).tolist()
-                rows = [list(compress(column, kept)) for column in columns]
-                yield Batch._make([*rows, [list(compress(each, kept)) for each in ids]])
+                yield Batch._make(list(compress(column, kept)) for column in columns)
         self._check(num_read == drops.size)
 
     def _check(self, is_whole: bool) -> None:
         if not is_whole:
-            raise UserError(f"{self._folder}: corrupted: remove it, and the same command prepares it again")
+            raise UserError(f"{self.folder}: corrupted: remove it, and the same command prepares it again")
 
-    def _drops(self, compared: Sequence[Path], number: int) -> np.ndarray:
-        """For each document one plus the number of the comparison that drops it, or 0."""
-        with np.load(self._folder / KEYS, allow_pickle=False) as content:
+    def drops(self, compared: Sequence[Path], number: int) -> np.ndarray:
+        """For each document one plus the number of the comparison that drops it, the last of several, or 0.
+
+        Args:
+            compared: Files with the results of `compare`.
+            number: Number of the unit.
+        """
+        with np.load(self.folder / KEYS, allow_pickle=False) as content:
             codes = content["codes"]
         drops = np.zeros(codes.size, np.uint8)
         for rank, file in enumerate(compared, 1):

@@ -1,11 +1,20 @@
-"""Lines of JSON with a field of text, as files of C4 or of any other name."""
+"""Lines of JSON with a field of text, as files of C4, of a preparation that has kept its documents, or of any other name."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
 
-from megatape.data.io.records import RecordCounts, read_records
-from megatape.data.io.remote import find_files
+import orjson
+
+from megatape.data.io.records import LARGEST_RECORD_BYTES, RecordCounts, read_records
+from megatape.data.io.remote import file_states, find_files, open_file
+from megatape.data.shards.index import INDEX_FILE
 from megatape.data.sources.source import Document, Reader, Source, documents_of
 from megatape.data.sources.units import Unit, grouped
+from megatape.errors import UserError
+
+DOCUMENTS, SUFFIX = "documents", ".jsonl.zst"  # of the files of documents that a preparation has kept
 
 
 class JsonLines(Reader):
@@ -28,3 +37,31 @@ class C4(JsonLines):
         pattern = f"c4-{split}.*-of-*.json.gz"
         files = find_files(inputs, pattern, recursive=False, option=option, partial=source.partial)
         return grouped(files, divided=True, unit_bytes=source.unit_bytes)
+
+
+class Documents(JsonLines):
+    """Folders that `prepare corpus --keep-documents` has written: clean documents with their places and scores.
+
+    Each file is a unit, as it was when it was written, and so gives the same shards.
+    """
+
+    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
+        if source.max_documents is not None and len(inputs) > 1:
+            raise UserError(f"max_documents: `source` documents takes one `input` with it, got {len(inputs)}: give one")
+        files = find_files(inputs, f"{DOCUMENTS}-*{SUFFIX}", recursive=False, option=option)
+        splits = ["".join(PurePath(file).name.removesuffix(SUFFIX).split("-")[2:]) for file in files]
+        states = zip(files, splits, file_states(files), strict=True)
+        return [Unit((file,), state.size, split=split, versions=(state.version,)) for file, split, state in states]
+
+    def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
+        wanted = replace(source, fields=(*source.fields, "place", "scores"))
+        for name in unit.inputs:
+            records = read_records(name, LARGEST_RECORD_BYTES, counts)  # a line is longer than its text
+            for document in documents_of(records, wanted, counts):
+                place, scores = document.fields["place"], document.fields["scores"]
+                yield document._replace(place=str(place), scores=scores if isinstance(scores, dict) else {})
+
+    def describe(self, source: Source) -> dict[str, Any]:
+        folders = [name.rstrip("/") for name in source.inputs + source.validation]
+        indices = [orjson.loads(open_file(f"{folder}/{INDEX_FILE}").read()) for folder in folders]
+        return {"cleaned": [{"source": index["source"], "rules": index.get("rules", [])} for index in indices]}

@@ -65,6 +65,7 @@ class Decision(NamedTuple):
 
 EMPTY = Decision(None, "empty documents")
 Decide = Callable[[Document], Decision]  # called with all documents of a unit that are not empty, in order
+Record = Callable[[Document, Decision], None]
 
 
 @dataclass
@@ -132,7 +133,7 @@ class Reader(ABC):
         Raises FileNotFoundError, or UserError for a corrupted file.
         """
 
-    def describe(self) -> dict[str, str]:
+    def describe(self, source: "Source") -> dict[str, Any]:
         """Further facts that decide the documents, for the index."""
         return {}
 
@@ -227,7 +228,7 @@ class Source:
             value = getattr(self, option.name)
             if value != option.default and option.name not in ("max_bad_fraction", "partial", "unit_bytes", "fields"):
                 described[option.name] = list(value) if isinstance(value, tuple) else value
-        return described | self.reader.describe()
+        return described | self.reader.describe(self)
 
 
 def documents_of(records: Iterable[tuple[str, Any]], source: Source, counts: RecordCounts) -> Iterator[Document]:
@@ -261,7 +262,9 @@ def keep(document: Document) -> Decision:
     return Decision(document.text)
 
 
-def read_unit(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide = keep) -> Iterator[Document]:
+def read_unit(
+    source: Source, unit: Unit, counts: CorpusCounts, decide: Decide = keep, record: Record | None = None
+) -> Iterator[Document]:
     """The documents of a unit that are kept, in a fixed order.
 
     Args:
@@ -269,6 +272,7 @@ def read_unit(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide =
         unit: One of its units.
         counts: Counts to update. Bad and too long records and dropped documents are counted, not fatal.
         decide: Decides about each document that is not empty, in order; by default all are kept.
+        record: Called with each document and the decision about it, in order.
 
     Raises:
         FileNotFoundError: A path does not exist.
@@ -283,6 +287,8 @@ def read_unit(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide =
                 num_read += 1
                 text = document.text
                 decision = EMPTY if not text or text.isspace() else decide(document)
+                if record is not None:
+                    record(document, decision)
                 if decision.text is None:
                     dropped[decision.label] += 1
                     continue

@@ -4,7 +4,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from platform import python_version
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from megatape.data.io.records import BYTE_ORDER_MARK, RecordCounts
 from megatape.data.io.remote import find_files, open_file, relative
@@ -76,7 +76,7 @@ class PythonLibrary(TextFiles):
         )
         return grouped(files, unit_bytes=source.unit_bytes)
 
-    def describe(self) -> dict[str, str]:
+    def describe(self, source: Source) -> dict[str, Any]:
         return {"python_version": python_version()}
 
 

@@ -94,7 +94,7 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
         judge = cleaning.near_duplicates if rule == "near_duplicates" else None
         file.write_bytes(compare(drafts, name, judge, lambda: beats.append(None)))
     assert len(beats) >= len(units) * (drop_duplicates + 3 * near)
-    drops = chain(*(Draft(draft, []).drops(compared, number) for number, draft in enumerate(drafts)))
+    drops = chain(*(Draft(draft, 0).drops(compared, number) for number, draft in enumerate(drafts)))
     kept = [number for number, outcome in enumerate(found) if not outcome.startswith("dropped by")]
     for number, drop in zip(kept, drops, strict=True):
         if drop:

@@ -26,9 +26,9 @@ def test_a_plan_of_millions_of_files(tmp_path: Path, tokenizer: Tokenizer) -> No
     """It is larger than most JSON that is read, and was called corrupted by the command that had written it."""
     files = tuple(f"/data/{'folder/' * 10}{number:07d}.txt" for number in range(800_000))
     folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
-    plan = Corpus(Source("text", ("/data",)), 0.2, tokenizer, 0).plan([Unit(files, 1)], {"": tokenizer})
+    plan = Corpus(Source("text", ("/data",)), 0.2, tokenizer, 0).plan([Unit(files, 1)], tokenizer)
     folder.create()
-    folder.begin(plan, {"": tokenizer})
+    folder.begin(plan, tokenizer)
     assert (folder.path / "plan.json").stat().st_size > MAX_JSON_BYTES
     assert folder.plan() == plan
 
@@ -68,9 +68,9 @@ def test_memory_while_units_are_put_together(tmp_path: Path, tokenizer: Tokenize
             (folder.unit_folder(number) / SUMMARY).write_text(summary)
             token_counts: Any = dict.fromkeys(SPLITS, np.full(vocab_size, number, np.int64))
             np.savez_compressed(folder.unit_folder(number) / TOKEN_COUNTS, **token_counts)
-        plan = corpus.plan([Unit(("a",), 0)] * num_units, corpus.tokenizers)
+        folder.begin(plan := corpus.plan([Unit(("a",), 0)] * num_units, tokenizer), tokenizer)
         tracemalloc.start()
-        folder._assemble("", tokenizer, corpus.source, plan, lambda: None)
+        folder._assemble(corpus.source, plan, lambda: None)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -88,7 +88,7 @@ def test_a_plan_of_many_units(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
     folder.create()
     corpus = Corpus(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
-    plan = corpus.plan([Unit((f"{number} {'x' * 2**19}",), 1) for number in range(130)], corpus.tokenizers)
-    folder.begin(plan, corpus.tokenizers)
+    plan = corpus.plan([Unit((f"{number} {'x' * 2**19}",), 1) for number in range(130)], tokenizer)
+    folder.begin(plan, tokenizer)
     assert (folder.path / "plan.json").stat().st_size > 64 * 2**20
     assert folder.plan() == plan

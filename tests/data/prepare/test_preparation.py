@@ -25,12 +25,10 @@ from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.sources.source import Source
-from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of
-from tests.helpers.imported import write_llama2
 from tests.helpers.preparation import DRIVER, NUM_FILES, UNIT_BYTES, text_of, write_lines
 
 RULES = ["length:minimum=20", "near_duplicates"]
@@ -267,37 +265,6 @@ def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Pat
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_several_tokenizers_from_one_read(
-    corpus: Corpus, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each gives the data directory that it gives alone; a command that was interrupted goes on."""
-    llama2 = write_llama2(tmp_path / "llama2")
-    prepare(corpus, tmp_path / "tok")
-    prepare(replace(corpus, tokenizer=load_tokenizer(llama2)), tmp_path / "alone")
-    store_tokenizer(corpus, tmp_path)
-    (tmp_path / "tokenizer.model").rename(tmp_path / "tok.model")
-    words = [*arguments(corpus, tmp_path), "--workers", "1", "--tokenizer", str(tmp_path / "tok.model"), str(llama2)]
-    commit, read = PartialFolder.commit, []
-
-    def fail(self: PartialFolder, written: Path, folder: Path) -> None:
-        if folder.parent.name == "units":
-            read.append(int(folder.name))
-            if read == [0, 1, 2]:
-                raise OSError("the disk is full")
-        commit(self, written, folder)
-
-    monkeypatch.setattr(PartialFolder, "commit", fail)
-    assert command(*words)[0] == 2
-    status, output, _ = command(*words)
-    assert status == 0 and read == [0, 1, 2, *range(2, len(corpus.source.units()))]
-    assert "tok train: " in output and "llama2 validation: " in output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["llama2", "tok"]
-    assert hashes_of(tmp_path / "out/tok") == hashes_of(tmp_path / "tok")
-    assert hashes_of(tmp_path / "out/llama2") == hashes_of(tmp_path / "alone")
-    status, _, errors = command(*words, str(llama2 / "tokenizer.json"))
-    assert status == 2 and "llama2/tokenizer.json are both called 'llama2'" in errors
-
-
 def store_tokenizer(corpus: Corpus, folder: Path) -> None:
     assert corpus.tokenizer is not None
     (folder / "tokenizer.model").write_bytes(corpus.tokenizer.files["tokenizer.model"])
@@ -310,13 +277,16 @@ def arguments(corpus: Corpus, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep_documents", [False, True])
+def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path, keep_documents: bool) -> None:
     """Up to twenty times the command begins, or goes on, and is killed."""
-    prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
+    cleaning = Cleaning(parse_rules(RULES))
+    prepare(replace(corpus, cleaning=cleaning, keep_documents=keep_documents), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
     (tmp_path / "driver.py").write_text(DRIVER)
     seed = str(random.randrange(2**32))
     words = [*arguments(corpus, tmp_path), *(f"--rule={rule}" for rule in RULES), "--workers", "1"]
+    words += ["--keep-documents"] if keep_documents else []
     run = subprocess.run(
         [sys.executable, tmp_path / "driver.py", seed, "20", *words], capture_output=True, text=True, timeout=120, check=False
     )

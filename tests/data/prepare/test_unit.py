@@ -1,7 +1,6 @@
 """One unit: names of any characters are escaped in its tables and counts, and a damaged draft is noticed."""
 
 import os
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ from pyarrow import parquet
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.unit import DOCUMENTS
-from megatape.data.shards.index import SPLITS, check_ledger
-from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.prepare.unit import DOCUMENTS, TOKENS
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -37,7 +34,7 @@ def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> Non
     assert places > {f"{folder}/{name}.py" for name in ("\\udcff", "a\\nb", "\\x1b[2J")}
 
 
-@pytest.mark.parametrize("name", [DOCUMENTS, "0.ids"])
+@pytest.mark.parametrize("name", [DOCUMENTS, TOKENS])
 def test_a_truncated_draft(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """It never gives part of its documents; without it the command makes it again."""
     monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
@@ -61,38 +58,3 @@ def test_a_truncated_draft(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: py
     draft.rmdir()
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("divided", [False, True])
-def test_documents_of_a_length_in_tokens(
-    tmp_path: Path, tokenizer: Tokenizer, divided: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those between both bounds, each with its tokens; the others are in the ledger, also where units are compared."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES if divided else 2**30)
-    source = write_lines(tmp_path / "texts")
-    whole, _ = prepare(Corpus(source, 0.3, tokenizer, 0), tmp_path / "whole")
-    documents = {split: documents_of(tmp_path / "whole", split) for split in SPLITS}
-    lengths = sorted(len(ids) for split in SPLITS for ids in documents[split])
-    least, most = lengths[len(lengths) // 4], lengths[3 * len(lengths) // 4]
-    corpus = Corpus(source, 0.3, tokenizer, 0, min_tokens=least, max_tokens=most)
-    index, _ = prepare(corpus, tmp_path / "out")
-    for split in SPLITS:
-        assert documents_of(tmp_path / "out", split) == [ids for ids in documents[split] if least <= len(ids) <= most]
-    few, many = (sum(map(test, lengths)) for test in (lambda length: length < least, lambda length: length > most))
-    total = check_ledger(index)
-    assert few and many and total.dropped == {"tokens: too few": few, "tokens: too many": many} | whole.counts
-    assert total.written == len(lengths) - few - many
-    assert index.rules == [{"rule": "tokens", "minimum": least, "maximum": most}]
-
-
-@pytest.mark.parametrize("bounds", [{"min_tokens": 0}, {"max_tokens": 0}, {"min_tokens": 9, "max_tokens": 8}])
-def test_lengths_that_no_document_has(tmp_path: Path, tokenizer: Tokenizer, bounds: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="min_tokens is .* no document has so many"):
-        Corpus(write_lines(tmp_path / "texts"), 0.3, tokenizer, 0, **bounds)  # type: ignore[arg-type]
-
-
-def documents_of(directory: Path, split: str) -> list[list[int]]:
-    stored = StoredSplit(directory, split)
-    lengths = [int(size) for part in stored.document_lengths() for size in part]
-    ends = list(accumulate(lengths, initial=0))
-    return [stored.stream(begin, end).tolist() for begin, end in pairwise(ends)]

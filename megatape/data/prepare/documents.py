@@ -1,0 +1,59 @@
+"""The documents of a unit as lines of JSON: `documents-*.jsonl.zst` has those that are kept, `dropped-*.jsonl.zst` the others.
+
+Attributes of a line:
+    text, url, place: Of the document; of one that is dropped the text that the rule got.
+    scores: By the rules that give one.
+    edited: Names of the rules that changed the text.
+    reason: Why it is dropped, as the ledger names it; empty if it is kept.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from megatape.data.io.records import LARGEST_RECORD_BYTES, RecordCounts, printable, read_records, zstd_file
+from megatape.data.sources.json_lines import DOCUMENTS, SUFFIX
+from megatape.data.sources.source import Decision, Document
+
+DROPPED = "dropped"
+
+
+class DocumentFiles:
+    """Writes both files into a folder. They are complete once closed.
+
+    Args:
+        folder: The folder.
+        part: Part of the names of its files that no other unit has.
+    """
+
+    def __init__(self, folder: Path, part: str) -> None:
+        self._names = {kind: f"{kind}-{part}{SUFFIX}" for kind in (DOCUMENTS, DROPPED)}
+        self._files = {kind: zstd_file(str(folder / name)) for kind, name in self._names.items()}
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.write(b"")  # which begins one without documents: an empty file would be a failed download
+            file.close()
+
+    def record(self, document: Document, decision: Decision) -> None:
+        """Write a document and what was decided about it."""
+        text = decision.edits[-1][1] if decision.edits else document.text
+        record = {"text": text, "url": document.url, "place": printable(document.place), "scores": decision.scores}
+        self._write(record | {"edited": [rule for rule, _ in decision.edits], "reason": decision.label})
+
+    def compared(self, draft: Path, drops: np.ndarray, rules: Sequence[str]) -> None:
+        """Write the documents of a unit's draft, of which comparisons with other units drop some, by `Draft.drops`."""
+        others, dropped = (
+            read_records(str(draft / name), LARGEST_RECORD_BYTES, RecordCounts()) for name in self._names.values()
+        )
+        for _, record in dropped:
+            self._write(record)
+        for (_, record), drop in zip(others, drops.tolist(), strict=True):
+            self._write(record | {"reason": rules[drop - 1]} if drop else record)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        self._files[DROPPED if record["reason"] else DOCUMENTS].write(line)
