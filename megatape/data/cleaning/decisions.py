@@ -27,7 +27,7 @@ import numpy as np
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, Rule, ScoreRule, UnitRule
 from megatape.data.io.records import printable
-from megatape.data.shards.writer import encoded
+from megatape.data.shards.writer import document_hash
 from megatape.data.sources.source import Decision, Document
 
 LOG = logging.getLogger(__name__)
@@ -98,7 +98,8 @@ class Cleaning:
             if left != document.text:
                 edits += ((name, left),)
                 document = document._replace(text=left)
-        return Decision(document.text, edits=edits, scores=scores)
+        content = document.text.encode()
+        return Decision(document.text, "", "", edits, scores, content, document_hash(content))
 
     def describe(self) -> list[dict[str, Any]]:
         """Everything that decides the rules' results, as JSON. Raises ModuleNotFoundError if a package is missing."""
@@ -120,10 +121,9 @@ class OnePass:
         if decision.text is None:
             return decision
         if self._cleaning.drop_duplicates:
-            text_hash, num_before = encoded(decision.text)[1], len(self._hashes)
-            self._hashes.add(text_hash)
-            if len(self._hashes) == num_before:
+            if decision.digest in self._hashes:
                 return decision._replace(text=None, rule=DUPLICATES)
+            self._hashes.add(decision.digest)
         if self._near:
             with watched(NEAR_DUPLICATES, document):
                 keys, runs = self._near.signature(decision.text)
@@ -155,10 +155,9 @@ class FirstPass:
             return decision
         code = KEEP
         if self._cleaning.drop_duplicates:
-            _, text_hash = encoded(decision.text)
-            self._hashes += text_hash
-            code = REPEATED if text_hash in self._known else KEEP
-            self._known.add(text_hash)
+            self._hashes += decision.digest
+            code = REPEATED if decision.digest in self._known else KEEP
+            self._known.add(decision.digest)
         self._codes.append(code)
         if self._near is not None:
             with watched(NEAR_DUPLICATES, document):

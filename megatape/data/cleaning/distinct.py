@@ -13,7 +13,7 @@ from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.cleaning.word_runs import contains
 from megatape.data.shards.index import Index, content_hash, load_index
 from megatape.data.shards.stored_split import DocumentTables
-from megatape.data.shards.writer import encoded, table_hash
+from megatape.data.shards.writer import document_hash, table_hashes
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Distinct(TextRule):
         return hashes
 
     def apply(self, text: str) -> str:
-        text_hash = np.array([table_hash(encoded(text)[1])], np.uint64)
+        text_hash = np.array(table_hashes([document_hash(text.encode())]), np.uint64)
         for folder, hashes in self._hashes.items():
             if contains(hashes, text_hash):
                 raise DocumentDropped(f"in {folder}")

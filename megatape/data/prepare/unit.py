@@ -11,6 +11,7 @@ Where they are compared with those of other units, they are a draft in between, 
 
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, compress, pairwise
@@ -24,7 +25,7 @@ import orjson
 from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentTable, Split, token_dtype
-from megatape.data.shards.writer import SplitWriter, TableWriter, encoded, entropy, split_of, table_hash
+from megatape.data.shards.writer import SplitWriter, TableWriter, entropy, splits_of, table_hashes
 from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, Record, ordered, read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
@@ -173,7 +174,7 @@ class UnitWriter:
             split: SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.eos_id) for split, name in names.items()
         }
         self._tables = {split: TableWriter(folder, name) for split, name in names.items()}
-        self.counts = CorpusCounts()
+        self.counts = CorpusCounts(inputs=defaultdict(DocumentCounts))
 
     def write(self, batches: Iterable[Batch], counts: CorpusCounts, report: Report) -> None:
         """Write all documents and the summary.
@@ -197,7 +198,7 @@ class UnitWriter:
         """Append documents."""
         sizes = [ids.size for ids in batch.ids]
         for name, size, text_bytes in zip(batch.inputs, sizes, batch.text_bytes, strict=True):
-            counts = self.counts.inputs.setdefault(name, DocumentCounts())
+            counts = self.counts.inputs[name]
             counts.written += 1
             counts.tokens += size
             counts.text_bytes += text_bytes
@@ -252,32 +253,29 @@ def read_batches(
         return decide(document)
 
     documents = read_unit(corpus.source, unit, counts, decide_alive, record)
-    for rows in _rows(documents, unit.split, corpus.validation_share):
-        splits, contents, hashes, texts, places, urls, inputs, scores = (list(column) for column in zip(*rows, strict=True))
+    for part in _parts(documents):
+        texts, places, urls, inputs, scores, _, contents, digests = map(list, zip(*part, strict=True))
         try:
             ids = tokenizer.encode_documents(contents if isinstance(tokenizer, FastTokenizer) else texts)
         except IdsDiffer as difference:
             raise IdsDiffer(difference.number, f"{places[difference.number]}: {difference}") from difference
+        hashes = table_hashes(digests)
+        splits = [unit.split] * len(texts) if unit.split else splits_of(hashes, corpus.validation_share)
         yield Batch(splits, list(map(len, contents)), hashes, places, urls, inputs, scores, ids)
     unit.check_unchanged()
 
 
-def _rows(documents: Iterable[Document], split: str, validation_share: float) -> Iterator[list[tuple[Any, ...]]]:
-    """Split, text in UTF-8, its hash, and fields of documents, about BATCH_CHARACTERS at a time.
-
-    split: Of all; empty: texts decide.
-    """
-    rows: list[tuple[Any, ...]] = []
-    num_characters = 0
+def _parts(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents, about BATCH_CHARACTERS at a time."""
+    part, num_characters = list[Document](), 0
     for document in documents:
-        content, digest = encoded(document.text)
-        rows.append((split or split_of(document.text, validation_share), content, table_hash(digest), *document[:-1]))
+        part.append(document)
         num_characters += len(document.text)
         if num_characters >= BATCH_CHARACTERS:
-            yield rows
-            rows, num_characters = [], 0
-    if rows:
-        yield rows
+            yield part
+            part, num_characters = [], 0
+    if part:
+        yield part
 
 
 class Draft:
@@ -297,7 +295,7 @@ class Draft:
                 documents.write(orjson.dumps([*batch[:-1], [ids.size for ids in batch.ids]]) + b"\n")
                 ids = np.concatenate(batch.ids)
                 assert 0 <= ids.min() <= ids.max() < self._vocab_size
-                tokens.write(ids.astype(self._dtype).tobytes())
+                tokens.write(ids.astype(self._dtype).data)
                 first_pass.save_runs(self.folder)
                 report(Progress(counts.read_bytes))
         first_pass.save(self.folder)

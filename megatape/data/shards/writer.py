@@ -19,7 +19,6 @@ import json
 import tarfile
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,27 +43,26 @@ def check_share(validation_share: float) -> None:
         raise UserError(f"validation_share is {validation_share}: give a share between 0 and 1, such as 0.02")
 
 
-@lru_cache(1)  # for its duplicates, then for its split, then for its tokens
-def encoded(text: str) -> tuple[bytes, bytes]:
-    """A text in UTF-8, and its hash."""
-    content = text.encode()
-    return content, document_hash(content)
-
-
 def document_hash(content: bytes) -> bytes:
     """16 bytes, different for different contents: by BLAKE2b, for which nobody finds an equal one, and by XXH3."""
     return hashlib.blake2b(content, digest_size=8).digest() + xxhash.xxh3_64_digest(content)
 
 
-def table_hash(digest: bytes) -> int:
-    """The part of a document's hash that its row in the table keeps."""
-    return int.from_bytes(digest[:8], "little")
+def table_hashes(digests: Sequence[bytes]) -> list[int]:
+    """The parts of documents' hashes that their rows in the table keep."""
+    return np.frombuffer(b"".join(digests), "<u8")[::2].tolist()
+
+
+def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
+    """The splits of documents, by their `table_hashes` alone: equal ones are in one, in any order and from any source."""
+    end = validation_share * 2**64
+    return ["validation" if number < end else "train" for number in hashes]
 
 
 def split_of(content: str | bytes, validation_share: float) -> str:
-    """The split of a document, by its content alone: duplicates land in the same split, in any order and from any source."""
-    digest = encoded(content)[1] if isinstance(content, str) else document_hash(content)
-    return "validation" if table_hash(digest) < validation_share * 2**64 else "train"
+    """The split of a document, by its content alone."""
+    digest = document_hash(content.encode() if isinstance(content, str) else content)
+    return splits_of(table_hashes([digest]), validation_share)[0]
 
 
 @dataclass
@@ -158,10 +156,10 @@ class _ShardTar:
 
     def add(self, name: str, ids: np.ndarray, documents: int) -> None:
         """Append a member."""
-        npy = io.BytesIO()
-        np.lib.format.write_array(npy, ids, version=(1, 0), allow_pickle=False)
-        assert npy.tell() == NPY_HEADER + ids.nbytes, "layout.py relies on it"
-        self._append(name, npy.getvalue())
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(ids))
+        assert header.tell() == NPY_HEADER, "layout.py relies on it"
+        self._append(name, header.getvalue(), ids.tobytes())
         self.members, self.tokens, self.documents = self.members + 1, self.tokens + ids.size, self.documents + documents
 
     def finish(self) -> str:
@@ -173,10 +171,10 @@ class _ShardTar:
         self.content.write(bytes(2 * BLOCK))
         return sha256
 
-    def _append(self, name: str, content: bytes) -> None:
+    def _append(self, name: str, *parts: bytes) -> None:
         entry = tarfile.TarInfo(name)  # without time and user, so that equal ids give equal bytes
-        entry.size = len(content)
-        self.content.write(entry.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % BLOCK))
+        entry.size = sum(map(len, parts))
+        self.content.writelines([entry.tobuf(tarfile.USTAR_FORMAT), *parts, bytes(-entry.size % BLOCK)])
 
 
 class TableWriter:

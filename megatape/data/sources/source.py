@@ -30,6 +30,8 @@ class Document(NamedTuple):
         input: The one of `Source.inputs` that has it, filled in by `read_unit`.
         scores: Scores by cleaning rules, by their names, filled in by `read_unit`.
         fields: Values of `Source.fields`, for the rules alone.
+        content: Its text in UTF-8, filled in by `read_unit`.
+        digest: Hash of its content, filled in by `read_unit`.
     """
 
     text: str
@@ -38,6 +40,8 @@ class Document(NamedTuple):
     input: str = ""
     scores: Mapping[str, float] = {}
     fields: Mapping[str, Any] = {}
+    content: bytes = b""
+    digest: bytes = b""
 
 
 class Decision(NamedTuple):
@@ -49,6 +53,8 @@ class Decision(NamedTuple):
         reason: The rule's reason, one of few; empty for a rule with a single one.
         edits: Name of each rule that changed the text, and the text that it left.
         scores: Score by each rule that gives one, by the rule's name.
+        content: The text in UTF-8.
+        digest: Hash of the content.
     """
 
     text: str | None
@@ -56,6 +62,8 @@ class Decision(NamedTuple):
     reason: str = ""
     edits: tuple[tuple[str, str], ...] = ()
     scores: Mapping[str, float] = {}
+    content: bytes = b""
+    digest: bytes = b""
 
     @property
     def label(self) -> str:
@@ -240,14 +248,14 @@ def documents_of(records: Iterable[tuple[str, Any]], source: Source, counts: Rec
         elif 4 * len(text) > source.max_record_bytes < len(text.encode()):
             counts.add_too_long(place)
         else:
-            yield with_fields(Document(text, place), record, source)
+            yield document_of(text, place, record, source)
 
 
-def with_fields(document: Document, record: Any, source: Source) -> Document:
-    """The document with the URL and the fields of its record."""
-    url = value_of(record, "url")
-    fields = {path: value_of(record, path) for path in source.fields}
-    return document._replace(url=url if isinstance(url, str) else "", fields=fields)
+def document_of(text: str, place: str, record: Any, source: Source) -> Document:
+    """The document of a text, with the URL and the fields of its record."""
+    url = record.get("url", "") if isinstance(record, dict) else ""
+    fields = {path: value_of(record, path) for path in source.fields} if source.fields else {}
+    return Document(text, place, url if isinstance(url, str) else "", "", {}, fields)
 
 
 def value_of(record: Any, path: str) -> Any:
@@ -293,7 +301,8 @@ def read_unit(
                     dropped[decision.label] += 1
                     continue
                 num_kept += 1
-                yield Document(decision.text, printable(document.place), document.url, given, decision.scores)
+                encoded, place = (decision.content, decision.digest), printable(document.place)
+                yield Document(decision.text, place, document.url, given, decision.scores, {}, *encoded)
                 if num_kept == source.max_documents:
                     return
         finally:

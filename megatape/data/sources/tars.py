@@ -10,7 +10,7 @@ import orjson
 from megatape.data.io.records import BYTE_ORDER_MARK, CORRUPTED, RecordCounts, corrupted, unpacked
 from megatape.data.io.remote import open_file
 from megatape.data.io.tar import read_members
-from megatape.data.sources.source import Document, Reader, Source, documents_of, with_fields
+from megatape.data.sources.source import Document, Reader, Source, document_of, documents_of
 from megatape.data.sources.units import Unit
 
 TEXT, RECORD = "txt", "json"
@@ -79,7 +79,7 @@ def _documents(sample: dict[str, tuple[str, bytes]], archive: str, source: Sourc
     try:
         record = orjson.loads(sample[RECORD][1]) if RECORD in sample else {}
         if TEXT in sample:
-            yield with_fields(Document(content.decode(), place), record, source)
+            yield document_of(content.decode(), place, record, source)
         else:
             yield from documents_of([(place, record)], source, counts)
     except (UnicodeDecodeError, orjson.JSONDecodeError) as error:

@@ -74,9 +74,10 @@ class FastTokenizer:
         except Exception as error:
             reason = str(error).partition("\n")[0]
             raise UserError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
-        # The last byte of a mark's first character, then two characters: few texts have them, and a byte is found fast.
-        self._hints = {mark[:1].encode()[-1:] for mark in special}, {mark[:2].encode() for mark in special}
-        self._special = [mark.encode() for mark in special]
+        # Looked for one after the other, since few texts have even the first: the last byte of a mark's first character, which
+        # is found fast, two characters, whole marks.
+        self._last_bytes = {mark[:1].encode()[-1] for mark in special}
+        self._marks = {mark[:2].encode() for mark in special}, {mark.encode() for mark in special}
         self.begin, self.end = np.array(tokenizer.begin, np.uint32), np.array([tokenizer.eos_id], np.uint32)
         self._characters = 0  # since it was loaded
         contents = [text.encode() for text in DIVERGENT_INPUTS]
@@ -91,13 +92,8 @@ class FastTokenizer:
         Raises:
             IdsDiffer: The ids of one text are wrong, so those of all texts are to be discarded.
         """
-        last_bytes, beginnings = self._hints
-        suspects = {number for byte in last_bytes for number, text in enumerate(contents) if byte in text}
-        special = [
-            number
-            for number in suspects
-            if all(any(part in contents[number] for part in parts) for parts in (beginnings, self._special))
-        ]
+        suspects = {number for byte in self._last_bytes for number, text in enumerate(contents) if byte in text}
+        special = [n for n in suspects if all(any(mark in contents[n] for mark in marks) for marks in self._marks)]
         plain = dict(enumerate(contents)) | dict.fromkeys(special, b"")
         documents = self._encode(plain.values())
         self._compare(contents, documents, [number for number, text in plain.items() if text and not crc32(text) % COMPARED])

@@ -11,7 +11,7 @@ from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass, compa
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.prepare.unit import Draft
-from megatape.data.shards.writer import encoded
+from megatape.data.shards.writer import document_hash
 from megatape.data.sources.source import Decide, Document
 
 
@@ -122,7 +122,7 @@ def test_across_units_as_within_one(at_once: int) -> None:
     """Compared in many parts or in one: the definition."""
     generator = np.random.default_rng(0)
     units = [[f"document {number}" for number in generator.integers(0, 40, size)] for size in (30, 0, 1, 50)]
-    hashes = [np.frombuffer(b"".join(encoded(text)[1] for text in texts), "<u8").reshape(-1, 2) for texts in units]
+    hashes = [np.frombuffer(b"".join(document_hash(text.encode()) for text in texts), "<u8").reshape(-1, 2) for texts in units]
     texts = [text for texts in units for text in texts]
     wanted = [text in texts[:number] for number, text in enumerate(texts)]
     groups = equal_groups([lambda unit=unit: unit for unit in hashes], at_once)  # type: ignore[misc]
