@@ -80,8 +80,7 @@ def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int)
         f"{num_bytes / 1e6:.1f} MB of text in {len(texts):,} documents, {tokenizer.vocab_size:,} tokens; processor time of one "
         f"process, median of {rounds} rounds; the data are {'' if same else 'NOT '}the same to the byte"
     )
-    names = list(seconds)
-    rows = []
+    names, rows = list(seconds), list[list[str]]()
     for what, baseline in zip(names, (names[0], names[0], names[2], names[2]), strict=True):
         over, rate = ratio(seconds[baseline], seconds[what]), f"{num_bytes / 1e6 / spread(seconds[what]).median:.1f}"
         rows.append([what, rate, f"{over.median:.2f} ({over.low:.2f} to {over.high:.2f})", baseline])

@@ -246,7 +246,7 @@ def read_examples(source: ExampleSource, form: Format, counts: ExampleCounts) ->
         else:
             counts.examples += 1
             counts.cut += example.counts
-            yield place, split or split_of(example.prompt, source.validation_share), example
+            yield place, split or split_of(example.prompt.encode(), source.validation_share), example
     check_bad_records(counts, counts.examples + counts.dropped.total() + counts.skipped, source.max_bad_fraction)
 
 

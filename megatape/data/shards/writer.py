@@ -20,7 +20,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -28,9 +28,6 @@ import xxhash
 from megatape.data.shards.index import DocumentTable, Shard, Split, file_sha256, token_dtype
 from megatape.data.shards.layout import BLOCK, CHECKSUMS, NPY_HEADER, checksums
 from megatape.errors import UserError
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetWriter
 
 MEMBER_TOKENS = 524_288
 MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
@@ -59,10 +56,9 @@ def splits_of(hashes: Sequence[int], validation_share: float) -> list[str]:
     return ["validation" if number < end else "train" for number in hashes]
 
 
-def split_of(content: str | bytes, validation_share: float) -> str:
+def split_of(content: bytes, validation_share: float) -> str:
     """The split of a document, by its content alone."""
-    digest = document_hash(content.encode() if isinstance(content, str) else content)
-    return splits_of(table_hashes([digest]), validation_share)[0]
+    return splits_of(table_hashes([document_hash(content)]), validation_share)[0]
 
 
 @dataclass
@@ -186,7 +182,7 @@ class TableWriter:
     def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / f"{name}-documents.parquet"
         self._columns: list[list[Any]] = [[], [], [], [], [], []]
-        self._writer: ParquetWriter | None = None
+        self._writer: Any = None  # a ParquetWriter
         self._num_documents = self._num_tokens = 0
 
     def add(self, tokens: Sequence[int], *others: Sequence[Any]) -> None:
@@ -215,13 +211,24 @@ class TableWriter:
 
         integer, string, bits = pyarrow.int64(), pyarrow.string(), pyarrow.uint64()
         names = ("tokens", integer), ("bytes", integer), ("place", string), ("url", string), ("hash", bits), ("scores", string)
-        columns = [column[:ROWS] for column in self._columns if column]
+        columns = [_arrow_array(column[:ROWS], kind) for column, (_, kind) in zip(self._columns, names, strict=True) if column]
         schema = pyarrow.schema(names[: len(columns)])
         if self._writer is None:
             self._writer = ParquetWriter(self._path, schema, compression="zstd", use_dictionary=False, write_statistics=False)
-        self._writer.write_table(pyarrow.table(columns, schema))
+        self._writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
         for column in self._columns:
             del column[:ROWS]
+
+
+def _arrow_array(values: list[Any], kind: Any) -> Any:
+    """Values as an array of pyarrow, without `pyarrow.array`, which imports pandas and so takes half a second."""
+    import pyarrow
+
+    if kind == pyarrow.string():
+        builder = pyarrow.lib.StringBuilder()
+        builder.append_values(values)
+        return builder.finish()
+    return pyarrow.Array.from_buffers(kind, len(values), [None, pyarrow.py_buffer(np.array(values, str(kind)))])
 
 
 def entropy(counts: np.ndarray) -> float:

@@ -253,7 +253,7 @@ def documents_of(records: Iterable[tuple[str, Any]], source: Source, counts: Rec
 
 def document_of(text: str, place: str, record: Any, source: Source) -> Document:
     """The document of a text, with the URL and the fields of its record."""
-    url = record.get("url", "") if isinstance(record, dict) else ""
+    url = record.get("url") if isinstance(record, dict) else None
     fields = {path: value_of(record, path) for path in source.fields} if source.fields else {}
     return Document(text, place, url if isinstance(url, str) else "", "", {}, fields)
 

@@ -92,7 +92,7 @@ def test_from_the_command_to_the_report(command: Command, tmp_path: Path, tokeni
     assert status == 0
     index = load_index(tmp_path / "first")
     assert index.answers["train"].examples + index.answers["validation"].examples == 59
-    shown = next(record["answer"] for record in records if split_of(record["prompt"], 0.2) == "train")
+    shown = next(record["answer"] for record in records if split_of(record["prompt"].encode(), 0.2) == "train")
     assert f"  learned of the first: {shown!r}\n" in report
     for line in ("prompts cut: ", "tokens cut from prompts: ", "dropped: empty answer: 1", "bad records: 1", "packed, "):
         assert line in printed and line in report

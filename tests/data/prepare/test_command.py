@@ -73,7 +73,7 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
     index, counts = run(Source("c4", (str(c4),)), tmp_path / "out")
     wanted = [words(number) for number in range(300)]
     for split in ("train", "validation"):
-        expected = [text for text in wanted if split_of(text, 0.1) == split]
+        expected = [text for text in wanted if split_of(text.encode(), 0.1) == split]
         assert texts_of(tmp_path / "out", split) == expected
         assert index.splits[split].documents == len(expected)
         assert index.splits[split].text_bytes == sum(map(len, expected))
@@ -206,7 +206,7 @@ def test_commands_from_c4_to_report(command: Command, c4_or_real: Path, vocab_si
     assert load_tokenizer(model).sha256 in report
     members = sum(-(-shard.tokens // shard.member_tokens) for shard in load_index(data).splits["train"].shards)
     assert f"train: {members} members verified" in report
-    first = next(text for text in wanted if split_of(text, 0.02) == "train")
+    first = next(text for text in wanted if split_of(text.encode(), 0.02) == "train")
     assert first[:40] in report
 
 

@@ -54,7 +54,7 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
             source = json.loads(Path(path).read_text().splitlines()[int(line) - 1])
             assert tokenizer.decode(dataset.stream(first, first + tokens)) == source["text"]
             assert (found.url, found.bytes) == (source.get("url", ""), len(source["text"].encode()))
-            assert split_of(source["text"], 0.2) == split
+            assert split_of(source["text"].encode(), 0.2) == split
             places.add(found.place)
             first += tokens
         assert first == dataset.num_tokens and len(index.document_tables[split]) > 1

@@ -1,6 +1,8 @@
 """Shards: equal tokens give equal files, which webdataset reads; the split of a document."""
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -55,16 +57,28 @@ def test_ids_outside_the_vocabulary_are_not_written(tmp_path: Path) -> None:
             SplitWriter(tmp_path, "train", 100, 2).add(np.array(ids), 1)
 
 
-def words(number: int) -> str:
-    return f"Document {number}:\n  it is number {number * 7919 % 1000} of the corpus, and no other is. "
+def words(number: int) -> bytes:
+    return f"Document {number}:\n  it is number {number * 7919 % 1000} of the corpus, and no other is. ".encode()
 
 
 def test_the_split_depends_on_the_text_alone() -> None:
     """By the same hash in every version: with another one, texts held out before would be trained on."""
     splits = [split_of(words(number), 0.1) for number in range(5000)]
-    digests = [hashlib.blake2b(words(number).encode(), digest_size=8).digest() for number in range(5000)]
+    digests = [hashlib.blake2b(words(number), digest_size=8).digest() for number in range(5000)]
     held_out = [int.from_bytes(digest, "little") < 0.1 * 2**64 for digest in digests]
     assert [split == "validation" for split in splits] == held_out
-    assert splits == [split_of(words(number).encode(), 0.1) for number in range(5000)]
     assert 400 < splits.count("validation") < 600
     assert all(split_of(words(number), 0.2) == "validation" for number in range(5000) if splits[number] == "validation")
+
+
+def test_tables_need_no_pandas(tmp_path: Path) -> None:
+    """`pyarrow.array` imports it, in each worker."""
+    code = f"""
+import sys
+from pathlib import Path
+from megatape.data.shards.writer import TableWriter
+writer = TableWriter(Path({str(tmp_path)!r}), "train")
+writer.add([2], [5], ["a:1"], [""], [2**64 - 1], [{{"rule": 0.5}}])
+sys.exit(len(writer.close()) != 1 or "pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
