@@ -27,8 +27,8 @@ class ZeroConfig(Section):
             optimizer there
         offload_parameters: keep the weights' shards in host memory (stage 3)
         overlap: reduce gradients beside the backward pass (stages 1 to 3)
-        bucket_size: most elements in one gradient reduction or gather; stage 3 gathers so many ahead
-            of use, or the matrices of one block if these are more
+        bucket_size: most elements in one gradient reduction or gather; stage 3 gathers this many
+            elements ahead of use, or the matrices of one block if these are more
         sub_group_size: elements that the stage 3 optimizer updates at a time
         hpz_ranks: ranks, those of a node, that together keep a second copy of the weights (stage 3,
             parallel.tp 1): only the first gather of a weight in a step crosses nodes; 1: no copy

@@ -50,6 +50,7 @@ def test_prompts() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.numerics
 @pytest.mark.parametrize("name", ["Llama", "tape"])
 def test_static_session(name: str) -> None:
     """Logits are those of the whole text in one call, and further rounds compile nothing. One prompt is padded."""

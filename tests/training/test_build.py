@@ -97,7 +97,11 @@ def test_a_forced_one_is_tried_in_a_child(raw_config: dict[str, Any], alone: Top
 
     def failure(name: str, *arguments: Any) -> str:
         tried.append(name)
-        return "its process ended with status -6" if name == "flex" else ""
+        return "its process ended with status -6"
+
+    def here(name: str, *arguments: Any) -> str:
+        tried.append(f"{name} here")
+        return ""
 
     raw_config["model"] |= {"encoding": "rope", "hidden_size": 16 * raw_config["model"]["num_heads"]}
     raw_config["training"]["attention"] = "flex"
