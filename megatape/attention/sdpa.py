@@ -76,7 +76,7 @@ def _padded(heads: Tensor, e: Tensor | None) -> Tensor:
 def kernel_order(capability: tuple[int, int]) -> list[SDPBackend]:
     """PyTorch's kernels, the fastest first, on GPUs of this compute capability.
 
-    Published: on Hopper cuDNN's are 1.3 to 1.7 times as fast as FlashAttention-2's (docs/benchmarks.md), elsewhere slower.
+    Published: on Hopper cuDNN's are 1.3 to 1.6 times as fast as FlashAttention-2's (docs/benchmarks.md), elsewhere slower.
     """
     flash, cudnn = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
     fastest = [cudnn, flash] if capability in ((9, 0), (10, 0), (10, 3)) else [flash, cudnn]
