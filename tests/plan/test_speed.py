@@ -8,6 +8,7 @@ from megatape.config import ClusterConfig
 from megatape.model.accounting import count_parameters
 from megatape.plan.gpus import load_gpu
 from megatape.plan.speed import Offload, plan_offload, plan_speed
+from megatape.zero.settings import Stage3Limits
 from tests.helpers.plan_cases import configure
 
 STAGE2 = {"zero.stage": 2, "zero.offload_optimizer": True, "training.precision": "bfloat16"}
@@ -27,7 +28,17 @@ WEIGHTS = {"zero.stage": 3, "zero.offload_parameters": True, "training.precision
         (WEIGHTS, 2 * 2 * 2, 2, 0),  # gathered for the forward pass and for the backward pass of each micro-batch
     ],
 )
-def test_bytes(raw_config: dict[str, Any], changes: dict[str, Any], beside: float, after: float, processor: float) -> None:
+def test_bytes(
+    raw_config: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    beside: float,
+    after: float,
+    processor: float,
+) -> None:
+    """Where nothing is gathered ahead, and so nothing stays from the forward to the backward pass."""
+    limits = Stage3Limits(prefetch=1, max_live=2, always_whole=raw_config["model"]["hidden_size"])
+    monkeypatch.setattr("megatape.plan.speed.stage3_limits", lambda config: limits)
     raw_config["model"]["vocab_size"] = 301
     sizes = {"training.micro_batch_size": 2, "training.global_batch_size": 8, "zero.bucket_size": 1}
     config = configure(raw_config, "x", changes | sizes)
