@@ -215,7 +215,7 @@ class UnitWriter:
         splits = {split: writer.close() for split, writer in self._shards.items()}
         tables = {split: writer.close() for split, writer in self._tables.items()}
         token_counts: dict[str, Any] = {split: writer.token_counts for split, writer in self._shards.items()}
-        np.savez_compressed(self._folder / TOKEN_COUNTS, **token_counts)
+        np.savez(self._folder / TOKEN_COUNTS, **token_counts)
         summary = Summary(splits, tables, CorpusCounts())
         summary.counts.add(counts)
         summary.counts.add(self.counts)

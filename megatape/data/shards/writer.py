@@ -155,7 +155,7 @@ class _ShardTar:
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(ids))
         assert header.tell() == NPY_HEADER, "layout.py relies on it"
-        self._append(name, header.getvalue(), ids.tobytes())
+        self._append(name, header.getvalue(), ids.data.cast("B"))
         self.members, self.tokens, self.documents = self.members + 1, self.tokens + ids.size, self.documents + documents
 
     def finish(self) -> str:
@@ -167,7 +167,7 @@ class _ShardTar:
         self.content.write(bytes(2 * BLOCK))
         return sha256
 
-    def _append(self, name: str, *parts: bytes) -> None:
+    def _append(self, name: str, *parts: bytes | memoryview) -> None:
         entry = tarfile.TarInfo(name)  # without time and user, so that equal ids give equal bytes
         entry.size = sum(map(len, parts))
         self.content.writelines([entry.tobuf(tarfile.USTAR_FORMAT), *parts, bytes(-entry.size % BLOCK)])

@@ -103,17 +103,16 @@ class FastTokenizer:
 
     def _encode(self, contents: Iterable[bytes]) -> list[np.ndarray]:
         """The documents of texts."""
-        parts: list[np.ndarray] = []
+        raw: list[np.ndarray] = []  # without control tokens
         try:
             with panics_as_errors():
                 for content in contents:
-                    parts += (self.begin, self.unverified_ids(content), self.end)
+                    raw.append(self.unverified_ids(content))
         except Exception as error:
-            raise IdsDiffer(
-                len(parts) // 3, f"gigatoken fails ({error!r}) on a text that begins {content.decode()[:40]!r}"
-            ) from error
+            raise IdsDiffer(len(raw), f"gigatoken fails ({error!r}) on a text that begins {content.decode()[:40]!r}") from error
+        parts = (part for text in raw for part in (self.begin, text, self.end))
         ids = np.concatenate([*parts, self.end[:0]]).view(np.int32)  # all at once, also of no texts
-        ends = [0, *accumulate(part.size for part in parts)][::3]
+        ends = accumulate((self.begin.size + text.size + self.end.size for text in raw), initial=0)
         return [ids[begin:end] for begin, end in pairwise(ends)]
 
     def unverified_ids(self, text: str | bytes) -> np.ndarray:
