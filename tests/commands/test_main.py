@@ -48,6 +48,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "data report": (["nowhere"], "nowhere is not a data directory"),
     "data where": (["nowhere", "--token", "0"], "nowhere is not a data directory"),
     "data merge": (["out", "nowhere"], "nowhere is not a data directory"),
+    "data subset": (["nowhere", "--output", "out"], "nowhere is not a data directory"),
     "data import": (
         ["--format", "flat", "--input", "a", "--tokenizer", "nowhere", "--output", "out"],
         "nowhere: no such tokenizer",
