@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def capabilities() -> None:
-    """Print the table of capabilities."""
+    """Print registers, KiB of shared memory, and loads and stores of spilled registers."""
     rows: dict[tuple[str, int], list[str]] = {}
     for architecture, shared in SHARED.items():
         with patch.object(attention, "shared_memory", lambda device, shared=shared: shared * 1024):
@@ -137,9 +137,9 @@ def capabilities() -> None:
         updates = [(size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)]
         for size, launch in [*of_attention, *updates]:
             found = compiled(launch, architecture)
-            assert found.shared <= shared * 1024, (launch.kernel, architecture)
+            fits = "" if found.shared <= shared * 1024 else ", too much"
             cells = rows.setdefault((launch.kernel.__name__.removesuffix("_kernel").replace("_", " "), size), [])
-            cells.append(f"{found.registers}, {found.shared // 1024}, {sum(spills for _, spills, _ in found.loops)}")
+            cells.append(f"{found.registers}, {found.shared // 1024}{fits}, {sum(spills for _, spills, _ in found.loops)}")
             print(triton.__version__, architecture, launch.kernel.__name__, size, cells[-1], file=sys.stderr, flush=True)
     titles = ["kernel", "R", *(f"{architecture / 10}" for architecture in SHARED)]
     print(markdown(titles, [[name, str(size), *cells] for (name, size), cells in rows.items()]))
