@@ -241,19 +241,19 @@ def read_batches(
         decide: Decides about the unit's documents.
         tokenizer: Tokenizer, or a faster one with the same ids.
         counts: Counts to update.
-        beat: Called for each document, those that are dropped included.
+        beat: Called for each document, those that are empty or dropped included.
         record: Called with each document and the decision about it.
 
     Raises:
         IdsDiffer: A fast tokenizer gives other ids than its tokenizer; it names the place of the document.
     """
 
-    def decide_alive(document: Document) -> Decision:
+    def record_alive(document: Document, decision: Decision) -> None:
         beat()
-        return decide(document)
+        if record is not None:
+            record(document, decision)
 
-    documents = read_unit(corpus.source, unit, counts, decide_alive, record)
-    for part in _parts(documents):
+    for part in _parts(read_unit(corpus.source, unit, counts, decide, record_alive)):
         texts, places, urls, inputs, scores, _, contents, digests = map(list, zip(*part, strict=True))
         try:
             ids = tokenizer.encode_documents(contents if isinstance(tokenizer, FastTokenizer) else texts)
