@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint types golden test numerics slow fp8 trackers lowest cluster docs site check
+.PHONY: help install demo lint types golden test numerics slow fp8 triton trackers lowest cluster docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +40,13 @@ build/torchao: constraints.txt # not in .venv, where it slows every import of tr
 fp8: build/torchao ## tests of products in FP8, emulated
 	PYTHONPATH=build/torchao $(PYTEST) tests/parallel/test_fp8.py tests/model/test_fp8.py tests/training/test_build.py \
 		tests/plan/test_memory.py tests/benchmark/test_parts.py -m fp8
+
+build/triton: # that of the lowest torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ triton==3.6.0
+	touch $@
+
+triton: build/triton ## kernels compiled by the oldest Triton, but for A100s, where one spills its registers (docs/kernels.md)
+	PYTHONPATH=build/triton $(PYTEST) tests/kernels/test_kernels.py -m slow -k "compiled and (H100 or 90)"
 
 build/trackers: tests/trackers.txt # not in .venv, where they bring a web server and other versions of what is there
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r $<

@@ -107,7 +107,7 @@ def test_a_forced_one_is_tried_in_a_child(raw_config: dict[str, Any], alone: Top
     raw_config["training"]["attention"] = "flex"
     config = parse_config(raw_config, "test")
     monkeypatch.setattr(training_build, "failure_in_child", failure)
-    monkeypatch.setattr(training_build, "backend_failure", lambda name, *arguments: failure(f"{name} here"))
+    monkeypatch.setattr(training_build, "backend_failure", here)
     with pytest.raises(
         UserError, match=r"attention is flex, but it failed when rank 1 tried it \(its process ended with status"
     ):
