@@ -118,9 +118,8 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     engine.deepspeed.eval()
     first: list[torch.Tensor | None] = []
     hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].positions)))
-    with recorded_streams(module) as streams:
+    with hook, recorded_streams(module) as streams:
         engine.deepspeed(**text)
-    hook.remove()
     # Input of each layer for this rank's tokens; the last layer's update is never used.
     states = [*first, *(e for _, e in streams[:-1])]
     read = [e for e in states if e is not None]

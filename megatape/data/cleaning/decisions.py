@@ -153,9 +153,11 @@ class FirstPass:
         decision = self._cleaning.decide(document)
         if decision.text is None:
             return decision
-        code = REPEATED if self._cleaning.drop_duplicates and decision.digest in self._known else KEEP
-        self._known.add(decision.digest)
-        self._hashes += decision.digest
+        code = KEEP
+        if self._cleaning.drop_duplicates:
+            code = REPEATED if decision.digest in self._known else KEEP
+            self._known.add(decision.digest)
+            self._hashes += decision.digest
         self._codes.append(code)
         if self._near is not None:
             with watched(NEAR_DUPLICATES, document):
