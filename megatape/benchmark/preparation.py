@@ -1,5 +1,6 @@
 """Processor time of preparing data, on the same text: against its tokenizer alone, and against a loop with gigatoken."""
 
+import gc
 import hashlib
 import json
 import resource
@@ -67,6 +68,7 @@ def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int)
         preparation.work(tokenizer, fast, lambda *_: None)
         indexes.append(preparation.finish(plan)[0])
 
+    gc.freeze()  # the garbage collector leaves out what only this benchmark has loaded, such as PyTorch
     name = LIBRARIES[tokenizer.file]
     actions: dict[str, Callable[[], object]] = {
         f"{name} alone": alone,
