@@ -69,7 +69,7 @@ class Variant(NamedTuple):
 
     label: str
     backend: str
-    context: Callable[[], AbstractContextManager[None]] = nullcontext
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def _variants(device: torch.device, attends: str, shape: Shape, masked: bool) -> Iterator[Variant]:
@@ -169,7 +169,7 @@ class Problem:
 
 
 def _compared(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> Result:
-    errors = [_error(*pair) for pair in zip(problem.step(variant), problem.exact, strict=True)]
+    errors = [relative_error(*pair) for pair in zip(problem.step(variant), problem.exact, strict=True)]
     num_outputs = len(problem.d_outputs)
     result: Result = {"error of outputs": max(errors[:num_outputs]), "error of gradients": max(errors[num_outputs:])}
     for part, method in {"forward": Problem.inference, "step": Problem.step}.items():
@@ -178,7 +178,7 @@ def _compared(timer: Timer, problem: Problem, variant: Variant, baseline: Proble
     return result
 
 
-def _error(found: Tensor, exact: Tensor) -> float:
+def relative_error(found: Tensor, exact: Tensor) -> float:
     """Largest difference over the largest value."""
     return float((found.detach() - exact).abs().max() / exact.abs().max())
 

@@ -118,12 +118,39 @@ class Subject:
         return Cost(count_parameters(config).total, forward_flops(config, self.tokens.shape[1]), *saved)
 
 
+class LlamaSubject:
+    """transformers' Llama of the same shape, with its own weights, the same inputs and attention by `sdpa`."""
+
+    def __init__(self, subject: Subject) -> None:
+        from megatape.benchmark.serving import BASELINE as LLAMA
+        from megatape.benchmark.serving import build  # transformers takes seconds to import
+
+        self.tokens, self.x = subject.tokens, subject.x
+        config, length = subject.model.config, subject.tokens.shape[1]
+        self.model = build(config, [], length, subject.x.device, subject.x.dtype)[LLAMA].train()
+
+    def training_step(self) -> None:
+        """Forward and backward pass with transformers' loss."""
+        self._backward(self.model(self.tokens, labels=self.tokens, use_cache=False).loss)
+
+    def blocks_step(self) -> None:
+        """The same without embedding, head and loss; the final norm, which transformers counts among the blocks, is in it."""
+        x = self.x.detach().requires_grad_()
+        self._backward(self.model.base_model(inputs_embeds=x, use_cache=False).last_hidden_state.sum())
+
+    def _backward(self, loss: Tensor) -> None:
+        loss.backward()
+        self.model.zero_grad(set_to_none=True)
+
+
+STEP, BLOCKS_STEP = "training step", "training step, blocks alone"
 PARTS: dict[str, Callable[[Subject], None]] = {
-    "training step": lambda subject: subject.step(subject.loss),
-    "training step, blocks alone": lambda subject: subject.step(subject.blocks),
+    STEP: lambda subject: subject.step(subject.loss),
+    BLOCKS_STEP: lambda subject: subject.step(subject.blocks),
     "inference": Subject.inference,
     "attention layer": Subject.attention_layer,
 }
+LLAMA_PARTS = {STEP: LlamaSubject.training_step, BLOCKS_STEP: LlamaSubject.blocks_step}
 
 
 def prepare(
@@ -143,9 +170,16 @@ def prepare(
 
 
 def report(
-    shape: Shape, encodings: list[str], rounds: int, device: torch.device, modes: Sequence[ActivationCheckpointing] = ()
+    shape: Shape,
+    encodings: list[str],
+    rounds: int,
+    device: torch.device,
+    modes: Sequence[ActivationCheckpointing] = (),
+    llama: bool = False,
 ) -> Iterator[str]:
     """Yields the paragraphs. The baseline is always measured; sizes and rounds are at least 1.
+
+    llama: whether training steps of transformers' Llama are timed, too.
 
     Raises UserError if an encoding does not support the shape.
     """
@@ -166,10 +200,12 @@ def report(
     )
     # What other programs do does not lengthen the processor's time of one thread.
     timer = Timer(device, rounds, clock=time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
-    in_paper = is_paper_shape(shape.model, shape.length)
+    in_paper, by_transformers = is_paper_shape(shape.model, shape.length), LlamaSubject(subjects[BASELINE]) if llama else None
     yield costs_table({name: subject.cost() for name, subject in subjects.items()}, in_paper)
     for part, run in PARTS.items():
         actions: dict[str, Callable[[], object]] = {name: partial(run, each) for name, each in subjects.items()}
+        if by_transformers and part in LLAMA_PARTS:
+            actions["Llama of transformers"] = partial(LLAMA_PARTS[part], by_transformers)
         yield f"{part}:\n\n" + times_table(timer.times(actions), part, shape.batch * shape.length, in_paper)
 
 

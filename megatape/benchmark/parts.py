@@ -36,4 +36,5 @@ PARTS: tuple[Part, ...] = (
     Part("fp8", "megatape.benchmark.steps:fp8", 240, 6, "fp8_table"),
     Part("step 7b", "megatape.benchmark.steps:at_7b", 170, 2),
     Part("serving", "megatape.benchmark.serving:serving", 300, 8),
+    Part("tiles", "megatape.benchmark.tiles:tiles", 300, 9),
 )

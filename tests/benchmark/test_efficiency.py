@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatape.benchmark import efficiency
-from megatape.benchmark.efficiency import PARTS, costs_table, prepare, report
+from megatape.benchmark.efficiency import PARTS, LlamaSubject, costs_table, prepare, report
 from megatape.benchmark.encodings import with_encoding
 from megatape.benchmark.models import Shape, paper_config
 from megatape.config import ModelConfig
@@ -72,6 +72,25 @@ def test_report_reproduces_the_paper_first_and_measures_the_baseline_always() ->
         assert re.findall(r"`(\w+)`", text) == ["rope", "tape"]
         assert "paper" not in text  # not the paper's shape
     assert len(paragraphs) == 3 + len(PARTS)
+
+
+def test_a_llama_of_transformers() -> None:
+    """It has RoPE's parameters, and both of its steps go through all of its blocks."""
+    rope = prepare(Shape(SMALL, 2, 32), [], CPU)["rope"]
+    llama = LlamaSubject(rope)
+    assert sum(parameter.numel() for parameter in llama.model.parameters()) == rope.cost().parameters
+    passes: list[str] = []
+    for module in (llama.model.lm_head, *llama.model.model.layers):
+        module.register_full_backward_hook(lambda module, *_: passes.append(type(module).__name__))
+    llama.training_step()
+    assert passes == ["Linear", *["LlamaDecoderLayer"] * SMALL.num_layers]
+    passes.clear()
+    llama.blocks_step()
+    assert passes == ["LlamaDecoderLayer"] * SMALL.num_layers
+    assert all(parameter.grad is None for parameter in llama.model.parameters())
+
+    paragraphs = list(report(Shape(SMALL, 1, 16), [], 1, CPU, llama=True))
+    assert ["Llama of transformers" in text for text in paragraphs] == [False] * 3 + [True, True, False, False]
 
 
 def test_the_papers_columns_stand_beside_ours() -> None:

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from megatape.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}
-ARCHITECTURES = {80: "A100", 90: "H100, H200"}
+ARCHITECTURES = {80: "A100", 90: "H100, H200"}  # of the first table
 # KiB of shared memory that a program can have, by compute capability.
 SHARED = {80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
 DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -94,9 +95,10 @@ def _loops(code: str) -> Iterator[tuple[int, int, int]]:
             yield products, sum(bool(SPILL.search(text)) for text in body), len(body)
 
 
-def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False) -> list[Launch]:
-    """Those that the table shows."""
-    return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
+def attention_launches(head_dim: int, dtype: torch.dtype, architecture: int, biased: bool = False) -> list[Launch]:
+    """Those that the table shows, with the tiles of a compute capability."""
+    with patch.object(attention, "shared_memory", lambda device: SHARED[architecture] * 1024):
+        return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
 
 
 def position_launches(channels: int, head_dim: int) -> list[Launch]:
@@ -106,34 +108,40 @@ def position_launches(channels: int, head_dim: int) -> list[Launch]:
 
 def main() -> None:
     """Print the table."""
-    both = (64, 128)
-    shown = [
-        (f"{str(dtype).removeprefix('torch.')}{', bias' * biased}", size, launch)
-        for dtype, biased in ((torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False))
-        for size in both
-        for launch in attention_launches(size, dtype, biased)
-    ]
-    shown += [
-        ("bfloat16", size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)
-    ]
     rows = []
-    for precision, head_dim, launch in shown:
-        tile, kernel = launch.tile, launch.kernel.__name__.removesuffix("_kernel").replace("_", " ")
-        for architecture, name in ARCHITECTURES.items():
-            found = compiled(launch, architecture)
-            loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
-            sizes = "a token" if kernel.startswith("update") else f"{tile.queries} × {tile.keys}"
-            rows.append([precision, head_dim, kernel, sizes, tile.warps, name, found.registers, found.shared // 1024, loops])
+    for (dtype, biased), head_dim in product(
+        ((torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)), (64, 128)
+    ):
+        precision = f"{str(dtype).removeprefix('torch.')}{', bias' * biased}"
+        by_gpu = [attention_launches(head_dim, dtype, architecture, biased) for architecture in ARCHITECTURES]
+        for launches_of_kernel in zip(*by_gpu, strict=True):
+            rows += [_row(precision, head_dim, *case) for case in zip(launches_of_kernel, ARCHITECTURES, strict=True)]
+    for channels, head_dim in ((12, 64), (32, 128)):
+        for launch, architecture in product(position_launches(channels, head_dim), ARCHITECTURES):
+            rows.append(_row("bfloat16", head_dim, launch, architecture))
     titles = ["precision", "R", "kernel", "queries × keys", "warps", "GPU", "registers", "shared, KiB", "loops"]
-    print(markdown(titles, [[str(cell) for cell in row] for row in rows]))
+    print(markdown(titles, rows))
+
+
+def _row(precision: str, head_dim: int, launch: Launch, architecture: int) -> list[str]:
+    tile, kernel, found = (
+        launch.tile,
+        launch.kernel.__name__.removesuffix("_kernel").replace("_", " "),
+        compiled(launch, architecture),
+    )
+    loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
+    sizes = "a token" if kernel.startswith("update") else f"{tile.queries} × {tile.keys}"
+    numbers = map(str, (tile.warps, ARCHITECTURES[architecture], found.registers, found.shared // 1024))
+    return [precision, str(head_dim), kernel, sizes, *numbers, loops]
 
 
 def capabilities() -> None:
     """Print registers, KiB of shared memory, and loads and stores of spilled registers."""
     rows: dict[tuple[str, int], list[str]] = {}
     for architecture, shared in SHARED.items():
-        with patch.object(attention, "shared_memory", lambda device, shared=shared: shared * 1024):
-            of_attention = [(size, launch) for size in (64, 128) for launch in attention_launches(size, torch.bfloat16)]
+        of_attention = [
+            (size, launch) for size in (64, 128) for launch in attention_launches(size, torch.bfloat16, architecture)
+        ]
         updates = [(size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)]
         for size, launch in [*of_attention, *updates]:
             found = compiled(launch, architecture)

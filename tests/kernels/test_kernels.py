@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from megatape.attention.backend import Need
-from megatape.attention.kernels import attention
 from megatape.attention.operation import get_backend, select_backend
 from megatape.registry import BACKENDS
 from tests.helpers import bounds
@@ -81,12 +80,12 @@ def test_runs_only_where_it_is_named() -> None:
 
 # Architecture, and the launches of kernels.
 COMPILED: dict[str, tuple[int, str, tuple[Any, ...]]] = {
-    "A100, R 128": (80, "attention_launches", (128, torch.bfloat16)),
-    "A100, R 128, bias": (80, "attention_launches", (128, torch.bfloat16, True)),
-    "H100, R 64": (90, "attention_launches", (64, torch.bfloat16)),
-    "H100, R 128": (90, "attention_launches", (128, torch.bfloat16)),
-    "RTX 4090, R 128": (89, "attention_launches", (128, torch.bfloat16)),
-    "RTX 5090, R 128": (120, "attention_launches", (128, torch.bfloat16)),
+    "A100, R 128": (80, "attention_launches", (128, torch.bfloat16, 80)),
+    "A100, R 128, bias": (80, "attention_launches", (128, torch.bfloat16, 80, True)),
+    "H100, R 64": (90, "attention_launches", (64, torch.bfloat16, 90)),
+    "H100, R 128": (90, "attention_launches", (128, torch.bfloat16, 90)),
+    "RTX 4090, R 128": (89, "attention_launches", (128, torch.bfloat16, 89)),
+    "RTX 5090, R 128": (120, "attention_launches", (128, torch.bfloat16, 120)),
     "H100, update of the 7B model": (90, "position_launches", (32, 128)),
 }
 
@@ -97,17 +96,15 @@ TWO_LOOPS = ("forward_kernel", "queries_kernel", "keys_kernel")  # without masks
 @pytest.mark.slow
 @pytest.mark.parametrize("case", COMPILED)
 def test_compiled_kernels_fit_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In bfloat16: shared memory of an A100, or the 99 KiB of consumer cards, products in tensor cores, loops with hardly a
-    spilled register, and tiles found by 64-bit offsets."""
+    """In bfloat16: its shared memory, products in tensor cores, loops with hardly a spilled register, and tiles found by 64-bit
+    offsets."""
     from tests.kernels import compiled
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     architecture, launches, arguments = COMPILED[case]
-    limit = (99 if architecture in (89, 120) else 163) * 1024
-    monkeypatch.setattr(attention, "shared_memory", lambda device: limit)
     for launch in getattr(compiled, launches)(*arguments):
         found = compiled.compiled(launch, architecture)
-        assert found.shared <= limit, launch.kernel
+        assert found.shared <= compiled.SHARED[architecture] * 1024, launch.kernel
         assert found.narrow == 0, launch.kernel
         assert len(found.loops) == 1 + (launch.kernel.__name__ in TWO_LOOPS), launch.kernel
         for products, spills, instructions in found.loops:

@@ -34,8 +34,8 @@ class Tile:
 
 
 # By kernel and width of a head, in bfloat16: large, but with hardly a register spilled inside the loops, and within the shared
-# memory of an H100 and an A100 (docs/kernels.md). Compiled for both, measured on neither.
-HALF_TILES = {
+# memory of an H100 (docs/kernels.md). Compiled for each compute capability, measured on none.
+TILES = {
     (forward_kernel, 64): Tile(128, 64, 8, 2),
     (forward_kernel, 128): Tile(128, 64, 8, 2),
     (queries_kernel, 64): Tile(128, 64, 8, 2),
@@ -45,9 +45,12 @@ HALF_TILES = {
     (distances_kernel, 64): Tile(64, 64, 8, 2),
     (distances_kernel, 128): Tile(64, 64, 8, 2),
 }
-# Those that replace tiles of more than 99 KiB, the shared memory of compute capability 8.6, 8.9 and 12.0.
-SMALL_TILES = {(queries_kernel, 128): Tile(64, 32, 4, 2), (keys_kernel, 128): Tile(32, 64, 8, 2)}
-LARGE_MEMORY = 163 * 1024  # bytes of shared memory in which HALF_TILES fit: an A100's
+H100_MEMORY, A100_MEMORY = 227 * 1024, 163 * 1024  # bytes of shared memory that a program can have
+# Those that replace them on a device with less memory: by Ampere's products, whose factors are in registers, and in 99 KiB.
+SMALLER_TILES = (
+    (H100_MEMORY, {(forward_kernel, 128): Tile(64, 64, 8, 2)}),
+    (A100_MEMORY, {(queries_kernel, 128): Tile(64, 32, 4, 2), (keys_kernel, 128): Tile(32, 64, 8, 2)}),
+)
 # Matrix products for each pair of a query and a key: of attention to content, and those more that the state takes.
 PRODUCTS = {forward_kernel: (2, 1), queries_kernel: (3, 1), keys_kernel: (4, 2), distances_kernel: (2, 0)}
 FLOAT_TILE = Tile(32, 32, 8, 1)
@@ -69,14 +72,18 @@ def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:
     if x.dtype == torch.float32:
         return FLOAT_TILE
     case = kernel, max(width(x.shape[-1]), 64)
-    return SMALL_TILES.get(case, HALF_TILES[case]) if shared_memory(x.device) < LARGE_MEMORY else HALF_TILES[case]
+    tile = TILES[case]
+    for memory, smaller in SMALLER_TILES:
+        if shared_memory(x.device) < memory:
+            tile = smaller.get(case, tile)
+    return tile
 
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a program can have; on shapes alone as much as an A100's."""
+    """Bytes of shared memory that a program can have; on shapes alone as much as an H100's."""
     if device.type != "cuda":
-        return LARGE_MEMORY
+        return H100_MEMORY
     properties: Any = torch.cuda.get_device_properties(device)  # whose stub lacks the field
     return int(properties.shared_memory_per_block_optin)
 

@@ -19,6 +19,7 @@ class Options(CommandOptions):
         batch: sequences per batch
         encodings: encodings to measure (default: all)
         checkpointing: values of training.activation_checkpointing to measure beside none
+        llama: time training steps of transformers' Llama, too
         rounds: timing rounds, after a warm-up round
     """
 
@@ -28,6 +29,7 @@ class Options(CommandOptions):
     batch: Count = option(1, metavar="B")
     encodings: str | None = option(None, metavar="A,B")
     checkpointing: tuple[Literal["selective", "full"], ...] = ()
+    llama: bool = False
     rounds: Count = option(5, metavar="N")
 
 
@@ -43,4 +45,4 @@ def run(options: Options) -> Paragraphs:
     length = options.length or (COST_LENGTH if config is None else config.data.sequence_length)
     shape = Shape(configured_model(config, options.layers, length), options.batch, length)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return report(shape, encodings, options.rounds, device, options.checkpointing)
+    return report(shape, encodings, options.rounds, device, options.checkpointing, options.llama)
