@@ -178,6 +178,11 @@ def _ablation(target: str, description: str) -> EncodingEntry:
     return _encoding(target, f"{_TAPE}, {description}", rotates=True)
 
 
+def _selective(name: str, description: str) -> EncodingEntry:
+    """Entry of a form of Selective RoPE."""
+    return _encoding(f"selective_rope:{name}", description, _SUM, rotates=True, sliced=True)
+
+
 ENCODINGS: dict[str, EncodingEntry] = {
     "tape": _encoding("tape:Tape", _TAPE, rotates=True, scalable=True),
     "tape_attention_only": _ablation("tape:TapeAttentionOnly", "updated by attention only"),
@@ -201,12 +206,16 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "fire": _encoding("fire:Fire", "FIRE attention biases", _BIAS),
     "fox": _encoding("fox:Fox", "forget gates (FoX)", _SUM),
     "cope": _encoding("cope:Cope", "positions counted by content (CoPE)", _SUM, reads_scores=True),
+    "cope_scaled": _encoding("cope:CopeScaled", "CoPE divided by the root of the head size", _SUM, reads_scores=True),
     "pope": _encoding("pope:Pope", "polar position encoding (PoPE)"),
+    "pope_uniform": _encoding("pope:PopeUniform", "PoPE whose phases start anywhere"),
     "path": _encoding("path:Path", "products of reflections by the content (PaTH)", _SUM),
     "path_fox": _encoding("path_fox:PathFox", "products of reflections, and forget gates (PaTH-FoX)", _SUM),
-    "selective_rope": _encoding(
-        "selective_rope:SelectiveRope", "rotations by the content (Selective RoPE)", _SUM, rotates=True, sliced=True
-    ),
+    "path_fox_scaled": _encoding("path_fox:PathFoxScaled", "PaTH-FoX divided by the root of the head size", _SUM),
+    "selective_rope": _selective("SelectiveRope", "rotations by the content (Selective RoPE)"),
+    "selective_rope_linear": _selective("SelectiveRopeLinear", "Selective RoPE without SiLU"),
+    "selective_rope_constant": _selective("SelectiveRopeConstant", "Selective RoPE with a constant step"),
+    "selective_rope_gated": _selective("SelectiveRopeGated", "Selective RoPE with a constant step and gates"),
     "sinusoidal": _encoding("sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True, by_layer=False),
     "nope": _encoding("nope:NoPE", "no position encoding (NoPE)", by_layer=False),
 }

@@ -29,7 +29,7 @@ def initial_block(
         if init is None:
             values.normal_(0.0, std, generator=generator)
         else:
-            values.uniform_(-init.bound, init.bound, generator=generator)
+            values.uniform_(init.middle - init.bound, init.middle + init.bound, generator=generator)
         blocks.append(values)
     return torch.cat(blocks)[rows.start - first * ROWS : rows.stop - first * ROWS, columns]
 

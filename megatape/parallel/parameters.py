@@ -15,9 +15,10 @@ Role = Literal["matrix", "vector", "embedding", "position"]
 
 @dataclass(frozen=True)
 class Uniform:
-    """Initial values that are uniform between -bound and bound."""
+    """Initial values that are uniform between middle - bound and middle + bound."""
 
     bound: float
+    middle: float = 0.0
 
 
 @dataclass(frozen=True)

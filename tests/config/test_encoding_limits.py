@@ -13,18 +13,19 @@ from megatape.registry import ENCODINGS
 
 ABLATIONS = {name for name in ENCODINGS if name.startswith("tape_")} - {"tape_fox", "tape_selective_rope"}
 ROTARY = {"tape", *ABLATIONS, "rope", "randpe", "xpos"}
-BY_PAIR = {"fire", "fox", "cope", "path", "path_fox", "tape_fox"}
+BY_PAIR = {"fire", "fox", "cope", "cope_scaled", "path", "path_fox", "path_fox_scaled", "tape_fox"}
+SELECTIVE = {name for name in ENCODINGS if name.startswith("selective_rope")}
 # Settings, and the encodings that have them.
 SETTINGS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "scaling": ({"model": {"scaling": {"kind": "linear", "factor": 2.0}}}, {"tape", "rope"}),
     "nope_every": ({"model": {"nope_every": 2}}, {*ENCODINGS} - {"nope", "sinusoidal"}),
     "rotary_fraction": (
         {"model": {"rotary_fraction": 0.5, "head_dim": 16}},
-        ROTARY | {"selective_rope", "tape_fox", "tape_selective_rope"},
+        ROTARY | SELECTIVE | {"tape_fox", "tape_selective_rope"},
     ),
-    "attention_scale": ({"model": {"attention_scale": "log_n"}}, {*ENCODINGS} - {"cope"}),
+    "attention_scale": ({"model": {"attention_scale": "log_n"}}, {*ENCODINGS} - {"cope", "cope_scaled"}),
     "sp": ({"parallel": {"sp": 2}}, {*ENCODINGS}),
-    "cp": ({"parallel": {"cp": 2}}, ROTARY | {"pope", "sinusoidal", "nope"}),
+    "cp": ({"parallel": {"cp": 2}}, ROTARY | {"pope", "pope_uniform", "sinusoidal", "nope"}),
     "num_shifted_groups": ({"training": {"num_shifted_groups": 2}}, {"rope"}),
 }
 # Forced backends on a GPU, likewise.

@@ -37,7 +37,11 @@ HELD = (
     "fox",
     "path",
     "path_fox",
+    "path_fox_scaled",
     "selective_rope",
+    "selective_rope_linear",
+    "selective_rope_constant",
+    "selective_rope_gated",
     "tape_fox",
     "tape_selective_rope",
 )  # encodings whose cache holds more than keys and values

@@ -8,11 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.config import ModelConfig
+from megatape.model.build import build_model
 from megatape.model.encodings.fox import Decay
 from megatape.model.encodings.path import PathBias
 from megatape.model.encodings.selective_rope import SelectiveRope
+from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 from megatape.parallel.parameters import settings
+from megatape.registry import ENCODINGS
 from megatape.study.subjects import LayerInputs, probabilities, run
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
@@ -37,7 +40,7 @@ def heads(layer: LayerInputs) -> list[tuple[Tensor, Tensor, int]]:
 
 
 def cope(q: Tensor, k: Tensor, embedding: Tensor) -> Tensor:
-    """Scores of one head: q, k [N, R], embedding [R, P]."""
+    """Scores of one head: q, k [N, R], embedding [R, P], divided by sqrt R where q . E is."""
     scores = q @ k.T / q.shape[1] ** 0.5
     result = scores.clone()
     for i in range(len(q)):
@@ -69,13 +72,17 @@ def pope(q: Tensor, k: Tensor, delta: Tensor) -> Tensor:
     return scores
 
 
-def selective_rope(q: Tensor, k: Tensor, z: Tensor, weight: Tensor) -> Tensor:
-    """Scores of one head: z [N, R/2] before the convolution, weight [R/2, 4]."""
+def selective_rope(
+    q: Tensor, k: Tensor, z: Tensor, weight: Tensor, by_silu: bool, constant: Tensor | None, gate: Tensor
+) -> Tensor:
+    """Scores of one head: z [N, R/2] before the convolution, weight [R/2, 4]; a [R/2] of a constant step, g [N]."""
     size = q.shape[1]
     scores, phi = torch.zeros(len(q), len(k), dtype=q.dtype), torch.zeros(len(q), size // 2, dtype=q.dtype)
     for i in range(len(q)):
         step = sum((weight[:, 3 - back] * z[i - back] for back in range(min(i, 3) + 1)), torch.zeros(size // 2))
-        phi[i] = (phi[i - 1] if i else 0) + step * torch.sigmoid(step)
+        step = step * torch.sigmoid(step) if by_silu else step
+        step = step if constant is None else step + torch.exp(constant)
+        phi[i] = (phi[i - 1] if i else 0) + gate[i] * step
     for i in range(len(q)):
         for j in range(i + 1):
             for plane in range(size // 2):
@@ -110,15 +117,16 @@ def expected_scores(layer: LayerInputs, encoding: str) -> list[Tensor]:
     """Scores [N, N] of each head by its definition."""
     attention = layer.attention
     weights = {name: weight.detach() for name, weight in attention.named_parameters()}
-    if encoding == "cope":
-        return [cope(q, k, weights["bias.embedding"]) for q, k, _ in heads(layer)]
+    scale = 8**-0.5 if encoding.endswith("_scaled") else 1.0
+    if encoding.startswith("cope"):
+        return [cope(q, k, weights["bias.embedding"] * scale) for q, k, _ in heads(layer)]
     if encoding == "fox":
         gates = layer.h[0] @ weights["token_features.gate.weight"].T + weights["token_features.gate.bias"]
         return [fox(q, k, F.logsigmoid(gates[:, head])) for head, (q, k, _) in enumerate(heads(layer))]
-    if encoding == "pope":
+    if encoding.startswith("pope"):
         return [pope(q, k, weights["token_features.delta"][channel]) for q, k, channel in heads(layer)]
     if encoding.startswith("path"):
-        gated = encoding == "path_fox"
+        gated = encoding.startswith("path_fox")
         of = "token_features.reflections." if gated else "token_features."
         low = layer.h[0] @ weights[of + "down"].T @ weights[of + "up"].T
         beta = 2 * torch.sigmoid(layer.h[0] @ weights[of + "strength.weight"].T + weights[of + "strength.bias"])
@@ -131,17 +139,29 @@ def expected_scores(layer: LayerInputs, encoding: str) -> list[Tensor]:
                 gate = F.linear(
                     layer.h[0], weights["token_features.gates.gate.weight"], weights["token_features.gates.gate.bias"]
                 )
-                found[-1] += fox(torch.zeros_like(q), k, F.logsigmoid(gate[:, head]))
+                found[-1] += fox(torch.zeros_like(q), k, F.logsigmoid(gate[:, head]) * scale)
         return found
     slices = layer.h[0].chunk(2, dim=-1)
     u = torch.cat([part / part.norm(dim=-1, keepdim=True) for part in slices], dim=-1)
     z = u @ weights["token_features.down"].T @ weights["token_features.up"].T
     kernels = weights["sequence_features.weight"]
     planes = [slice(4 * channel, 4 * channel + 4) for channel in range(2)]
-    return [selective_rope(q, k, z[:, planes[channel]], kernels[planes[channel]]) for q, k, channel in heads(layer)]
+    constant, gates = weights.get("sequence_features.constant"), torch.ones(LENGTH, 2, dtype=torch.float64)
+    if encoding == "selective_rope_gated":
+        gates = torch.sigmoid(F.linear(u, weights["token_features.gate.weight"], weights["token_features.gate.bias"]))
+    assert (constant is not None) == (encoding in ("selective_rope_constant", "selective_rope_gated"))
+    found = []
+    for q, k, channel in heads(layer):
+        own = planes[channel]
+        options = encoding != "selective_rope_linear", None if constant is None else constant[own]
+        found.append(selective_rope(q, k, z[:, own], kernels[own], *options, gates[:, channel]))
+    return found
 
 
-@pytest.mark.parametrize("encoding", ["cope", "fox", "path", "path_fox", "pope", "selective_rope"])
+BY_CONTENT = [name for name in ENCODINGS if name.startswith(("cope", "fox", "path", "pope", "selective_rope"))]
+
+
+@pytest.mark.parametrize("encoding", BY_CONTENT)
 def test_attention_is_the_definition(encoding: str) -> None:
     layer = layer_of(encoding)
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
@@ -197,6 +217,18 @@ def test_selective_rope_with_equal_steps_is_rope(monkeypatch: pytest.MonkeyPatch
     assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
 
 
+def test_selective_rope_of_open_gates_and_no_content_is_rope() -> None:
+    """By its weights: the constant step is exp 0."""
+    inputs = tokens_and_positions()
+    model, expected = random_model(encoding="selective_rope_gated"), random_model(encoding="rope", rotary_base=500_000.0)
+    model.load_state_dict(expected.state_dict(), strict=False)
+    assert relative_difference(model(*inputs), expected(*inputs)) > 1e-3
+    for name, weight in model.named_parameters():
+        if name.endswith(("token_features.up", "sequence_features.constant", "gate.weight", "gate.bias")) and "mlp" not in name:
+            weight.data.fill_(800.0 if name.endswith("gate.bias") else 0.0)
+    assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
+
+
 def test_path_without_reflections_is_nope_or_fox() -> None:
     inputs = tokens_and_positions()
     for encoding, other, name in (("path", "nope", "strength"), ("path_fox", "fox", "reflections.strength")):
@@ -240,6 +272,15 @@ def test_every_step_clips_the_phases_of_pope() -> None:
     model = random_model(encoding="pope", num_layers=1)
     delta = model.get_parameter("blocks.0.attention.token_features.delta")
     assert settings(delta).bounds == (-2 * math.pi, 0.0)
+
+
+def test_phases_of_pope_start_at_zero_or_anywhere() -> None:
+    name = "blocks.0.attention.token_features.delta"
+    shape = SHAPE | {"num_layers": 1, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16}
+    models = {encoding: build_model(ModelConfig(**shape | {"encoding": encoding})) for encoding in ("pope", "pope_uniform")}
+    start, anywhere = (initial_weight(name, model.get_parameter(name), 0.02, 0) for model in models.values())
+    assert not start.any()
+    assert -2 * math.pi < anywhere.min() < -6 and -0.3 < anywhere.max() < 0 and abs(anywhere.mean() + math.pi) < 0.6
 
 
 def test_slices_need_a_multiple() -> None:

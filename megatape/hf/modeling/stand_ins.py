@@ -50,9 +50,10 @@ class Positions:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Initial values that are uniform between -bound and bound."""
+    """Initial values that are uniform between middle - bound and middle + bound."""
 
     bound: float
+    middle: float = 0.0
 
 
 class Settings(NamedTuple):

@@ -4,8 +4,10 @@
     p_ij = min(sum over m = j .. i of sigmoid(q_i . k_m / sqrt R), NUM_POSITIONS - 1)
 
 Between two whole numbers the rows of E are interpolated. Every layer has its own E, which its heads share and which starts at
-zero. q . E is not divided by sqrt R, as printed in the paper; the authors' code can do either.
+zero. q . E is not divided by sqrt R, as printed in the paper; in `CopeScaled` it is, as in the authors' code by default.
 """
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,18 +39,19 @@ class CopeScores(ScoreBias):
 
 
 class CopeBias(LayerBias):
-    """embedding: E, on all tensor-parallel ranks."""
+    """embedding: E, on all tensor-parallel ranks. scale: a factor on q . E."""
 
     form = CopeScores
 
-    def __init__(self, num_heads: int, head_dim: int, axis: Axis) -> None:
+    def __init__(self, num_heads: int, head_dim: int, axis: Axis, scale: float) -> None:
         super().__init__()
+        self.scale = scale
         self.multiply_adds = num_heads * head_dim * NUM_POSITIONS
         self.pair_multiply_adds = num_heads * head_dim
         self.embedding = parameter((head_dim, NUM_POSITIONS), axis, init=0.0, decay=False, role="position")
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        return q.float(), k.float(), self.embedding.float()
+        return q.float(), k.float(), self.embedding.float() * self.scale
 
 
 class Cope(Encoding):
@@ -59,6 +62,17 @@ class Cope(Encoding):
     """
 
     score_bias = "pair"
+    scaled: ClassVar[bool] = False
 
     def bias(self, axis: Axis) -> LayerBias:
-        return CopeBias(self.config.num_heads, self.config.head_dim, axis)
+        size = self.config.head_dim
+        return CopeBias(self.config.num_heads, size, axis, size**-0.5 if self.scaled else 1.0)
+
+
+class CopeScaled(Cope):
+    """CoPE with all of the score divided by sqrt R.
+
+    score(i, j) = (q_i . k_j + q_i . E[p_ij]) / sqrt R
+    """
+
+    scaled = True

@@ -1,7 +1,9 @@
 """PaTH-FoX (Yang et al., arXiv 2505.16381, section 3.3): the reflections of PaTH and the forget gates of FoX.
 
-As in FoX, c_i - c_j is not divided by sqrt R (flash-linear-attention divides it).
+As in FoX, c_i - c_j is not divided by sqrt R; in `PathFoxScaled` it is, as in flash-linear-attention.
 """
+
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -45,12 +47,16 @@ class PathFoxScores(PathScores):
 
 
 class PathFoxBias(PathBias):
-    """Reflections and gates."""
+    """Reflections and gates. scale: a factor on c."""
 
     form = PathFoxScores
 
+    def __init__(self, num_heads: int, num_channels: int, head_dim: int, scale: float) -> None:
+        super().__init__(num_heads, num_channels, head_dim)
+        self.scale = scale
+
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        return (*super().forward(q, k, features[:2]), features[2])
+        return (*super().forward(q, k, features[:2]), features[2] * self.scale)
 
     def later_keys(self, weights: tuple[Tensor, ...]) -> Tensor:
         return super().later_keys(weights[:-1])
@@ -62,6 +68,8 @@ class PathFox(Path):
     score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R + c_i - c_j
     """
 
+    scaled: ClassVar[bool] = False
+
     def token_features(self, axis: Axis) -> TokenFeatures:
         gates = ForgetGates(self.config.hidden_size, self.config.num_heads, axis)
         return PathFoxFeatures(super().token_features(axis), gates)
@@ -70,4 +78,14 @@ class PathFox(Path):
         return PathFoxSums(super().sequence_features(axis))
 
     def bias(self, axis: Axis) -> LayerBias:
-        return PathFoxBias(self.config.num_heads, self.config.num_kv_heads, self.config.head_dim)
+        size = self.config.head_dim
+        return PathFoxBias(self.config.num_heads, self.config.num_kv_heads, size, size**-0.5 if self.scaled else 1.0)
+
+
+class PathFoxScaled(PathFox):
+    """Reflections and forget gates, with all of the score divided by sqrt R.
+
+    score(i, j) = (q_i^T H_i H_(i-1) ... H_(j+1) k_j + c_i - c_j) / sqrt R
+    """
+
+    scaled = True
