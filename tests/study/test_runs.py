@@ -50,7 +50,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def test_runs_on_a_cpu_keep_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """glibc gives 80 MiB back after each step otherwise, and takes 20,000 pages anew. What the user has set stays."""
+    """No page is taken anew. What the user has set stays, here a threshold by which glibc gives all memory back."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     kept = Machine(1, None)._environments.get()
@@ -61,4 +61,4 @@ def test_runs_on_a_cpu_keep_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch
         int(subprocess.run([sys.executable, "-c", ALLOCATIONS], env=each, check=True, capture_output=True).stdout)
         for each in (kept, given)
     ]
-    assert faults[0] < 2000 and faults[1] > 100_000, faults
+    assert faults[0] < 100 and faults[1] > 10 * max(faults[0], 10), faults  # huge pages by default leave few in the second
