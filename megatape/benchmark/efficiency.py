@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from megatape.attention.operation import backends_by_priority
 from megatape.attention.rotation import PositionState
@@ -22,6 +23,7 @@ from megatape.model.accounting import count_parameters, forward_flops, record_sa
 from megatape.model.block import Block, Streams
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
+from megatape.model.transformer import Transformer
 from megatape.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.registry import AUTO
 from megatape.tables import markdown
@@ -45,7 +47,30 @@ class Cost:
     saved_blocks: int
 
 
-class Subject:
+class TrainingSubject:
+    """A model whose training steps are timed.
+
+    Attributes:
+        model: The model.
+    """
+
+    model: nn.Module
+
+    def loss(self) -> Tensor:
+        """Forward pass of the whole model with its loss."""
+        raise NotImplementedError
+
+    def blocks(self) -> Tensor:
+        """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
+        raise NotImplementedError
+
+    def step(self, forward: Callable[[], Tensor]) -> None:
+        """Forward and backward pass, without the optimizer."""
+        forward().backward()
+        self.model.zero_grad(set_to_none=True)
+
+
+class Subject(TrainingSubject):
     """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own.
 
     Attributes:
@@ -55,6 +80,8 @@ class Subject:
         state: State of the encoding at these positions.
         x: Input of the blocks [B, N, C].
     """
+
+    model: Transformer
 
     def __init__(
         self,
@@ -80,20 +107,13 @@ class Subject:
         self.x = torch.linspace(-1, 1, batch * length * config.hidden_size, device=device, dtype=dtype).view(batch, length, -1)
 
     def loss(self) -> Tensor:
-        """Forward pass of the whole model with its loss."""
         return self.model(self.tokens, self.positions, targets=self.tokens)
 
     def blocks(self) -> Tensor:
-        """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
         streams = Streams(self.x.detach().requires_grad_(), PositionState(self.model.encoding.state(self.positions)))
         for block in self.model.blocks:
             streams = block(streams)
         return streams.x.sum()
-
-    def step(self, forward: Callable[[], Tensor]) -> None:
-        """Forward and backward pass, without the optimizer."""
-        forward().backward()
-        self.model.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def inference(self) -> None:
@@ -118,8 +138,13 @@ class Subject:
         return Cost(count_parameters(config).total, forward_flops(config, self.tokens.shape[1]), *saved)
 
 
-class LlamaSubject:
-    """transformers' Llama of the same shape, with its own weights, the same inputs and attention by `sdpa`."""
+class LlamaSubject(TrainingSubject):
+    """transformers' Llama of the same shape, with its own weights, the same inputs and attention by `sdpa`.
+
+    The final norm, which transformers counts among the blocks, is in `blocks`.
+    """
+
+    model: Any  # transformers' LlamaForCausalLM
 
     def __init__(self, subject: Subject) -> None:
         from megatape.benchmark.serving import BASELINE as LLAMA
@@ -129,28 +154,25 @@ class LlamaSubject:
         config, length = subject.model.config, subject.tokens.shape[1]
         self.model = build(config, [], length, subject.x.device, subject.x.dtype)[LLAMA].train()
 
-    def training_step(self) -> None:
-        """Forward and backward pass with transformers' loss."""
-        self._backward(self.model(self.tokens, labels=self.tokens, use_cache=False).loss)
+    def loss(self) -> Tensor:
+        loss: Tensor = self.model(self.tokens, labels=self.tokens, use_cache=False).loss
+        return loss
 
-    def blocks_step(self) -> None:
-        """The same without embedding, head and loss; the final norm, which transformers counts among the blocks, is in it."""
-        x = self.x.detach().requires_grad_()
-        self._backward(self.model.base_model(inputs_embeds=x, use_cache=False).last_hidden_state.sum())
-
-    def _backward(self, loss: Tensor) -> None:
-        loss.backward()
-        self.model.zero_grad(set_to_none=True)
+    def blocks(self) -> Tensor:
+        inputs = self.x.detach().requires_grad_()
+        outputs: Tensor = self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+        return outputs.sum()
 
 
-STEP, BLOCKS_STEP = "training step", "training step, blocks alone"
+TRAINING_PARTS: dict[str, Callable[[TrainingSubject], None]] = {
+    "training step": lambda subject: subject.step(subject.loss),
+    "training step, blocks alone": lambda subject: subject.step(subject.blocks),
+}
 PARTS: dict[str, Callable[[Subject], None]] = {
-    STEP: lambda subject: subject.step(subject.loss),
-    BLOCKS_STEP: lambda subject: subject.step(subject.blocks),
+    **TRAINING_PARTS,
     "inference": Subject.inference,
     "attention layer": Subject.attention_layer,
 }
-LLAMA_PARTS = {STEP: LlamaSubject.training_step, BLOCKS_STEP: LlamaSubject.blocks_step}
 
 
 def prepare(
@@ -204,8 +226,8 @@ def report(
     yield costs_table({name: subject.cost() for name, subject in subjects.items()}, in_paper)
     for part, run in PARTS.items():
         actions: dict[str, Callable[[], object]] = {name: partial(run, each) for name, each in subjects.items()}
-        if by_transformers and part in LLAMA_PARTS:
-            actions["Llama of transformers"] = partial(LLAMA_PARTS[part], by_transformers)
+        if by_transformers and part in TRAINING_PARTS:
+            actions["Llama of transformers"] = partial(TRAINING_PARTS[part], by_transformers)
         yield f"{part}:\n\n" + times_table(timer.times(actions), part, shape.batch * shape.length, in_paper)
 
 

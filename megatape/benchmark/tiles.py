@@ -47,7 +47,7 @@ CANDIDATES = {
 
 
 def tiles(bench: Bench) -> None:
-    """Measure every tile, of heads of 64 and of 128. Without a GPU there are no tiles: PyTorch's attention runs."""
+    """Measure every tile, for heads of 64 and of 128. Without a GPU PyTorch's attention runs in their place."""
     timer = bench.timer
     variant = Variant("triton", "triton") if timer.device.type == "cuda" else BASELINE
     for name in ("155m", "1b"):

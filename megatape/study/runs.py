@@ -41,10 +41,10 @@ Environment = dict[str, str]
 LOG = logging.getLogger(__name__)
 
 SCRIPT = Path(__file__).parents[1] / "__main__.py"  # launchers take a script
-# For the allocator of runs on a CPU: keep freed memory, in huge pages. Their steps are short, and allocate all of it again.
-HUGE_PAGES = ":".join(
-    f"glibc.malloc.{name}={value}"
-    for name, value in {"hugetlb": 1, "mmap_threshold": 2**25, "trim_threshold": 2**32, "top_pad": 2**26}.items()
+# glibc's allocator, for runs on a CPU: keep the memory that a step frees, in huge pages, since the next step needs all of it.
+HUGE_PAGES = (
+    f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={2**25}:glibc.malloc.trim_threshold={2**32}:"
+    f"glibc.malloc.top_pad={2**26}"
 )
 GRACE = 60  # seconds that a launcher's ranks have to exit after it
 

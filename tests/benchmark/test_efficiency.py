@@ -82,10 +82,10 @@ def test_a_llama_of_transformers() -> None:
     passes: list[str] = []
     for module in (llama.model.lm_head, *llama.model.model.layers):
         module.register_full_backward_hook(lambda module, *_: passes.append(type(module).__name__))
-    llama.training_step()
+    llama.step(llama.loss)
     assert passes == ["Linear", *["LlamaDecoderLayer"] * SMALL.num_layers]
     passes.clear()
-    llama.blocks_step()
+    llama.step(llama.blocks)
     assert passes == ["LlamaDecoderLayer"] * SMALL.num_layers
     assert all(parameter.grad is None for parameter in llama.model.parameters())
 

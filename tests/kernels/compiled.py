@@ -13,7 +13,9 @@ prints what those in bfloat16 need on five compute capabilities.
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,10 +97,14 @@ def _loops(code: str) -> Iterator[tuple[int, int, int]]:
             yield products, sum(bool(SPILL.search(text)) for text in body), len(body)
 
 
-def attention_launches(head_dim: int, dtype: torch.dtype, architecture: int, biased: bool = False) -> list[Launch]:
-    """Those that the table shows, with the tiles of a compute capability."""
-    with patch.object(attention, "shared_memory", lambda device: SHARED[architecture] * 1024):
-        return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
+def tiles_of(architecture: int) -> AbstractContextManager[object]:
+    """A context with the tiles of a compute capability."""
+    return patch.object(attention, "shared_memory", lambda device: SHARED[architecture] * 1024)
+
+
+def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False) -> list[Launch]:
+    """Those that the table shows."""
+    return launches((2, 4096, 32, 8, head_dim), dtype, documents=True, biased=biased)
 
 
 def position_launches(channels: int, head_dim: int) -> list[Launch]:
@@ -108,27 +114,27 @@ def position_launches(channels: int, head_dim: int) -> list[Launch]:
 
 def main() -> None:
     """Print the table."""
+    precisions = (torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)
+    shown: list[tuple[str, int, Callable[[], list[Launch]]]] = [
+        (f"{str(dtype).removeprefix('torch.')}{', bias' * biased}", size, partial(attention_launches, size, dtype, biased))
+        for (dtype, biased), size in product(precisions, (64, 128))
+    ]
+    shown += [("bfloat16", size, partial(position_launches, channels, size)) for channels, size in ((12, 64), (32, 128))]
     rows = []
-    for (dtype, biased), head_dim in product(
-        ((torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)), (64, 128)
-    ):
-        precision = f"{str(dtype).removeprefix('torch.')}{', bias' * biased}"
-        by_gpu = [attention_launches(head_dim, dtype, architecture, biased) for architecture in ARCHITECTURES]
-        for launches_of_kernel in zip(*by_gpu, strict=True):
-            rows += [_row(precision, head_dim, *case) for case in zip(launches_of_kernel, ARCHITECTURES, strict=True)]
-    for channels, head_dim in ((12, 64), (32, 128)):
-        for launch, architecture in product(position_launches(channels, head_dim), ARCHITECTURES):
-            rows.append(_row("bfloat16", head_dim, launch, architecture))
+    for precision, head_dim, recorded in shown:
+        by_gpu = []
+        for architecture in ARCHITECTURES:
+            with tiles_of(architecture):
+                by_gpu.append(recorded())
+        for same_kernel in zip(*by_gpu, strict=True):
+            rows += [_row(precision, head_dim, *case) for case in zip(same_kernel, ARCHITECTURES, strict=True)]
     titles = ["precision", "R", "kernel", "queries × keys", "warps", "GPU", "registers", "shared, KiB", "loops"]
     print(markdown(titles, rows))
 
 
 def _row(precision: str, head_dim: int, launch: Launch, architecture: int) -> list[str]:
-    tile, kernel, found = (
-        launch.tile,
-        launch.kernel.__name__.removesuffix("_kernel").replace("_", " "),
-        compiled(launch, architecture),
-    )
+    tile, found = launch.tile, compiled(launch, architecture)
+    kernel = launch.kernel.__name__.removesuffix("_kernel").replace("_", " ")
     loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
     sizes = "a token" if kernel.startswith("update") else f"{tile.queries} × {tile.keys}"
     numbers = map(str, (tile.warps, ARCHITECTURES[architecture], found.registers, found.shared // 1024))
@@ -139,9 +145,8 @@ def capabilities() -> None:
     """Print registers, KiB of shared memory, and loads and stores of spilled registers."""
     rows: dict[tuple[str, int], list[str]] = {}
     for architecture, shared in SHARED.items():
-        of_attention = [
-            (size, launch) for size in (64, 128) for launch in attention_launches(size, torch.bfloat16, architecture)
-        ]
+        with tiles_of(architecture):
+            of_attention = [(size, launch) for size in (64, 128) for launch in attention_launches(size, torch.bfloat16)]
         updates = [(size, launch) for channels, size in ((12, 64), (32, 128)) for launch in position_launches(channels, size)]
         for size, launch in [*of_attention, *updates]:
             found = compiled(launch, architecture)

@@ -223,9 +223,7 @@ def test_selective_rope_of_open_gates_and_no_content_is_rope() -> None:
     model, expected = random_model(encoding="selective_rope_gated"), random_model(encoding="rope", rotary_base=500_000.0)
     model.load_state_dict(expected.state_dict(), strict=False)
     assert relative_difference(model(*inputs), expected(*inputs)) > 1e-3
-    for name, weight in model.named_parameters():
-        if name.endswith(("token_features.up", "sequence_features.constant", "gate.weight", "gate.bias")) and "mlp" not in name:
-            weight.data.fill_(800.0 if name.endswith("gate.bias") else 0.0)
+    set_weights(model, up=0.0, constant=0.0, gate_weight=0.0, gate_bias=800.0)
     assert_close(model(*inputs), expected(*inputs), bounds.LOGITS)
 
 

@@ -46,7 +46,8 @@ TILES = {
     (distances_kernel, 128): Tile(64, 64, 8, 2),
 }
 H100_MEMORY, A100_MEMORY = 227 * 1024, 163 * 1024  # bytes of shared memory that a program can have
-# Those that replace them on a device with less memory: by Ampere's products, whose factors are in registers, and in 99 KiB.
+# Tiles for a device with less shared memory than an H100, where 128 queries spill registers in the forward kernel, and than an
+# A100, where the others do not fit.
 SMALLER_TILES = (
     (H100_MEMORY, {(forward_kernel, 128): Tile(64, 64, 8, 2)}),
     (A100_MEMORY, {(queries_kernel, 128): Tile(64, 32, 4, 2), (keys_kernel, 128): Tile(32, 64, 8, 2)}),

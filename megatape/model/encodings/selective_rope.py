@@ -63,15 +63,15 @@ class Phases(SequenceFeatures):
         self.constant = parameter((width,), axis, 0, init=0.0, decay=False, role="vector") if constant else None
 
     def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
-        z, *gates = features
+        z, *gate = features
         kernels = self.local_heads(self.weight).float().unflatten(0, (z.shape[2], -1))
         steps, inputs = causal_convolution(z, kernels, mask, carry[:1])
         if self.by_silu:
             steps = F.silu(steps)
         if self.constant is not None:
             steps = steps + self.local_heads(self.constant).float().exp().view(z.shape[2], -1)
-        for gate in gates:
-            steps = gate * steps
+        if gate:
+            steps = gate[0] * steps
         phi = steps.double().cumsum(1)
         if carry:
             phi = phi + carry[1]
@@ -126,7 +126,7 @@ class SelectiveRopeConstant(SelectiveRope):
 
 
 class SelectiveRopeGated(SelectiveRopeConstant):
-    """The same with a gate for each key/value head: a token that closes it turns nothing.
+    """Selective RoPE with a learned constant and a gate for each key/value head: a closed gate turns nothing.
 
     phi_i = sum over j = 1 .. i of sigmoid(U u_j + b) (SiLU(convolution)_j + exp a)
     """
