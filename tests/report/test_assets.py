@@ -67,8 +67,14 @@ def page(browser: "Chrome", data_directory: Path, tmp_path_factory: pytest.TempP
     runs += [make_run(folder / "deep", data_directory, num_layers=5).directory]
     make_results(runs[0] / "evaluated", "perplexity", HOSTILE, [Measure("nats", 1.5, None, 9)], paper={"TAPE": {"nats": 1.25}})
     page, _ = write_report(runs, [], folder / "out")
-    browser.get(page.as_uri())
+    visit(browser, page)
     return page
+
+
+def visit(browser: "Chrome", page: Path) -> None:
+    """Open a page, and wait until it keeps its elements: a first frame tells charts of their width, and they may draw again."""
+    browser.get(page.as_uri())
+    browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))")
 
 
 def values(browser: "Chrome", script: str) -> Any:
@@ -186,7 +192,7 @@ def alone(browser: "Chrome", data_directory: Path, tmp_path: Path) -> RunFolder:
     run = make_run(tmp_path / "run", data_directory, encoding="rope")
     page, _ = write_report([run.directory], [], tmp_path / "out")
     browser.set_window_size(1200, 900)
-    browser.get(page.as_uri())
+    visit(browser, page)
     return run
 
 
@@ -277,7 +283,7 @@ def test_values_under_the_pointer(browser: "Chrome", alone: RunFolder) -> None:
 def test_one_point_is_a_number(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data_directory, steps=1, evaluated=1, encoding="rope")
     page, _ = write_report([run.directory], [], tmp_path / "out")
-    browser.get(page.as_uri())
+    visit(browser, page)
     assert values(browser, "document.querySelectorAll('#charts svg').length") == 0
     loss = json.loads(run.metrics.read_text())["loss"]
     assert f"{loss:.4g}" in values(browser, f"document.querySelector('{LOSS} .numbers').textContent")
@@ -285,6 +291,7 @@ def test_one_point_is_a_number(browser: "Chrome", data_directory: Path, tmp_path
 
 def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
     """The page reads itself again while a run goes on, as its reader has set it, and stops when the run has finished."""
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -292,7 +299,7 @@ def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
     lines = run.metrics.read_text().splitlines(keepends=True)
     run.metrics.write_text("".join(lines[:12]))
     pages = watch_report([run.directory], [], tmp_path / "out", 1)
-    browser.get(next(pages)[0].as_uri())
+    visit(browser, next(pages)[0])
     smooth(browser, 0.9)
     click(browser, "[data-axis=tokens]")
     click(browser, "#configuration-1 summary")
@@ -307,7 +314,8 @@ def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
     until(15)
     chosen = "[document.getElementById('smoothing').value, document.getElementById('configuration-1').open]"
     WebDriverWait(browser, 60).until(lambda driver: values(driver, chosen) == ["0.9", True])  # the page's script has run
-    assert read_end(browser).startswith("tokens 3,840")
+    read_again = (StaleElementReferenceException,)  # between finding the chart and its key
+    WebDriverWait(browser, 60, ignored_exceptions=read_again).until(lambda driver: read_end(driver).startswith("tokens 3,840"))
     append_lines(run.metrics, map(json.loads, lines[15:]))
     list(pages)
     until(20)
@@ -339,7 +347,7 @@ def test_suite_page(browser: "Chrome", tmp_path: Path) -> None:
     records = make_records(["flip_flop"], ["rope", "tape"], limited=())
     for name, written in {"empty.html": [], "suite.html": records}.items():
         write_page(written, [], parse_plan("tiny", "copy", "rope", 1, None), "typed", tmp_path / name)
-        browser.get((tmp_path / name).as_uri())
+        visit(browser, tmp_path / name)
         assert [entry for entry in browser.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == [], name
     assert values(browser, "document.querySelectorAll('#charts .curve').length") == 3 * 2
     assert values(browser, "document.querySelectorAll('#charts .band').length") == 3 * 2

@@ -174,11 +174,12 @@ function makeChart(source, labels, parent, peers = []) {
     }
   const holder = element("div", { class: "plot" }, figure);
   const tip = element("div", { class: "tip", hidden: "", role: "status" }, figure);
-  let now = null, scale = null, shown = [], axis = null, svg = null, overlay = null, from = null, cursor = null;
+  let now = null, scale = null, shown = [], axis = null, svg = null, overlay = null, from = null, cursor = null, width = 0;
 
   function draw(newNow = now) {
     now = newNow;
-    const width = holder.clientWidth || 600, height = chart.wide ? Math.min(HEIGHT.wide, Math.max(260, width * 0.62)) : HEIGHT.narrow;
+    width = holder.clientWidth || 600;
+    const height = chart.wide ? Math.min(HEIGHT.wide, Math.max(260, width * 0.62)) : HEIGHT.narrow;
     ({ axis, shown, scale } = layout(chart, width, height));
     const most = Math.max(0, ...shown.map((one) => one.y.filter((value) => value !== null).length));
     tip.hidden = true;
@@ -321,8 +322,7 @@ function makeChart(source, labels, parent, peers = []) {
     else return;
     event.preventDefault();
   });
-  let drawn = 0;
-  new ResizeObserver(() => holder.clientWidth !== drawn && ((drawn = holder.clientWidth), draw())).observe(holder);
+  new ResizeObserver(() => (holder.clientWidth || 600) !== width && draw()).observe(holder);
   return { chart, figure, draw, point, focus: () => svg?.focus() };
 }
 
