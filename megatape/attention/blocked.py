@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 
 from megatape.attention.backend import Backend, Mask, Need
 from megatape.attention.bias import ScoreBias
-from megatape.attention.rotation import PositionState, rotate, rotate_backward, rotate_qk
+from megatape.attention.rotation import PositionState, rotate_back, rotate_qk, state_gradient
 from megatape.parallel.layout import zigzag
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.overlap import AsyncShift
@@ -140,10 +140,9 @@ class _BlockedAttention(torch.autograd.Function):
         of_content, of_position = _parts(d_values, v)
         d_q, d_k, d_v, d_delta = _unfold(d_queries, q), _unfold(d_keys[None], k), _unfold(of_content[None], v), None
         if e is not None and of_position is not None:
-            d_q, from_queries = rotate_backward(d_q, q.float(), e)
-            d_k, from_keys = rotate_backward(d_k, k.float(), e)
             if delta is not None:
-                d_delta = (_unfold(of_position[None], v) + from_queries + from_keys).to(delta.dtype)
+                d_delta = state_gradient((d_q, d_k), (q, k), e).add_(_unfold(of_position[None], v)).to(delta.dtype)
+            d_q, d_k = rotate_back((d_q, d_k), e)
         d_weights = () if bias is None else bias.gradients
         return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, d_delta, None, None, None, *d_weights
 
@@ -307,6 +306,6 @@ def _fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Te
     groups = q.shape[2] // k.shape[2]
     q, k, values = q.float(), k.float(), _fold(v, 1)[0]
     if e is not None:
-        q, k, values = rotate(q, e), rotate(k, e), torch.cat([values, _fold(e, 1)[0]], dim=-1)
+        (q, k), values = rotate_qk(q, k, PositionState(e)), torch.cat([values, _fold(e, 1)[0]], dim=-1)
     queries = _fold(q, groups)  # shares memory with q if nothing was rotated or copied
     return queries * _scale(q) if e is None else queries.mul_(_scale(q)), _fold(k, 1)[0], values

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megatape.attention.backend import NO_RING, Backend, Mask, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
+from megatape.attention.rotation import PositionState, rotate_qk
 
 MAX_HEAD_DIM = 128  # wider heads do not fit the registers
 DTYPES = (torch.float32, torch.bfloat16)
@@ -59,8 +59,9 @@ class Fused(Backend):
             (by_distance,) = bias.weights
         if positions is None or (positions.initial is not None and positions.initial.shape[-1] == size):
             return fused_attention(q, k, v, positions, by_distance, mask, move)
+        q, k = rotate_qk(q, k, positions)
         if not move:
-            return fused_attention(*rotate_qk(q, k, positions), v, None, by_distance, mask, False)
-        q, k, e = rotate_by_state(q, k, positions)
+            return fused_attention(q, k, v, None, by_distance, mask, False)
+        e = positions.tensor(k.shape[2]).to(v.dtype)
         content, *parts = (fused_attention(q, k, values, None, None, mask, False)[0] for values in (v, *e.split(size, dim=-1)))
         return content, torch.cat(parts, dim=-1)

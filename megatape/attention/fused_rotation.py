@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from megatape.attention.rotation import PositionState, rotate_by_state, rotate_qk
+from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.parallel.launch import has_kernels
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def rotated_heads(q: Tensor, k: Tensor, positions: PositionState | None, move: b
         from megatape.attention.kernels.rotation import Rotation
 
         return Rotation.apply(q, k, initial, delta, move)
-    return rotate_by_state(q, k, positions) if move else (*rotate_qk(q, k, positions), None)
+    return *rotate_qk(q, k, positions), positions.tensor(k.shape[2]).to(k.dtype) if move else None
 
 
 @cache

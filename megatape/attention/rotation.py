@@ -30,40 +30,14 @@ class PositionState(NamedTuple):
 
 
 def rotate_qk(q: Tensor, k: Tensor, positions: PositionState | None) -> tuple[Tensor, Tensor]:
-    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype; unchanged without positions."""
-    if positions is None:
-        return q, k
-    if positions.delta is None:  # a constant, for whose gradient nothing is kept
-        assert positions.initial is not None
-        return rotate(q, positions.initial).to(q.dtype), rotate(k, positions.initial).to(k.dtype)
-    q, k, _ = rotate_by_state(q, k, positions)
-    return q, k
-
-
-def rotate_by_state(q: Tensor, k: Tensor, positions: PositionState) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and e itself, in the dtype of q and k.
+    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype; unchanged without positions.
 
     The backward pass keeps the two terms of e, and not e, which is larger.
     """
-    return _RotationByState.apply(q, k, *positions)
-
-
-class _RotationByState(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(q, k, initial, delta)
-        e = PositionState(initial, delta).tensor(k.shape[2])
-        return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype), e.to(k.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_q: Tensor, d_k: Tensor, d_e: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, initial, delta = ctx.saved_tensors
-        e = PositionState(initial, delta).tensor(k.shape[2])
-        d_q, from_queries = rotate_backward(d_q.float(), q.float(), e)
-        d_k, from_keys = rotate_backward(d_k.float(), k.float(), e)
-        d_delta = None if delta is None else (d_e + from_queries + from_keys).to(delta.dtype)
-        return d_q.to(q.dtype), d_k.to(k.dtype), None, d_delta
+    if positions is None:
+        return q, k
+    rotated_q, rotated_k = _Rotation.apply(*positions, q, k)
+    return rotated_q.to(q.dtype), rotated_k.to(k.dtype)
 
 
 def rotate(x: Tensor, e: Tensor) -> Tensor:
@@ -72,37 +46,70 @@ def rotate(x: Tensor, e: Tensor) -> Tensor:
     x: [B, N, H, R] queries or keys; e: [B, N, L, W], where H is a multiple of L and heads l H/L .. (l + 1) H/L - 1
     share channel l. With W = 2R: (x1 c - x2 s, x2 c' + x1 s'). Returns [B, N, H, R] in the wider dtype of the two.
     """
-    x1, x2 = _halves(x, e)
-    c1, c2, s1, s2 = _planes(x, e)
-    return torch.cat([x1 * c1 - x2 * s1, x2 * c2 + x1 * s2], dim=-1).flatten(2, 3)
+    (rotated,) = _Rotation.apply(e, None, x)
+    return rotated
 
 
-def rotate_backward(grad: Tensor, x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `rotate` with respect to x [B, N, H, R] and e [B, N, L, W] (summed over the heads of a group)."""
-    g1, g2 = _halves(grad, e)
-    x1, x2 = _halves(x, e)
-    c1, c2, s1, s2 = _planes(x, e)
-    d_x = torch.cat([g1 * c1 + g2 * s2, g2 * c2 - g1 * s1], dim=-1).flatten(2, 3)
-    if _is_full(x, e):
-        d_e = torch.cat([(g1 * x1).sum(3), (g2 * x2).sum(3), -(g1 * x2).sum(3), (g2 * x1).sum(3)], dim=-1)
-    else:
-        d_e = torch.cat([(g1 * x1 + g2 * x2).sum(3), (g2 * x1 - g1 * x2).sum(3)], dim=-1)
-    return d_x, d_e
+class _Rotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, initial: Tensor, delta: Tensor | None, *heads: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(initial, delta, *(heads if any(ctx.needs_input_grad[:2]) else ()))
+        cos, sin = _factors(initial if delta is None else initial + delta, heads[0].shape[-1])
+        parts = (_by_channel(x, cos) for x in heads)
+        return tuple((x * cos).addcmul_(_exchanged(x), sin).flatten(2, 3) for x in parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        initial, delta, *heads = ctx.saved_tensors
+        e = initial if delta is None else initial + delta
+        d_initial = d_delta = None
+        if heads:
+            d_e = state_gradient(grads, tuple(heads), e)
+            d_initial = d_e.sum_to_size(initial.shape) if ctx.needs_input_grad[0] else None
+            d_delta = d_e.to(delta.dtype) if ctx.needs_input_grad[1] else None
+        return d_initial, d_delta, *rotate_back(grads, e)
 
 
-def _is_full(x: Tensor, e: Tensor) -> bool:
-    return e.shape[-1] == 2 * x.shape[-1]
+def rotate_back(grads: tuple[Tensor, ...], e: Tensor) -> list[Tensor]:
+    """Gradients of queries or keys [B, N, H, R] from those of the rotated ones, in the wider dtype."""
+    cos, sin = _factors(e, grads[0].shape[-1])
+    parts = (_by_channel(grad, cos) for grad in grads)
+    return [_exchanged(grad * sin).addcmul_(grad, cos).flatten(2, 3) for grad in parts]
 
 
-def _halves(x: Tensor, e: Tensor) -> tuple[Tensor, ...]:
-    """(x1, x2), each [B, N, L, H/L, R/2]."""
-    return x.unflatten(2, (e.shape[2], -1)).chunk(2, dim=-1)
+def state_gradient(grads: tuple[Tensor, ...], heads: tuple[Tensor, ...], e: Tensor) -> Tensor:
+    """The gradient of e [B, N, L, W] from those of rotated queries and keys, summed over the heads of each channel.
+
+    grads, heads: [B, N, H, R] each; products are in the wider dtype of a gradient and e.
+    """
+    wide = torch.promote_types(grads[0].dtype, e.dtype)
+    pairs = [(_by_channel(grad.to(wide), e), _by_channel(x, e)) for grad, x in zip(grads, heads, strict=True)]
+    size = (*e.shape[:3], 1, heads[0].shape[-1])
+    d_cos, *more_cos = [(grad * x).sum_to_size(size).squeeze(3) for grad, x in pairs]
+    d_sin, *more_sin = [(grad * _exchanged(x)).sum_to_size(size).squeeze(3) for grad, x in pairs]
+    d_cos, (d_s1, d_s2) = sum(more_cos, d_cos), sum(more_sin, d_sin).chunk(2, dim=-1)
+    if e.shape[-1] == 2 * size[-1]:
+        return torch.cat([d_cos, -d_s1, d_s2], dim=-1)
+    d_c1, d_c2 = d_cos.chunk(2, dim=-1)
+    return torch.cat([d_c1 + d_c2, d_s2 - d_s1], dim=-1)
 
 
-def _planes(x: Tensor, e: Tensor) -> tuple[Tensor, ...]:
-    """(c, c', s, s'), each [B, N, L, 1, R/2]."""
+def _factors(e: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """(c, c') and (-s, s') of heads of `size` R, [B, N, L, 1, R]: a CPU is slow in the short rows of halves of heads."""
     e = e[:, :, :, None]
-    if _is_full(x, e):
-        return e.chunk(4, dim=-1)
-    c, s = e.chunk(2, dim=-1)
-    return c, c, s, s
+    if e.shape[-1] == 2 * size:
+        c1, c2, s1, s2 = e.chunk(4, dim=-1)
+    else:
+        c1, s1 = c2, s2 = e.chunk(2, dim=-1)
+    return torch.cat([c1, c2], dim=-1), torch.cat([-s1, s2], dim=-1)
+
+
+def _by_channel(x: Tensor, e: Tensor) -> Tensor:
+    """[B, N, L, H/L, R] of heads [B, N, H, R]."""
+    return x.unflatten(2, (e.shape[2], -1))
+
+
+def _exchanged(x: Tensor) -> Tensor:
+    """(x2, x1) of heads (x1, x2)."""
+    return x.roll(x.shape[-1] // 2, -1)

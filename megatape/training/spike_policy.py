@@ -4,8 +4,9 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import fmean, pstdev
 from typing import Any
+
+import numpy as np
 
 from megatape.config import TrainingConfig
 
@@ -134,7 +135,8 @@ class SpikePolicy:
         for (name, values), value in zip(self._window.items(), (loss, grad_norm), strict=True):
             if len(values) < FEWEST:
                 continue
-            mean, deviation = fmean(values), pstdev(values)
+            recent = np.array(values)
+            mean, deviation = recent.mean(), recent.std()
             if value > mean + SIGMAS * deviation > mean:
                 return (
                     f"the {name} {value:.4g} is {(value - mean) / deviation:.1f} standard deviations above the mean {mean:.4g} "

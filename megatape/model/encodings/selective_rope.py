@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatape.attention.backend import Mask
-from megatape.attention.rotation import rotate
+from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.model.encodings.encoding import Encoding, Features, SequenceFeatures, TokenFeatures, causal_convolution
 from megatape.model.encodings.rope import padded_planes, rotated_size
 from megatape.parallel.linear import ColumnLinear
@@ -103,8 +103,7 @@ class SelectiveRope(Encoding):
         return Phases(self.config.num_kv_heads, rotated_size(self.config), axis, self.by_silu, self.constant)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
-        e = rotations(features[0], self.config.head_dim)
-        return rotate(q, e).to(q.dtype), rotate(k, e).to(k.dtype)
+        return rotate_qk(q, k, PositionState(rotations(features[0], self.config.head_dim)))
 
 
 class SelectiveRopeLinear(SelectiveRope):

@@ -59,7 +59,6 @@ class TapeUpdate(StateUpdate):
         # g starts at zero, so positions start out rotary. The authors' matrix has L entries per row, each
         # of which Adam moves by the learning rate. Only their sum matters, so it learns L times as fast.
         self.gain = parameter((self.config.num_heads,), self.axis, 0, init=0.0, lr_scale=self.num_channels)
-        self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
         inner, channels = self.inner, self.num_channels
@@ -109,8 +108,13 @@ class TapeUpdate(StateUpdate):
 
     def _gained(self, attended_positions: Tensor) -> Tensor:
         """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
-        gain = self.gain.to(STATE_DTYPE).view(self.num_channels // self.axis.size, 1, -1)
-        return (gain @ attended_positions.to(STATE_DTYPE).unflatten(2, (gain.shape[0], -1))).squeeze(3)
+        gained = self._gains().to(STATE_DTYPE) * attended_positions.to(STATE_DTYPE)
+        channels = self.num_channels // self.axis.size
+        return gained if channels == gained.shape[2] else gained.unflatten(2, (channels, -1)).sum(3)
+
+    def _gains(self) -> Tensor:
+        """Of this rank's query heads, [H/T, 1], or [H/T, W] if they differ within a head."""
+        return self.gain[:, None]
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
         """What the feed-forward update adds to e [B, N/T, L, W]. active: [B, N/T, I]."""

@@ -20,7 +20,6 @@ class SeparateUpdate(TapeUpdate):
     def _make_gain(self) -> None:
         shape, scale = (self.config.num_heads, 2), self.num_channels
         self.gain = parameter(shape, self.axis, 0, init=0.0, decay=False, lr_scale=scale, role="vector")
-        self.multiply_adds += self.config.num_heads * self.config.head_dim
 
     def _make_mixing(self) -> None:
         inner, channels = self.inner, self.num_channels
@@ -28,11 +27,8 @@ class SeparateUpdate(TapeUpdate):
         self.down = parameter((2 * channels, inner), self.axis, role="position")
         self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
 
-    def _gained(self, attended_positions: Tensor) -> Tensor:
-        channels = self.num_channels // self.axis.size
-        gain = self.gain.to(STATE_DTYPE).view(channels, -1, 2).transpose(1, 2)[:, :, None]  # [L/T, 2, 1, H/L]
-        parts = attended_positions.to(STATE_DTYPE).unflatten(2, (channels, -1)).unflatten(-1, (2, -1)).transpose(3, 4)
-        return (gain @ parts).flatten(3)  # parts: [B, N, L/T, 2, H/L, R/2]
+    def _gains(self) -> Tensor:
+        return self.gain.repeat_interleave(self.config.head_dim // 2, 1)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
         up, down = self.up.unflatten(0, (2, -1)), self.down.unflatten(0, (2, -1))  # [2, I, L], [2, L, I]
@@ -145,10 +141,6 @@ class TapeVectorNoRotationEquivariance(WideTape):
 
 class FlatUpdate(TapeUpdate):
     """W_up [I, L R] and W_down [L R, I] act on all cosines of a token, and in the same way on its sines."""
-
-    def _make_gain(self) -> None:
-        super()._make_gain()
-        self.multiply_adds += self.config.num_heads * self.config.head_dim  # both halves
 
     def _make_mixing(self) -> None:
         flat = self.num_channels * self.config.head_dim
