@@ -46,29 +46,30 @@ def rotate(x: Tensor, e: Tensor) -> Tensor:
     x: [B, N, H, R] queries or keys; e: [B, N, L, W], where H is a multiple of L and heads l H/L .. (l + 1) H/L - 1
     share channel l. With W = 2R: (x1 c - x2 s, x2 c' + x1 s'). Returns [B, N, H, R] in the wider dtype of the two.
     """
-    (rotated,) = _Rotation.apply(e, None, x)
+    (rotated,) = _Rotation.apply(e, None, x, None)
     return rotated
 
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, initial: Tensor, delta: Tensor | None, *heads: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(initial, delta, *(heads if any(ctx.needs_input_grad[:2]) else ()))
-        cos, sin = _factors(initial if delta is None else initial + delta, heads[0].shape[-1])
-        parts = (_by_channel(x, cos) for x in heads)
-        return tuple((x * cos).addcmul_(_exchanged(x), sin).flatten(2, 3) for x in parts)
+    def forward(ctx: Any, initial: Tensor, delta: Tensor | None, q: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(initial, delta, *((q, k) if any(ctx.needs_input_grad[:2]) else (None, None)))
+        cos, sin = _factors(initial if delta is None else initial + delta, q.shape[-1])
+        heads = [_by_channel(x, cos) for x in (q, k) if x is not None]
+        return tuple((x * cos).addcmul_(_exchanged(x), sin).flatten(2, 3) for x in heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        initial, delta, *heads = ctx.saved_tensors
+        initial, delta, q, k = ctx.saved_tensors
         e = initial if delta is None else initial + delta
         d_initial = d_delta = None
-        if heads:
-            d_e = state_gradient(grads, tuple(heads), e)
+        if q is not None:
+            d_e = state_gradient(grads, (q,) if k is None else (q, k), e)
             d_initial = d_e.sum_to_size(initial.shape) if ctx.needs_input_grad[0] else None
             d_delta = d_e.to(delta.dtype) if ctx.needs_input_grad[1] else None
-        return d_initial, d_delta, *rotate_back(grads, e)
+        d_q, *d_k = rotate_back(grads, e)
+        return d_initial, d_delta, d_q, d_k[0] if d_k else None
 
 
 def rotate_back(grads: tuple[Tensor, ...], e: Tensor) -> list[Tensor]:
