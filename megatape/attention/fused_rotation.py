@@ -25,7 +25,8 @@ def rotated_heads(q: Tensor, k: Tensor, positions: PositionState | None, move: b
         from megatape.attention.kernels.rotation import Rotation
 
         return Rotation.apply(q, k, initial, delta, move)
-    return *rotate_qk(q, k, positions), positions.tensor(k.shape[2]).to(k.dtype) if move else None
+    e = positions.tensor(k.shape[2]).to(k.dtype) if move else None
+    return *rotate_qk(q, k, positions), e
 
 
 @cache

@@ -23,16 +23,21 @@ class PositionState(NamedTuple):
     initial: Tensor | None
     delta: Tensor | None = None
 
+    @property
+    def compact(self) -> Tensor:
+        """The position tensor e [B, N, L, W] in float32, with one channel before the first update, where all are the same."""
+        assert self.initial is not None
+        return self.initial if self.delta is None else self.initial + self.delta
+
     def tensor(self, num_channels: int) -> Tensor:
         """The position tensor e [B, N, L, W] of L channels, in float32."""
-        assert self.initial is not None
-        return self.initial.expand(-1, -1, num_channels, -1) if self.delta is None else self.initial + self.delta
+        return self.compact.expand(-1, -1, num_channels, -1)
 
 
 def rotate_qk(q: Tensor, k: Tensor, positions: PositionState | None) -> tuple[Tensor, Tensor]:
     """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype; unchanged without positions.
 
-    The backward pass keeps the two terms of e, and not e, which is larger.
+    The backward pass keeps the two terms of e, and not e, which is larger; q and k only if e needs a gradient.
     """
     if positions is None:
         return q, k
@@ -54,7 +59,7 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, initial: Tensor, delta: Tensor | None, q: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
         ctx.save_for_backward(initial, delta, *((q, k) if any(ctx.needs_input_grad[:2]) else (None, None)))
-        cos, sin = _factors(initial if delta is None else initial + delta, q.shape[-1])
+        cos, sin = _factors(PositionState(initial, delta).compact, q.shape[-1])
         heads = [_by_channel(x, cos) for x in (q, k) if x is not None]
         return tuple((x * cos).addcmul_(_exchanged(x), sin).flatten(2, 3) for x in heads)
 
@@ -62,7 +67,7 @@ class _Rotation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         initial, delta, q, k = ctx.saved_tensors
-        e = initial if delta is None else initial + delta
+        e = PositionState(initial, delta).compact
         d_initial = d_delta = None
         if q is not None:
             d_e = state_gradient(grads, (q,) if k is None else (q, k), e)
@@ -97,7 +102,10 @@ def state_gradient(grads: tuple[Tensor, ...], heads: tuple[Tensor, ...], e: Tens
 
 
 def _factors(e: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """(c, c') and (-s, s') of heads of `size` R, [B, N, L, 1, R]: a CPU is slow in the short rows of halves of heads."""
+    """(c, c') and (-s, s'), each [B, N, L, 1, R], of the rotation as (c, c') (x1, x2) + (-s, s') (x2, x1).
+
+    So it takes whole heads: PyTorch is slow on a CPU in rows as short as half a head. size: R.
+    """
     e = e[:, :, :, None]
     if e.shape[-1] == 2 * size:
         c1, c2, s1, s2 = e.chunk(4, dim=-1)

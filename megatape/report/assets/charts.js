@@ -176,9 +176,11 @@ function makeChart(source, labels, parent, peers = []) {
   const tip = element("div", { class: "tip", hidden: "", role: "status" }, figure);
   let now = null, scale = null, shown = [], axis = null, svg = null, overlay = null, from = null, cursor = null, width = 0;
 
+  const measured = () => holder.clientWidth || 600;
+
   function draw(newNow = now) {
     now = newNow;
-    width = holder.clientWidth || 600;
+    width = measured();
     const height = chart.wide ? Math.min(HEIGHT.wide, Math.max(260, width * 0.62)) : HEIGHT.narrow;
     ({ axis, shown, scale } = layout(chart, width, height));
     const most = Math.max(0, ...shown.map((one) => one.y.filter((value) => value !== null).length));
@@ -322,7 +324,7 @@ function makeChart(source, labels, parent, peers = []) {
     else return;
     event.preventDefault();
   });
-  new ResizeObserver(() => (holder.clientWidth || 600) !== width && draw()).observe(holder);
+  new ResizeObserver(() => measured() !== width && draw()).observe(holder);
   return { chart, figure, draw, point, focus: () => svg?.focus() };
 }
 
