@@ -152,8 +152,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         Args:
             num_ended: ranks whose `has_ended` is True.
         """
-        if num_ended == self._place.topology.world_size:
-            assert self._background is not None
+        # None is in flight if a rollback has waited for it since the ranks counted.
+        if self._background is not None and self._background.in_flight and num_ended == self._place.topology.world_size:
             self._conclude(self._background.finish)
 
     def wait(self) -> None:

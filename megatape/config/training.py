@@ -111,8 +111,8 @@ class TrainingConfig(Section):
         frozen: groups and patterns within `trainable` that are kept frozen, such as *.position.gain
         replica_check_interval: steps between checks that weights and optimizer state which several
             ranks hold are equal, bit for bit; every checkpoint is checked as well
-        max_skipped_steps: steps in a row that may be skipped because loss or gradient are not
-            finite; one more ends the run (docs/faults.md)
+        max_skipped_steps: steps in a row that may be skipped, because loss or gradient are not
+            finite or for a spike; one more ends the run (docs/faults.md)
         on_spike: on a loss or gradient spike: log (keep the step), skip (drop it), rewind (restore
             the last stable checkpoint and skip the samples of the last 64 steps; docs/faults.md)
         skip_samples: ranges [first, last] of samples, counted as in metrics.jsonl: steps with one

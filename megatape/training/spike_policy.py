@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatape.config import TrainingConfig
+from megatape.config.training import BatchSizes
 
 # As OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): WINDOW steps are remembered, fewer than FEWEST give
 # no verdict, and a step is a spike beyond SIGMAS standard deviations above their mean.
@@ -48,8 +49,8 @@ class SpikePolicy:
         rolled_back: samples that rollbacks skip.
     """
 
-    def __init__(self, config: TrainingConfig) -> None:
-        self._config = config
+    def __init__(self, config: TrainingConfig, batches: BatchSizes) -> None:
+        self._config, self._batches = config, batches
         self._window: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in ("loss", "gradient norm")}
         self._troubled: tuple[int, ...] = ()  # the last steps that had a spike or a fault; a save in the background reads it
         self.rolled_back: list[SampleRange] = []
@@ -85,8 +86,8 @@ class SpikePolicy:
         Not within STABLE_STEPS steps after the samples of a rollback, which did not help: the next would follow at every
         step.
         """
-        end = self.rolled_back[-1][1] + 1 if self.rolled_back else -math.inf
-        return samples - end > STABLE_STEPS * self._config.global_batch_size
+        end = self.rolled_back[-1][1] + 1 if self.rolled_back else None
+        return end is None or self._batches.steps(samples) - self._batches.steps(end) > STABLE_STEPS
 
     def stable(self, checkpoints: Iterable[int], step: int) -> list[int]:
         """Those of the checkpoints, by step, that STABLE_STEPS steps without a spike or a fault have followed at `step`.
@@ -114,9 +115,9 @@ class SpikePolicy:
             state: see `state_dict`.
             samples: those since the checkpoint.
         """
-        earlier, batch = self.rolled_back, self._config.global_batch_size
+        earlier, first = self.rolled_back, self._batches.consumed(max(0, self._batches.steps(samples.stop) - STABLE_STEPS))
         self.load_state_dict(state)
-        self.rolled_back = [*earlier, (max(samples.start, samples.stop - STABLE_STEPS * batch), samples.stop - 1)]
+        self.rolled_back = [*earlier, (max(samples.start, first), samples.stop - 1)]
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -86,7 +86,8 @@ class StepOutput:
         digest: of the samples (order.samples_digest).
         loss: mean over its targets, nats; NaN if it was not computed.
         grad_norm: before clipping; NaN if it is not finite.
-        skipped: why weights and optimizer state are as before, bit for bit, or "".
+        fault: what is not finite, or "".
+        skipped: why weights and optimizer state are as before, bit for bit, or "": the fault, the spike policy, or by plan.
         is_planned: it was skipped without being computed.
         decision: of the spike policy.
         remark: what is unusual about it, or "".
@@ -101,17 +102,13 @@ class StepOutput:
     digest: int
     loss: float = math.nan
     grad_norm: float = math.nan
+    fault: str = ""
     skipped: str = ""
     is_planned: bool = False
     decision: Decision = field(default_factory=Take)
     remark: str = ""
     status: StepStatus = field(default_factory=StepStatus)
     forward_seconds: float = 0.0
-
-    @property
-    def is_spike_skipped(self) -> bool:
-        """Whether it is skipped by the spike policy, and not for a loss or gradient that is not finite."""
-        return bool(self.skipped) and self.skipped == self.decision.reason
 
     @property
     def place(self) -> str:

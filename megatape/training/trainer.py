@@ -105,9 +105,9 @@ class Trainer:
         # State, and what follows it.
         self.interrupt = Interrupt()
         self.state = TrainState(config.data.sequence_length)
-        self.policy = SpikePolicy(config.training)
+        self.policy = SpikePolicy(config.training, config.batches)
         self.next_status: StepStatus | None = None  # all-reduced status of the next step; None before the first one
-        self._num_skipped = 0  # steps in a row with a fault
+        self._num_skipped = 0  # steps in a row, without those of a plan
         context = RunContext(
             config=config,
             folder=self.folder,
@@ -160,6 +160,7 @@ class Trainer:
                 self._watch_pace((output.forward_seconds + self.prefetcher.waited - waited) / seconds)
                 self._report_trouble(output)
                 if isinstance(output.decision, Rollback) and self._roll_back():
+                    is_save_due = False  # the run is at a checkpoint
                     continue
 
                 validation = None
@@ -210,14 +211,13 @@ class Trainer:
         else:
             num_targets = max(1.0, expected.num_targets / readers)
             output = self._compute(output, batches, num_targets)
-            if output.is_spike_skipped:
+            if output.skipped and not output.fault:  # for a spike
                 remark, before = output.remark, (output.loss, output.grad_norm)
                 output = self._compute(output, batches, num_targets)
                 if (output.loss, output.grad_norm) != before:
                     remark += f"; computed again, they are {output.loss:.4g} and {output.grad_norm:.4g}: a transient fault"
                 output = replace(output, remark=remark)
-            has_fault = bool(output.skipped) and not output.is_spike_skipped
-            self.policy.observe(output.step, output.loss, output.grad_norm, output.decision, has_fault)
+            self.policy.observe(output.step, output.loss, output.grad_norm, output.decision, bool(output.fault))
         self.next_status = output.status
         state.advance(samples, output.digest, updated=not output.skipped)
         return output
@@ -340,6 +340,7 @@ class Trainer:
             step,
             loss=loss,
             grad_norm=update.grad_norm,
+            fault=update.fault,
             skipped=update.skipped,
             decision=decision,
             remark=decision.reason,
@@ -423,15 +424,16 @@ class Trainer:
         Returns whether it did: not if there is no such checkpoint, or the run has only just gone back.
         """
         self.checkpoints.wait()
-        reader, samples = None, self.state.samples
+        reader, samples, refusal = None, self.state.samples, "the run has only just gone back"
         if self.policy.may_roll_back(samples):
+            refusal = "there is no checkpoint to go back to"
             with self.pace.waiting("the return to a checkpoint"):
                 reader = self.checkpoints.roll_back(partial(self.policy.stable, step=self.state.step))
                 if reader is not None:
                     self._restore(reader)
-                    self.policy.roll_back(reader.state["guard"], range(reader.samples, samples))
+                    self.policy.roll_back(reader.state.get("guard", {}), range(reader.samples, samples))
         if reader is None:
-            self.log.warning("there is no checkpoint to go back to: the run continues without the step")
+            self.log.warning(f"{refusal}: the run continues without the step")
             return False
         first, last = self.policy.rolled_back[-1]
         detail = f"to {reader.directory}; samples {first} to {last} will be skipped"
@@ -466,7 +468,7 @@ class Trainer:
     def _count_skipped(self, output: StepOutput) -> None:
         """Note a skipped step, once its metrics are written.
 
-        Raises TrainingDiverged when more than training.max_skipped_steps in a row were skipped for their faults.
+        Raises TrainingDiverged when more than training.max_skipped_steps in a row were skipped, but for those of a plan.
         """
         if output.skipped:
             self.log.record("skipped", f"{output.place}: {output.skipped}")
@@ -476,8 +478,8 @@ class Trainer:
         allowed = self.config.training.max_skipped_steps
         if self._num_skipped > allowed:
             raise TrainingDiverged(
-                f"{output.place}: {output.skipped}. {self._num_skipped} step{'s' * (self._num_skipped > 1)} in a row had such "
-                f"faults, training.max_skipped_steps allows {allowed}. Checkpoints in {self.folder.checkpoints} are valid; "
+                f"{output.place}: {output.skipped}. That makes {self._num_skipped} skipped step{'s' * (self._num_skipped > 1)} in a "
+                f"row, training.max_skipped_steps allows {allowed}. Checkpoints in {self.folder.checkpoints} are valid; "
                 "lower optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and continue with --resume auto"
             )
 

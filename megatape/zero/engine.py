@@ -50,7 +50,7 @@ class Update:
     """One update of the weights, which takes place unless `skipped` gives a reason.
 
     Attributes:
-        fault: reason to skip it that is known before the gradient norm, or "".
+        fault: what is not finite, or ""; a reason to skip it.
         skip_reason: reason to skip it for this gradient norm, or "". The same on all ranks.
         grad_norm: before clipping; NaN if it is not finite.
         skipped: why weights and optimizer state stay as they were, bit for bit, or "".
@@ -66,8 +66,9 @@ class Update:
     def decide(self, norm: float) -> None:
         """Note the gradient norm, and what follows."""
         self.grad_norm, self.is_decided = norm, True
-        nonfinite = "" if math.isfinite(norm) else "the gradient norm is not finite"
-        self.skipped = self.fault or nonfinite or self.skip_reason(norm)
+        if not math.isfinite(norm):
+            self.fault = self.fault or "the gradient norm is not finite"
+        self.skipped = self.fault or self.skip_reason(norm)
 
 
 class Engine:

@@ -17,6 +17,7 @@ import pytest
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
+from megatape.config.training import BatchSizes
 from megatape.data.formats.mds import Mds
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
@@ -101,7 +102,7 @@ def checkpoint_state(folder: Path) -> Malformed:
     def read() -> None:
         state = CheckpointReader(checkpoint).state
         assert all(isinstance(value, str) for value in state["fingerprints"].values())
-        SpikePolicy(training).load_state_dict(state.get("guard", {}))
+        SpikePolicy(training, BatchSizes(8)).load_state_dict(state.get("guard", {}))
         check_order(checkpoint, state, ShuffledOrder("", 1, 0))
 
     return Malformed(path, read, ("config",), write)

@@ -61,7 +61,7 @@ def test_skipped_steps(raw_config: dict[str, Any], tmp_path: Path) -> None:
         "again and again": "",
         "all": errors["all"],
     }
-    assert "samples 16 to 23): the loss is nan. 2 steps in a row had such faults" in errors["too many"]
+    assert "samples 16 to 23): the loss is nan. That makes 2 skipped steps in a row" in errors["too many"]
     assert "training.max_skipped_steps allows 1" in errors["too many"]
     assert "the validation loss after step 5 is nan" in errors["all"]
     assert not folders["too many"].list_checkpoints() and not folders["all"].list_checkpoints()

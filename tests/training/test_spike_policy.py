@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
+from megatape.config.training import BatchSizes
 from megatape.training import spike_policy
 from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
 
 
 def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
     training = parse_config(raw_config, "test").training.model_copy(update={"on_spike": "skip"})
-    policy, steps = SpikePolicy(training), 0
+    policy, steps = SpikePolicy(training, BatchSizes(8)), 0
 
     def observe(loss: float) -> None:
         nonlocal steps
@@ -30,7 +31,7 @@ def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
     assert policy.decide(-100.0, 1.0) == Take()
     state = json.loads(json.dumps(policy.state_dict()))
     for on_spike, kind in (("log", Take), ("rewind", Rollback)):
-        copied = SpikePolicy(training.model_copy(update={"on_spike": on_spike}))
+        copied = SpikePolicy(training.model_copy(update={"on_spike": on_spike}), BatchSizes(8))
         copied.load_state_dict(state)
         other = copied.decide(4.0, 1.0)
         assert type(other) is kind and other.reason == policy.decide(4.0, 1.0).reason != ""
@@ -44,13 +45,26 @@ def test_checkpoints_for_a_rollback(raw_config: dict[str, Any]) -> None:
     """Those that led to no spike; after a restart, too, which happens before 64 steps have followed."""
     raw_config["training"]["on_spike"] = "rewind"
     config = parse_config(raw_config, "test").training
-    before, found = SpikePolicy(config), SpikePolicy(config)
+    before, found = SpikePolicy(config, BatchSizes(8)), SpikePolicy(config, BatchSizes(8))
     before.observe(70, 1.0, 1.0, Take(), has_fault=True)
     found.load_state_dict(json.loads(json.dumps(before.state_dict())))
     assert found.stable([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0] and found.stable([80, 70, 6, 5, 0], 134) == [70, 5, 0]
     assert found.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.protected([90, 80], 100) == [80]
     assert found.protected([200, 100, 80], 200) == [100, 200]
-    assert SpikePolicy(config.model_copy(update={"on_spike": "skip"})).protected([90, 80], 100) == []
+    assert SpikePolicy(config.model_copy(update={"on_spike": "skip"}), BatchSizes(8)).protected([90, 80], 100) == []
+
+
+def test_samples_of_the_last_steps_in_a_warm_up(raw_config: dict[str, Any]) -> None:
+    """A rollback skips those of the last 64 steps, whatever their size, and the next may follow 64 steps later."""
+    batches = BatchSizes(64, ((8, 4000),))  # 500 steps of 8 samples
+    policy = SpikePolicy(parse_config(raw_config, "test").training, batches)
+    assert policy.may_roll_back(batches.consumed(70))
+    policy.roll_back({}, range(batches.consumed(100), batches.consumed(400)))
+    assert policy.rolled_back == [(336 * 8, 400 * 8 - 1)]
+    assert [policy.may_roll_back(batches.consumed(step)) for step in (400, 464, 465)] == [False, False, True]
+    policy.roll_back({}, range(batches.consumed(500), batches.consumed(510)))  # the checkpoint is nearer than 64 steps
+    policy.roll_back({}, range(batches.consumed(500), batches.consumed(600)))
+    assert policy.rolled_back[1:] == [(4000, 4000 + 10 * 64 - 1), (4000 + 36 * 64, 4000 + 100 * 64 - 1)]
 
 
 @pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])
