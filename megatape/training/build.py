@@ -133,7 +133,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
 def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
     """Whether a run updates the position state by our own kernels, where those exist. Collective."""
     fault = update_failure(config, min(config.data.sequence_length, TOKENS), device)
-    return has_kernels(device) and _works(fault, topology, "position update by PyTorch instead of our kernel")
+    return _works(fault, topology, "position update by PyTorch instead of our kernel") and has_kernels(device)
 
 
 def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
