@@ -232,7 +232,7 @@ class TapePreTrainedModel(PreTrainedModel):
             elif isinstance(first, float):
                 init.constant_(weight, first)
             else:
-                init.uniform_(weight, -first.bound, first.bound)
+                init.uniform_(weight, first.middle - first.bound, first.middle + first.bound)
 
 
 class TapeModel(TapePreTrainedModel):

@@ -1,5 +1,6 @@
 """Exported models give training's logits."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -240,3 +241,10 @@ def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], enc
                 assert 0.01 < weight.std() < 0.03, name
             else:
                 assert (weight == constant).all(), name
+
+
+def test_new_phases_start_within_their_bounds(exported: Callable[..., Exported]) -> None:
+    config = AutoConfig.from_pretrained(exported("grouped", "pope_uniform").folder, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    phases = torch.cat([weight.flatten() for name, weight in model.named_parameters() if name.endswith(".delta")])
+    assert -2 * math.pi <= phases.min() < -math.pi < phases.max() <= 0
