@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class ShardCache:
     def __init__(self, cache: CacheFolder, origin: str, index: Index) -> None:
         self._cache, self._origin = cache, origin
         self._folder = cache.root / content_hash([index.fingerprint(split) for split in index.splits])[:16]
-        self._expected: list[Shard] = []  # from the next one on
+        self._expected: deque[Shard] = deque()  # from the next one on
         self._thread: threading.Thread | None = None
 
     def local(self, shard: Shard) -> Path:
@@ -79,7 +80,7 @@ class ShardCache:
 
         Errors of the thread are ignored; `local` raises them when the shard is needed.
         """
-        self._expected = list(shards)
+        self._expected = deque(shards)
         for shard in shards:  # protect them from eviction
             self._used(shard)
         if self._thread is None or not self._thread.is_alive():
@@ -99,8 +100,8 @@ class ShardCache:
             os.utime(self._folder / shard.file)
 
     def _fetch(self) -> None:
-        while self._expected:
-            shard, *self._expected = self._expected
+        while queue := self._expected:  # another one after each `expect`
+            shard = queue.popleft()
             with suppress(OSError), self._locked(shard, wait=False):
                 if not _complete(copy := self._folder / shard.file, shard):
                     self._copy(shard, copy)
