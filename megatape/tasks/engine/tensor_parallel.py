@@ -21,6 +21,7 @@ from megatape.hf.lora import merge_adapter
 from megatape.hf.model_folder import ModelWeights, check_fits, open_model_folder
 from megatape.hf.tokenizer import special_tokens
 from megatape.model.build import build_model
+from megatape.model.encodings import encoding_of
 from megatape.model.transformer import Transformer
 from megatape.parallel.layout import whole_vocabulary
 from megatape.parallel.mesh import Axis
@@ -117,8 +118,10 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
                 f"tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
                 "divisor"
             )
-    if model.encoding == "randpe":
-        raise UserError(f"{name}: RandPE's positions follow from the seed of its run, which an export holds: leave out `tp`")
+    if encoding_of(model).positions(random_offset=False).drawn_from:
+        raise UserError(
+            f"{name}: positions of {model.encoding} follow from the seed of its run, which an export holds: leave out `tp`"
+        )
 
 
 def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.device) -> Transformer:
