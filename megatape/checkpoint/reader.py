@@ -25,7 +25,7 @@ from megatape.run_folder import named_step
 MAX_STEP_SAMPLES = 2**24  # of which resuming computes a digest
 
 
-class SpikeState(BaseModel):
+class SpikeState(BaseModel, extra="allow"):
     """The part of state.json by which the spike policy judges the next steps."""
 
     spikes: dict[str, list[FiniteFloat]] = {}
@@ -41,8 +41,10 @@ class Average(BaseModel):
     shares: list[FiniteFloat]
 
 
-class State(BaseModel):
-    """The content of state.json. Earlier versions wrote less; last_step is empty before the first step.
+class State(BaseModel, extra="allow"):
+    """The content of state.json, all of which a run gets back: here is what is checked.
+
+    Earlier versions wrote less; last_step is empty before the first step.
 
     average: of a checkpoint that `megatape average` wrote; the rest is that of the newest one.
     """

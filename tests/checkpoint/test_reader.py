@@ -1,5 +1,7 @@
 """Reading parts of a checkpoint, on the one that the tests of compatibility keep."""
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -58,6 +60,19 @@ def test_verified_checkpoint(tmp_path: Path) -> None:
     CheckpointReader(copy)  # sizes and state are as recorded
     with pytest.raises(ValueError, match=f"{file.name}: its sha256"):
         verified_checkpoint(copy)
+
+
+def test_state_of_another_version(tmp_path: Path) -> None:
+    """A run gets all of it back, what this version does not know included."""
+    copy = tmp_path / "step-00000004"
+    shutil.copytree(FIXTURE, copy)
+    state, manifest = json.loads((copy / "state.json").read_text()), load_manifest(copy)
+    state |= {"later": {"any": [1, None]}, "guard": {"spikes": {"loss": [1.5]}, "momentum": 3}}
+    text = json.dumps(state).encode()
+    (copy / "state.json").write_bytes(text)
+    manifest["files"]["state.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    save_manifest(copy, manifest["files"], manifest["tensors"])
+    assert json.loads(json.dumps(CheckpointReader(copy).state)) == {"updates": state["step"], **state}
 
 
 def test_a_manifest_without_weights(tmp_path: Path) -> None:
