@@ -72,6 +72,10 @@ class BatchSizes:
             consumed, step = consumed + taken * size, step - taken
         return consumed + step * self.full
 
+    def of_step(self, step: int) -> int:
+        """Samples of a step, counted from 1."""
+        return self.consumed(step) - self.consumed(step - 1)
+
     def steps(self, samples: int) -> int:
         """The first steps that have `samples` samples or more."""
         return bisect_left(range(samples), samples, key=self.consumed)

@@ -109,7 +109,7 @@ def clock(group: Group) -> dict[str, Any]:
     """A group's steps on other axes.
 
     Returns:
-        `tokens` of a step; some `steps`, in order, and the `hours` of training until each of them, the mean of several runs.
+        Some `steps`, in order, the `tokens` until each of them, and the `hours` of training, the mean of several runs.
     """
     knots = np.unique(np.linspace(0, max(run.last_step for run in group.runs), MAX_TIMES + 1).astype(int))
     hours = []
@@ -117,9 +117,10 @@ def clock(group: Group) -> dict[str, Any]:
         steps = np.concatenate([[0], run.metrics["step"]])
         passed = np.concatenate([[0], np.nancumsum(run.metrics["seconds"])]) / 3600
         hours.append(np.interp(knots, steps, passed))
-    longest = max(group.runs, key=lambda run: run.last_step)
+    longest = max(group.runs, key=lambda run: run.last_step).config
+    tokens = [longest.batches.consumed(int(knot)) * longest.data.sequence_length for knot in knots]
     means = [rounded(hour) for hour in np.mean(hours, 0)]
-    return {"tokens": longest.config.step_tokens, "steps": [float(knot) for knot in knots], "hours": means}
+    return {"steps": [float(knot) for knot in knots], "tokens": tokens, "hours": means}
 
 
 def charts(groups: list[Group]) -> list[Chart]:
@@ -171,7 +172,8 @@ def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, tu
 def _values(run: Run, column: str) -> np.ndarray:
     if column == "speed":
         seconds = np.where(run.metrics["seconds"] > 0, run.metrics["seconds"], np.nan)
-        return run.config.step_tokens / seconds
+        samples = [run.config.batches.of_step(int(step)) for step in run.metrics["step"]]
+        return np.array(samples) * run.config.data.sequence_length / seconds
     if column == "memory":
         return run.metrics["peak_memory"] / 2**30
     return run.metrics[column]

@@ -67,11 +67,11 @@ def progress(runs: list[Run]) -> list[Progress]:
 
 
 def _progress(run: Run) -> Progress:
-    steps, seconds = run.config.training.steps, run.metrics["seconds"]
+    steps, seconds, batches = run.config.training.steps, run.metrics["seconds"], run.config.batches
     pace = float(np.nanmean(seconds[-RECENT:])) if np.isfinite(seconds[-RECENT:]).any() else math.nan
-    state = _state(run, pace)
+    state, left = _state(run, pace), batches.consumed(steps) - batches.consumed(run.last_step)  # samples
     notes = {
-        "training": f"{format_duration((steps - run.last_step) * pace)} left" if pace > 0 else "",
+        "training": f"{format_duration(left / batches.of_step(run.last_step) * pace)} left" if pace > 0 else "",
         "silent": f"last step {format_duration(time.time() - last_written(run))} ago",
         "failed": run.events[-1]["detail"] if run.events else "",
     }
@@ -82,15 +82,16 @@ def _figures(run: Run, pace: float) -> dict[str, Figure]:
     loss, validation = run.metrics["loss"], run.metrics["validation_loss"]
     recent = loss[-RECENT:][np.isfinite(loss[-RECENT:])]
     seconds = float(np.nansum(run.metrics["seconds"]))
-    length, samples = run.config.data.sequence_length, run.config.batches.consumed
-    tokens, planned = (format_count(samples(step) * length) for step in (run.last_step, run.config.training.steps))
+    length, batches = run.config.data.sequence_length, run.config.batches
+    tokens, planned = (format_count(batches.consumed(step) * length) for step in (run.last_step, run.config.training.steps))
+    speed = format_count(batches.of_step(run.last_step) * length / pace) if pace > 0 else ""
     utilization = _utilization(run, pace)
     return {
         "loss": Figure(_nats(run.last("loss")), f"mean of {recent.size}: {recent.mean():.4f}" if recent.size > 1 else ""),
         "validation": Figure(_nats(run.last("validation_loss")), _best(run.metrics["step"], validation)),
         "EMA": Figure(_nats(run.last("ema_validation_loss")), "validation of the average"),
         "tokens": Figure(tokens, f"of {planned}"),
-        "tokens/s": Figure(format_count(run.config.step_tokens / pace), f"{pace:.3g} s a step") if pace > 0 else Figure(),
+        "tokens/s": Figure(speed, f"{pace:.3g} s a step" if speed else ""),
         "MFU": Figure("" if utilization is None else f"{utilization:.1%}", run.environment.get("device", "")),
         "time": Figure(format_duration(seconds) if seconds else "", f"of {run.last_step:,} steps"),
         "events": _events(run),
@@ -115,7 +116,7 @@ def _utilization(run: Run, pace: float) -> float | None:
     if gpu is None or config.training.precision != "bfloat16" or not pace > 0 or not ranks.isdecimal():
         return None
     forward = forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)
-    return 3 * forward * config.training.global_batch_size / pace / gpu.bfloat16_flops / max(1, int(ranks))
+    return 3 * forward * config.batches.of_step(run.last_step) / pace / gpu.bfloat16_flops / max(1, int(ranks))
 
 
 def _best(steps: np.ndarray, losses: np.ndarray) -> str:

@@ -202,11 +202,10 @@ def load_untrained(config: Config) -> Iterator[LoadedModel]:
 def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]:
     """Cost and losses of training. The first loss is that of step 1, before the weights change."""
     losses = [entry["loss"] for entry in entries]
-    seconds = [entry["seconds"] for entry in entries]
-    tokens = config.training.global_batch_size * config.data.sequence_length
+    rates = [config.batches.of_step(entry["step"]) * config.data.sequence_length / entry["seconds"] for entry in entries]
     return {
         "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
-        "tokens/s": tokens / median(seconds[1:] or seconds),  # the first step of a process allocates
+        "tokens/s": median(rates[1:] or rates),  # the first step of a process allocates
         "first loss": losses[0],
         "last loss": mean_loss(losses[-max(1, len(losses) // POINTS) :]),
         "validation loss": entries[-1]["validation_loss"],

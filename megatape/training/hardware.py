@@ -56,12 +56,12 @@ class Speed:
 
     def add_step(self, step: int, seconds: float) -> None:
         """A step, counted from 1, took so long."""
-        self._samples += self._size(step)
+        self._samples += self._batches.of_step(step)
         self._seconds += seconds
 
     def of_step(self, step: int, seconds: float) -> Rates:
         """Rates of a step that took `seconds`."""
-        return self._rates(self._size(step), seconds)
+        return self._rates(self._batches.of_step(step), seconds)
 
     def mean(self) -> Rates:
         """Rates since this process started."""
@@ -70,9 +70,6 @@ class Speed:
     def seconds_left(self, step: int) -> float:
         """Seconds that the steps after `step` take at the mean speed."""
         return self._seconds / self._samples * (self._batches.consumed(self._steps) - self._batches.consumed(step))
-
-    def _size(self, step: int) -> int:
-        return self._batches.consumed(step) - self._batches.consumed(step - 1)
 
     def _rates(self, samples: int, seconds: float) -> Rates:
         speed = samples / seconds

@@ -478,8 +478,8 @@ class Trainer:
         allowed = self.config.training.max_skipped_steps
         if self._num_skipped > allowed:
             raise TrainingDiverged(
-                f"{output.place}: {output.skipped}. That makes {self._num_skipped} skipped step{'s' * (self._num_skipped > 1)} in a "
-                f"row, training.max_skipped_steps allows {allowed}. Checkpoints in {self.folder.checkpoints} are valid; "
+                f"{output.place}: {output.skipped}. That makes {self._num_skipped} skipped step{'s' * (self._num_skipped > 1)} "
+                f"in a row, training.max_skipped_steps allows {allowed}. Checkpoints in {self.folder.checkpoints} are valid; "
                 "lower optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and continue with --resume auto"
             )
 

@@ -1,5 +1,6 @@
 """The figures that a report opens on, against a run whose numbers are known."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from megatape.files import append_lines
 from megatape.model.accounting import forward_flops
-from megatape.report.curves import charts, grouped
+from megatape.report.curves import charts, clock, grouped
 from megatape.report.load import load_runs
 from megatape.report.progress import Progress, progress
 from megatape.run_folder import RunFolder
@@ -46,6 +47,21 @@ def test_figures(data_directory: Path, tmp_path: Path) -> None:
     }
     assert float(one.figures["validation"].value) == pytest.approx(float(one.figures["loss"].value) + 0.2, abs=1e-4)
     assert one.figures["events"].note == "4 checkpoints" and one.figures["tokens"].note == "of 5.12K"
+
+
+def test_warm_up_of_the_batch_size(data_directory: Path, tmp_path: Path) -> None:
+    """10 steps of 4 samples, then 10 of 8, 32 tokens each, in 0.1 s a step."""
+    folder = make_run(tmp_path / "run", data_directory)
+    raw = json.loads(folder.config.read_text())
+    raw["training"]["batch_warmup"] = [{"samples": 4, "tokens": 1280}]
+    folder.config.write_text(json.dumps(raw))
+    assert (values(of(folder))["tokens"], values(of(folder))["tokens/s"]) == ("3.84K", "2.56K")
+    (group,) = grouped(load_runs([folder.directory]))
+    times, (speed,) = clock(group), [chart for chart in charts([group]) if chart.title == "Throughput"]
+    assert [times["tokens"][times["steps"].index(step)] for step in (0, 10, 20)] == [0, 1280, 3840]
+    assert [speed.series[0].y[step - 1] for step in (1, 10, 11, 20)] == [1280, 1280, 2560, 2560]
+    cut(folder, 10)
+    assert values(of(folder))["tokens/s"] == "1.28K" and of(folder).note == "2 s left"
 
 
 def test_moving_average(data_directory: Path, tmp_path: Path) -> None:

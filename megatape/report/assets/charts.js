@@ -3,7 +3,7 @@
 // series, lines, marks}, where `axis` names x, `last` is the largest x, `span` holds values of y that are always shown, `log` says
 // whether y may be logarithmic, `noisy` whether it may be smoothed, and `clocked` whether its groups have clocks. A series: {group, style, x, y, low, high}, with null
 // where a number is not finite, and style "line" or "points". A line: {label, y}; a mark: {group, x, label}. DATA.clocks: of each
-// group, {tokens, steps, hours}.
+// group, {steps, tokens, hours}.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const HEIGHT = { wide: 360, narrow: 220 };
@@ -67,22 +67,23 @@ function logTicks(low, high) {
   return found;
 }
 
-// Hours of training until a step.
-function hours(clock, step) {
-  const next = clock.steps.findIndex((knot) => knot >= step);
-  if (next < 0) return clock.hours.at(-1);
-  if (next === 0) return clock.hours[0];
-  const part = (step - clock.steps[next - 1]) / (clock.steps[next] - clock.steps[next - 1]);
-  return clock.hours[next - 1] + part * (clock.hours[next] - clock.hours[next - 1]);
+// Tokens or hours of training until a step.
+function until(step, steps, values) {
+  const next = steps.findIndex((knot) => knot >= step);
+  if (next < 0) return values.at(-1);
+  if (next === 0) return values[0];
+  const part = (step - steps[next - 1]) / (steps[next] - steps[next - 1]);
+  return values[next - 1] + part * (values[next] - values[next - 1]);
 }
 
 // The horizontal axis that is chosen: its name, and x of a step.
 function axisOf(chart) {
   if (!chart.clocked || VIEW.axis === "step") return { name: chart.axis, place: (x) => x };
-  if (VIEW.axis === "tokens") return { name: "tokens", place: (x, group) => x * DATA.clocks[group].tokens };
+  const place = (column) => (x, group) => until(x, DATA.clocks[group].steps, DATA.clocks[group][column]);
+  if (VIEW.axis === "tokens") return { name: "tokens", place: place("tokens") };
   const longest = Math.max(...DATA.clocks.map((clock) => clock.hours.at(-1)));
   const [name, factor] = longest < 0.05 ? ["seconds", 3600] : longest < 3 ? ["minutes", 60] : ["hours", 1];
-  return { name: `${name} of training`, place: (x, group) => hours(DATA.clocks[group], x) * factor };
+  return { name: `${name} of training`, place: (x, group) => place("hours")(x, group) * factor };
 }
 
 // Exponential moving averages, without a bias towards the first value.
