@@ -16,9 +16,6 @@ from megatape.runtime.shared_folder import wait_until_visible
 
 LOG = logging.getLogger(__name__)
 
-# Fields whose change makes the optimizer's state, or the numbers, others than those the checkpoint was trained to.
-NEEDS_CONFIRMATION = ("training.precision", "training.fp8", "optimizer.beta1", "optimizer.beta2", "optimizer.momentum")
-
 # What a field that a run keeps would change, for the error.
 IMMUTABLE = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}
 
@@ -150,10 +147,10 @@ def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> 
 def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: bool) -> list[str]:
     """What resuming from `origin` changes in the recipe, a line for each field.
 
-    Raises UserError if a field of NEEDS_CONFIRMATION is among them and allow_changes is False.
+    Raises UserError if one of them must be confirmed (Identity.CONFIRMED) and allow_changes is False.
     """
-    changed = [field for field in differences(theirs, ours) if field.identity is Identity.COMPARED]
-    if unconfirmed := [field for field in changed if field.path in NEEDS_CONFIRMATION and not allow_changes]:
+    changed = [field for field in differences(theirs, ours) if field.identity.is_compared]
+    if unconfirmed := [field for field in changed if field.identity is Identity.CONFIRMED and not allow_changes]:
         former = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in unconfirmed)
         raise UserError(
             f"{origin} was trained with {former}: restore the former, or add --allow-changes to continue with the new values"

@@ -10,8 +10,8 @@ class Options(LaunchedOptions, FrozenBaseOptions, ConfigOptions):
 
     Attributes:
         resume: resume from the run's newest valid checkpoint (auto) or from this checkpoint
-        allow_changes: resume although training.precision, training.fp8, optimizer.beta1, beta2 or
-            momentum changed
+        allow_changes: resume although settings changed that docs/config.md calls `confirmed`, such
+            as training.precision or optimizer.beta1
         profile: profile K steps, save the traces and print a summary
         dry_run: print the report of `megatape plan` and exit
     """

@@ -20,14 +20,23 @@ class Identity(Enum):
     FIXED = "fixed"  # defines the model: must not change on resume
     SAMPLES = "samples"  # defines the samples: must not change on resume
     COMPARED = "compared"  # may change on resume; compared runs must agree on it
+    CONFIRMED = (
+        "confirmed"  # the same, if the user confirms it: numbers or optimizer state mean something else then
+    )
     FREE = "free"  # does not affect results, beyond rounding
     LOCAL = "local"  # free, and each host may have its own
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether compared runs must agree on it, though it may change on resume."""
+        return self in (Identity.COMPARED, Identity.CONFIRMED)
 
 
 Value = TypeVar("Value")
 Fixed = Annotated[Value, Identity.FIXED]
 FixedSamples = Annotated[Value, Identity.SAMPLES]
 Compared = Annotated[Value, Identity.COMPARED]
+Confirmed = Annotated[Value, Identity.CONFIRMED]
 Free = Annotated[Value, Identity.FREE]
 Local = Annotated[Value, Identity.LOCAL]
 

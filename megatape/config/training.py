@@ -7,7 +7,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
-from megatape.config.section import Compared, Fixed, FixedSamples, Free, JsonList, PathText, Registered, Section, check_growing
+from megatape.config.section import (
+    Compared,
+    Confirmed,
+    Fixed,
+    FixedSamples,
+    Free,
+    JsonList,
+    PathText,
+    Registered,
+    Section,
+    check_growing,
+)
 from megatape.errors import ConfigError
 from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
 
@@ -136,8 +147,8 @@ class TrainingConfig(Section):
     batch_warmup: Compared[JsonList[BatchConfig]] = ()
     micro_batch_size: Free[PositiveInt] = Field(le=10**9)
     seed: FixedSamples[int] = Field(1234, ge=0, le=2**63 - 1)
-    precision: Compared[Literal["float32", "bfloat16"]] = "float32"
-    fp8: Compared[Fp8Recipe] = "none"
+    precision: Confirmed[Literal["float32", "bfloat16"]] = "float32"
+    fp8: Confirmed[Fp8Recipe] = "none"
     z_loss: Compared[float] = Field(0.0, ge=0)
     gradient_clip: Compared[float] = Field(1.0, ge=0)
     init_from: Compared[PathText | None] = Field(None, min_length=1)

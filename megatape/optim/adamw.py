@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from megatape.config.section import Compared
+from megatape.config.section import Compared, Confirmed
 from megatape.config.training import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ class AdamWOptions(OptimizerConfig):
         eps: added to the square root of the second moment
     """
 
-    beta1: Compared[float] = Field(0.9, ge=0, lt=1)
-    beta2: Compared[float] = Field(0.999, ge=0, lt=1)
+    beta1: Confirmed[float] = Field(0.9, ge=0, lt=1)
+    beta2: Confirmed[float] = Field(0.999, ge=0, lt=1)
     eps: Compared[float] = Field(1e-8, gt=0)
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from megatape.config.section import Compared, Fixed, JsonList
+from megatape.config.section import Confirmed, Fixed, JsonList
 from megatape.optim.adamw import AdamWOptions
 
 ITERATIONS = 5  # of Newton and Schulz
@@ -20,7 +20,7 @@ class MuonOptions(AdamWOptions):
             head); AdamW updates the rest
     """
 
-    momentum: Compared[float] = Field(0.95, ge=0, lt=1)
+    momentum: Confirmed[float] = Field(0.95, ge=0, lt=1)
     orthogonalized: Fixed[JsonList[Literal["matrix", "position", "embedding"]]] = Field(("matrix",), min_length=1)
 
     def is_whole(self, role: str) -> bool:

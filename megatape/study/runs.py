@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from megatape.benchmark.children import child
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.resume import check_same_run
-from megatape.config import Config, Identity, differences, save_config
+from megatape.config import Config, differences, save_config
 from megatape.data.training.mixture import open_data
 from megatape.errors import UserError, path_errors
 from megatape.files import first_fault, locked, read_json, write_atomically
@@ -269,7 +269,7 @@ class Run(Generic[RunT]):
     def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
         check_same_run(origin, theirs, recorded, self.config, fingerprints)
         for field in differences(theirs, self.config):
-            if field.identity is Identity.COMPARED:
+            if field.identity.is_compared:
                 raise UserError(
                     f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
                     "another `out`"

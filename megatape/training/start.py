@@ -136,7 +136,7 @@ def check_continues(
         config: of the run.
         data: of the run.
         attention: backend of the run.
-        allow_changes: let the run change what checkpoint/resume.py names in NEEDS_CONFIRMATION.
+        allow_changes: let the run change settings that must be confirmed (`confirmed` in docs/config.md).
         place: of the run.
 
     Raises:

@@ -53,7 +53,7 @@ class Start:
     Attributes:
         resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder,
             or None for a new run.
-        allow_changes: let a resumed run change what checkpoint/resume.py names in NEEDS_CONFIRMATION.
+        allow_changes: let a resumed run change settings that must be confirmed (`confirmed` in docs/config.md).
         base: where the base of the checkpoint that the run starts from is now, if not where that says.
         profile: steps to trace, 0 for none.
     """
