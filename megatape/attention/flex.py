@@ -39,7 +39,7 @@ class Flex(Backend):
         if need.ring:
             return NO_RING
         if need.bias == "pair":
-            return "would add to every weight of the bias once for each score"
+            return "computes no bias of pairs of tokens"
         if need.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if need.head_dim < MIN_HEAD_DIM:

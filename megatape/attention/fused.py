@@ -22,15 +22,15 @@ class Fused(Backend):
     Plain attention, with a bias by distance or without, and attention that moves the state, with document masks and grouped
     queries.
 
-    It refuses a bias by pair: FIRE's network of 32 units, evaluated by each head for each pair, would take a dozen times the
-    time of attention itself (docs/kernels.md).
+    It refuses a bias by pair, such as FIRE's network of 32 units, which would take a dozen times the time of attention itself
+    (docs/kernels.md).
     """
 
     def unsupported_reason(self, need: Need) -> str | None:
         if need.ring:
             return NO_RING
         if need.bias == "pair":
-            return "would evaluate the bias's network for every pair of tokens and every head"
+            return "computes no bias of pairs of tokens"
         if need.moves and need.bias != "none":
             return "has no kernel that moves the position state under a bias on the scores"
         if need.device_type != "cuda":

@@ -190,7 +190,7 @@ class ModelConfig(Section):
             "the scores, which it would change: remove it, or choose another encoding": (
                 self.attention_scale is not None and encoding.reads_scores
             ),
-            f"encoding {self.encoding} has no frequencies to scale: remove scaling, or choose one of {scalable}": (
+            f"scaling is not for encoding {self.encoding}: remove it, or choose one of {scalable}": (
                 self.scaling is not None and not encoding.scalable
             ),
             "scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is 1, "

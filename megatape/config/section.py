@@ -20,9 +20,7 @@ class Identity(Enum):
     FIXED = "fixed"  # defines the model: must not change on resume
     SAMPLES = "samples"  # defines the samples: must not change on resume
     COMPARED = "compared"  # may change on resume; compared runs must agree on it
-    CONFIRMED = (
-        "confirmed"  # the same, if the user confirms it: numbers or optimizer state mean something else then
-    )
+    CONFIRMED = "confirmed"  # the same, if the user confirms it: numbers or optimizer state mean something else then
     FREE = "free"  # does not affect results, beyond rounding
     LOCAL = "local"  # free, and each host may have its own
 

@@ -105,9 +105,10 @@ def cache_bytes(config: ModelConfig, element_bytes: int) -> int:
     num_transient = len(features) if bias is None else bias.num_transient
     positioned = len(positioned_layers(config))
     state = (positioned - 1) * encoding.state_width if encoding.moves_state else 0
-    widths = positioned * encoding.qk_width + (config.num_layers - positioned) * size + config.num_layers * size + state
+    widths = (config.num_layers - positioned) * size + config.num_layers * size + state
     held = sum(feature.nbytes for feature in features[num_transient:])
-    return channels * widths * element_bytes + positioned * held
+    key_bytes = torch.float32.itemsize if bias is not None and bias.rewrites_keys else element_bytes
+    return channels * (widths * element_bytes + positioned * encoding.qk_width * key_bytes) + positioned * held
 
 
 def saved_bytes(model: Transformer, batch_size: int, length: int, masked: bool = False) -> int:

@@ -100,7 +100,7 @@ def _parse(entry: str) -> Variant:
     parse_encodings(encoding)
     if plus and not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-        raise UserError(f"encodings: {head}: {encoding} has no frequencies to scale; only {scalable} do")
+        raise UserError(f"encodings: {head}: {encoding} has no scaling; only {scalable} do")
     if plus and scaling not in SCALINGS:
         raise UserError(f"encodings: {head}: {scaling!r} is not a scaling: choose from {', '.join(SCALINGS)}")
     controls = [change for change in changes if change.startswith(tuple(f"{kind}=" for kind in CONTROLS))]

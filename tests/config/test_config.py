@@ -23,7 +23,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ),
         (
             {"model__encoding": "alibi", "model__scaling": {"kind": "linear", "factor": 2.0}},
-            ["encoding alibi has no frequencies to scale", "tape, rope"],
+            ["scaling is not for encoding alibi", "tape, rope"],
         ),
         ({"model__encoding": "tape_vector", "model__scaling": {"kind": "linear", "factor": 2.0}}, ["encoding tape_vector"]),
         ({"model__scaling": {"kind": "linear"}}, ["model.scaling.factor: Field required"]),

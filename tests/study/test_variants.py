@@ -24,7 +24,7 @@ def test_variants() -> None:
         ("rope,,tape", "'' is not an encoding"),
         ("rope,rope", "rope is listed twice"),
         ("tape+yarn,tape+yarn", "tape\\+yarn is listed twice"),
-        ("alibi+yarn", "alibi has no frequencies to scale; only tape and rope do"),
+        ("alibi+yarn", "alibi has no scaling; only tape and rope do"),
         ("tape+ntk", "'ntk' is not a scaling: choose from linear, theta, yarn"),
         ("rope:params=rope", "rope is its own encoding: name another one, as in rope:params=tape"),
         ("rope:flops=ropes", "'ropes' is not an encoding"),

@@ -105,8 +105,8 @@ class GrowingLayer(DynamicLayer):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row of the batch."""
         super().batch_repeat_interleave(repeats)
-        if self.features:
-            self._take_rows(torch.arange(len(self.features[0])).repeat_interleave(repeats))
+        if held := (*self.features, *self.carry):
+            self._take_rows(torch.arange(len(held[0])).repeat_interleave(repeats))
 
     def _take_rows(self, rows: Tensor) -> None:
         self.features, self.carry = (

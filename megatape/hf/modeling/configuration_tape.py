@@ -87,6 +87,10 @@ class TapeConfig(PreTrainedConfig):
             )
         if kind != "default" and not ENCODINGS[self.encoding].scalable:
             raise ValueError(f"rope_parameters has rope_type {kind!r}, but encoding {self.encoding} has no scaled frequencies")
+        if self.attention_scale not in (None, "log_n"):
+            raise ValueError(f"attention_scale is {self.attention_scale!r}: use 'log_n' or None")
+        if self.nope_every is not None and not 2 <= self.nope_every <= self.num_hidden_layers:
+            raise ValueError(f"nope_every is {self.nope_every}: use None, or a number from 2 to num_hidden_layers")
         if self.attention_bias not in ("none", "qkv", "qkvo"):
             raise ValueError(f"attention_bias is {self.attention_bias!r}: use 'none', 'qkv' or 'qkvo'")
 

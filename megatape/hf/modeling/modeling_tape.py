@@ -69,13 +69,15 @@ class NewTokens(NamedTuple):
 
     mask: as transformers makes it; None if nothing but later tokens is hidden, or if there are spans. past: number of tokens
     before them in the cache, if the encoding has a bias. spans: as attention.py has them. padding: [B, N], true where they are
-    padding. num_keys: [B or 1, N], how many keys each sees, if attention scales by it.
+    padding. document_starts: [B, N], the first token of each one's document, None if all are one text. num_keys: [B or 1, N],
+    how many keys each sees, if attention scales by it.
     """
 
     mask: Tensor | None
     past: int
     spans: Spans | None
     padding: Tensor | None
+    document_starts: Tensor | None
     num_keys: Tensor | None
 
 
@@ -117,7 +119,7 @@ class TapeAttention(nn.Module):
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        features, carry = self._features(h, q, k, new.padding, past_key_values)
+        features, carry = self._features(h, q, k, new, past_key_values)
         q, k = self.encoding.rotate_qk(q, k, e, features)
         if self.log_scale is not None and new.num_keys is not None:
             q = self.log_scale(q, new.num_keys)
@@ -127,7 +129,8 @@ class TapeAttention(nn.Module):
             v = torch.cat([v, PositionState(e).tensor(v.shape[2]).to(v.dtype)], dim=-1)
         q, k, value = (part.transpose(1, 2) for part in (q, k, v))
         if past_key_values is not None:
-            k, value = past_key_values.update(k, value, self.layer_idx)
+            held = k.float() if self.bias is not None and self.bias.rewrites_keys else k
+            k, value = past_key_values.update(held, value, self.layer_idx)
         transient = len(features) if self.bias is None else self.bias.num_transient
         kept = features[transient:]
         if kept or carry:
@@ -135,6 +138,7 @@ class TapeAttention(nn.Module):
         mask = new.mask
         if self.bias is not None:
             mask = self._biased_mask(self.bias, q, k, e, (*features[:transient], *kept), new, past_key_values)
+        k = k.to(q.dtype)
         if self.config._attn_implementation == "sdpa":
             out, weights = wide_attention(self, q, k, value, mask, self.scaling, new.spans)
         else:
@@ -160,27 +164,25 @@ class TapeAttention(nn.Module):
         total, held = new.past + q.shape[2], k.shape[2]
         weights = layer(q.transpose(1, 2), k[:, :, :total].transpose(1, 2), features)
         scores = layer.scores(weights, e, new.past)
-        if past_key_values is not None:
-            later_keys = layer.later_keys(weights)
-            if later_keys is not None:
-                replace_keys(past_key_values, self.layer_idx, later_keys[:, :, :total].to(k.dtype))
+        if past_key_values is not None and layer.rewrites_keys:
+            replace_keys(past_key_values, self.layer_idx, layer.later_keys(weights)[:, :, :total])
         bias = scores.block(scores.weights, slice(new.past, total), slice(0, total))
         if total < held:
             bias = F.pad(bias, (0, held - total))
         return biased_mask(bias, new.mask, new.past, q.dtype).expand(q.shape[0], -1, -1, -1)
 
     def _features(
-        self, h: Tensor, q: Tensor, k: Tensor, padding: Tensor | None, past_key_values: Cache | None
+        self, h: Tensor, q: Tensor, k: Tensor, new: NewTokens, past_key_values: Cache | None
     ) -> tuple[Features, Features]:
         """Features of the new tokens, and what the tokens after them need; both empty without content in the encoding."""
         if self.token_features is None:
             return (), ()
         features = self.token_features(h, q, k)
-        if padding is not None:
-            features = tuple(feature.masked_fill(padding[:, :, None, None], 0) for feature in features)
+        if new.padding is not None:
+            features = tuple(feature.masked_fill(new.padding[:, :, None, None], 0) for feature in features)
         if self.sequence_features is None:
             return features, ()
-        return self.sequence_features(features, None, carry_of(past_key_values, self.layer_idx))
+        return self.sequence_features(features, new.document_starts, carry_of(past_key_values, self.layer_idx))
 
 
 class TapeDecoderLayer(GradientCheckpointingLayer):
@@ -279,8 +281,11 @@ class TapeModel(TapePreTrainedModel):
         reserve_capacity(past_key_values)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         places = self._positions(torch.arange(x.shape[1], device=x.device) + past, attention_mask)
+        document_starts = None
         if position_ids is None:
             position_ids = places
+        elif attention_mask is None and past_key_values is None:  # when transformers looks for documents, too
+            document_starts = self._document_starts(position_ids.expand(x.shape[:2]))
         spans = self._spans(x, attention_mask, past)
         mask = None
         if spans is None:
@@ -308,9 +313,9 @@ class TapeModel(TapePreTrainedModel):
         carry: Features = ()
         if self.state_start is not None:
             content = x if padding is None else x.masked_fill(padding[..., None], 0)
-            delta, carry = self.state_start(content, None, carry_of(past_key_values, 0))
+            delta, carry = self.state_start(content, document_starts, carry_of(past_key_values, 0))
             e = PositionState(e, delta).tensor(self.config.num_key_value_heads)
-        new = NewTokens(mask, int(past) if self.has_bias else 0, spans, padding, num_keys)
+        new = NewTokens(mask, int(past) if self.has_bias else 0, spans, padding, document_starts, num_keys)
         for layer in self.layers:
             x, e = layer(x, e, new, past_key_values=past_key_values)
         if carry:
@@ -324,6 +329,12 @@ class TapeModel(TapePreTrainedModel):
         if torch.compiler.is_compiling() or past or attention_mask is None or attention_mask.shape != x.shape[:2]:
             return None
         return find_spans(attention_mask)
+
+    @staticmethod
+    def _document_starts(position_ids: Tensor) -> Tensor:
+        """Index of the first token of each one's document, [B, N]: where positions do not count on, one begins."""
+        begins = F.pad(position_ids.diff(dim=1) != 1, (1, 0))
+        return (torch.arange(position_ids.shape[1], device=position_ids.device) * begins).cummax(1).values
 
     @staticmethod
     def _positions(index: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -393,9 +404,13 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> Any:
-        """Tell the model how long texts may get, unless an earlier call made the cache: its limit is not known."""
+        """Tell an encoding that draws positions how long texts may get.
+
+        Not if an earlier call made the cache: its limit is not known. An assistant does not know the argument.
+        """
         cache = model_kwargs.get("past_key_values")
-        if cache is None or cache.get_seq_length() == 0:
+        draws = self.model.encoding.positions(random_offset=False).drawn_from
+        if draws and (cache is None or cache.get_seq_length() == 0):
             mask = model_kwargs.get("attention_mask")
             padding = torch.zeros(1, dtype=torch.long) if mask is None else (mask == 0).sum(-1)
             model_kwargs["position_length"] = max_cache_length + 1 - padding  # the last token needs no cache

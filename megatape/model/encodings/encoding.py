@@ -87,10 +87,13 @@ class LayerBias(EncodingModule):
         pair_multiply_adds: Its cost for one pair of tokens and all heads, beside that for one token.
         form: What attention takes, made of the weights.
         num_transient: How many features, the first ones, it gets of new tokens only. A cache holds the others.
+        rewrites_keys: Whether later tokens find other keys, `later_keys`. A cache holds them in float32, because every token
+            rewrites them and lower precision would round them each time.
     """
 
     pair_multiply_adds: int = 0
     num_transient: int = 0
+    rewrites_keys: ClassVar[bool] = False
     form: ClassVar[type[ScoreBias]] = DistanceBias
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
@@ -114,9 +117,9 @@ class LayerBias(EncodingModule):
         """
         return self.form(*weights)
 
-    def later_keys(self, weights: tuple[Tensor, ...]) -> Tensor | None:
-        """The keys [B, L, K or more, R] as tokens after these find them, if not as they are. weights: from `forward`."""
-        return None
+    def later_keys(self, weights: tuple[Tensor, ...]) -> Tensor:
+        """The keys [B, L, K or more, R] in float32, as tokens after these find them. weights: from `forward`."""
+        raise NotImplementedError
 
 
 class StateStart(EncodingModule):

@@ -103,6 +103,7 @@ class PathBias(LayerBias):
 
     form = PathScores
     num_transient = 2
+    rewrites_keys = True
 
     def __init__(self, num_heads: int, num_channels: int, head_dim: int) -> None:
         super().__init__()

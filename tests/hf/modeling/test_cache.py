@@ -242,6 +242,40 @@ def test_appending_copies_the_new_token_only(exported: Callable[..., Exported]) 
     assert not any(isinstance(layer, GrowingLayer) for layer in model(batch, past_key_values=static).past_key_values.layers)
 
 
+def test_keys_that_are_rewritten_are_not_rounded(exported: Callable[..., Exported]) -> None:
+    """They stay in float32: small reflections would be lost in bfloat16 at every one of 400 tokens."""
+    model = exported("grouped", "path").load(dtype=torch.bfloat16, attn_implementation="eager")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.token_features.strength.bias.fill_(-5.0)
+        tokens = random_tokens(1, 400)
+        whole = model(tokens, use_cache=True).past_key_values.layers
+        cache = DynamicCache(config=model.config)
+        for token in tokens.split(1, dim=1):
+            model(token, past_key_values=cache)
+    one, other = cache.layers[0], whole[0]  # later layers also differ by what they are given
+    assert one.keys.dtype == torch.float32
+    assert_close(one.keys, other.keys, bounds.REWRITTEN_KEYS)
+
+
+@pytest.mark.parametrize("encoding", ["tape", "fox", "selective_rope", "path"])
+def test_rows_repeat_with_all_that_they_hold(exported: Callable[..., Exported], encoding: str) -> None:
+    model, tokens = exported("grouped", encoding).load(), random_tokens(1, 12)
+    with torch.no_grad():
+        cache = model(tokens[:, :10], use_cache=True).past_key_values
+        cache.batch_repeat_interleave(2)
+        found = model(tokens[:, 10:].expand(2, -1), past_key_values=cache).logits
+        assert_close(found, model(tokens).logits[:, 10:].expand(2, -1, -1), bounds.EXPORTED)
+
+
+@pytest.mark.parametrize("encoding", ["tape", "alibi"])
+def test_an_assistant_changes_no_token(exported: Callable[..., Exported], encoding: str) -> None:
+    found = exported("grouped", encoding)
+    model, assistant = found.load(), exported("grouped", "rope").load()
+    (prompt,) = prompts(9)
+    assert torch.equal(generate(model, prompt[None], assistant_model=assistant), generate(model, prompt[None]))
+
+
 def test_gradients_pass_through_the_cache(exported: Callable[..., Exported]) -> None:
     """With gradients nothing is written into what the backward pass may need."""
     model, batch = exported("plain").load(), random_tokens(1, 9)

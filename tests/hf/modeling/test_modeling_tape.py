@@ -140,10 +140,15 @@ def test_loss_is_shifted_and_ignores_what_it_is_told_to(exported: Callable[..., 
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("shape", ["grouped", "log"])
-def test_packed_documents_as_in_training(exported: Callable[..., Exported], shape: str, attention: str) -> None:
-    """Positions that start again separate documents, as with data.mask_documents: scores grow with the keys of each alone."""
-    found = exported(shape)
+@pytest.mark.parametrize(
+    ("shape", "encoding"),
+    [(shape, "tape") for shape in ("grouped", "log")]
+    + [("grouped", name) for name in ("path_fox", "selective_rope_gated", "tape_selective_rope")],
+)
+def test_packed_documents_as_in_training(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
+    """Positions that start again separate documents, as with data.mask_documents: scores grow with the keys of each alone, and
+    what reads the tokens before one reads none of another document."""
+    found = exported(shape, encoding)
     lengths = (17, 23)
     tokens = prompt(batch=1)
     restarted = torch.cat([torch.arange(length) for length in lengths])[None]
