@@ -1,7 +1,7 @@
 """One page about a suite: its tables, differences from the reference, accuracy by length or distance, encodings, failures."""
 
 import inspect
-import json
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from megatape.report.curves import Chart, Series
 from megatape.report.template import fill
 from megatape.study.suite.measure import BASELINES
 from megatape.study.suite.plan import SIZES, Plan
-from megatape.study.suite.records import SCORES, Record
+from megatape.study.suite.records import Record
 from megatape.study.suite.statistics import LEVEL
 from megatape.study.suite.table import REFERENCE, Summary, sections
 from megatape.study.variants import parse_variants
@@ -26,13 +26,16 @@ MAX_POINTS = 20  # of a curve; neighbouring lengths are pooled
 MAX_FAILURES = 12
 
 
-def write_page(records: list[Record], not_run: Sequence[str], plan: Plan, command: str, path: Path) -> None:
+def write_page(
+    records: list[Record], not_run: Sequence[str], plan: Plan, seconds: dict[str, list[float]], command: str, path: Path
+) -> None:
     """Write the page, in place of an earlier one.
 
     Args:
         records: Scores of tasks that are in the registry.
         not_run: A phrase for each requested part of the suite that has not run.
         plan: Of the suite, whose sizes and splits the page describes.
+        seconds: Of the runs of each row.
         command: Command line of the user.
         path: Of the page, in the suite's folder.
     """
@@ -42,7 +45,7 @@ def write_page(records: list[Record], not_run: Sequence[str], plan: Plan, comman
         "suite.html",
         ("charts.js",),
         command=command,
-        out=path.parent,
+        out=shlex.quote(str(path.parent)),
         plan=plan,
         size=SIZES[plan.size],
         tokens=format_count(SIZES[plan.size].tokens),
@@ -52,7 +55,7 @@ def write_page(records: list[Record], not_run: Sequence[str], plan: Plan, comman
         level=LEVEL,
         encodings={row: entry.description for row, entry in known.items()},
         equations={row: _equation(entry.load()) for row, entry in known.items()},
-        costs={row: _costs(row, plan, path.parent) for row in known},
+        costs={row: _costs(row, plan, seconds[row]) for row in known},
         baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.baselines if row in BASELINES},
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.tasks},
         tasks={task.name: task for task in plan.tasks},
@@ -68,23 +71,20 @@ def _equation(encoding: type) -> str:
     return inspect.cleandoc(rest[0]) if rest else ""
 
 
-def _costs(row: str, plan: Plan, out: Path) -> dict[str, float]:
-    """What a row's models of the plan's first task cost, at the length of its training samples."""
+def _costs(row: str, plan: Plan, seconds: list[float]) -> dict[str, float]:
+    """What a row's models of the plan's first task cost, at the length of its training samples, and its runs."""
     (variant,) = parse_variants(row)
     raw = SIZES[plan.size].config(plan.tasks[0], "data", plan.tasks[0].vocab_size)
     config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
     model, length = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)}), config.data.sequence_length
     parameters = count_parameters(model)
-    costs = {
+    return {
         "parameters": parameters.total,
         "of the encoding": parameters.position,
         "FLOPs a token": forward_flops(model, length) / length,
         "cache, bytes a token": cache_bytes(model, 4 if config.training.precision == "float32" else 2),
+        "seconds a run": median(seconds),
     }
-    runs = out.glob(f"*/{row.replace(':', '_')}/rate-*/seed-[1-9]*/{SCORES}")
-    if seconds := [json.loads(run.read_text())["seconds"] for run in runs]:
-        costs["seconds a run"] = median(seconds)
-    return costs
 
 
 def _failures(summary: Summary) -> list[tuple[float, str, str, str]]:

@@ -31,7 +31,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.resume import check_same_run
 from megatape.config import Config, differences, save_config
 from megatape.data.training.mixture import open_data
-from megatape.errors import UserError, path_errors
+from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.files import first_fault, locked, read_json, write_atomically
 from megatape.imports import arguments, import_leading
 from megatape.run_folder import RunFolder
@@ -46,6 +46,7 @@ HUGE_PAGES = (
     f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={2**25}:glibc.malloc.trim_threshold={2**32}:"
     f"glibc.malloc.top_pad={2**26}"
 )
+DIVERGED = "diverged.txt"  # in the folder of a run whose weights are lost: the same settings would lose them again
 GRACE = 60  # seconds that a launcher's ranks have to exit after it
 
 
@@ -246,7 +247,7 @@ class Run(Generic[RunT]):
             checkpoint = self.folder.checkpoint(self.config.training.steps)
             if self.train is None:
                 save_config(self.config, self.folder.config)
-            elif not checkpoint.is_dir():
+            elif not _is_whole(checkpoint):
                 self._run("training", children, self.train, environment, checkpoint)
             for path in self.missing():
                 self._run("measuring", children, measuring(path, *self.measure[path]), environment, path)
@@ -264,6 +265,8 @@ class Run(Generic[RunT]):
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             # Launchers log more lines after the one that names the error.
             errors = [line for line in lines if line.startswith("error")] or lines or ["nothing"]
+            if status == ExitStatus.DIVERGED:
+                (self.folder.directory / DIVERGED).write_text(f"{errors[-1]}\n", encoding="utf-8")
             raise RunsFailed(f"{self.name}: {what} exited with status {status}; {log} says: {errors[-1]}")
 
     def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
@@ -274,6 +277,15 @@ class Run(Generic[RunT]):
                     f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
                     "another `out`"
                 )
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint is there, with files of the recorded sizes."""
+    try:
+        CheckpointReader(checkpoint)
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 class Machine:

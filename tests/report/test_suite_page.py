@@ -17,12 +17,12 @@ from megatape.study.suite.plan import SIZES, parse_plan
 from megatape.study.suite.records import Record
 from megatape.study.suite.table import Summary
 from tests.helpers.reports import HOSTILE
-from tests.helpers.suite_records import make_records
+from tests.helpers.suite_records import SECONDS, make_records
 
 
 def written(records: list[Record], path: Path, not_run: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
     """The page, and the data of its charts."""
-    write_page(records, not_run, parse_plan("tiny", "copy", "rope", 1, None), "typed", path / "suite.html")
+    write_page(records, not_run, parse_plan("tiny", "copy", "rope", 1, None), SECONDS, "typed", path / "suite.html")
     assert [one.name for one in path.iterdir()] == ["suite.html"]
     text = (path / "suite.html").read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
@@ -69,7 +69,7 @@ def test_page(task: str, tmp_path: Path) -> None:
 def test_matrix_and_definitions(tmp_path: Path) -> None:
     """Differences with their p, of which only the significant ones are marked; what ran, on what, and what all words mean."""
     records, plan = make_records(["copy", "recall"]), parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
-    write_page(records, [], plan, "megatape study suite <x>", tmp_path / "suite.html")
+    write_page(records, [], plan, SECONDS, "megatape study suite <x>", tmp_path / "suite.html")
     text = (tmp_path / "suite.html").read_text().replace("<wbr>", "")
     summary = Summary(records)
     matrix = text[text.index('class="matrix"') : text.index('id="curves"')]
@@ -95,13 +95,11 @@ def test_cards_commands_and_failures(tmp_path: Path) -> None:
     """What an encoding computes and costs, of which time is that of its runs; how to repeat a cell, and where models fail."""
     records, plan = make_records(["copy", "recall"]), parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
     records += [record.model_copy(update={"row": "tape:nope_every=2"}) for record in records if record.row == "tape"]
-    for row, seconds in {"rope": (60, 62, 100), "tape_nope_every=2": (93,)}.items():
-        for seed, value in enumerate(seconds):
-            folder = tmp_path / "copy" / row / "rate-0.001" / f"seed-{seed + 1}"
-            folder.mkdir(parents=True)
-            (folder / "scores.json").write_text(json.dumps({"seconds": value}))
-    write_page(records, [], plan, "typed", tmp_path / "suite.html")
-    text = (tmp_path / "suite.html").read_text().replace("<wbr>", "")
+    seconds = SECONDS | {"rope": [60, 62, 100], "tape:nope_every=2": [93]}
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    write_page(records, [], plan, seconds, "typed", folder / "suite.html")
+    text = (folder / "suite.html").read_text().replace("<wbr>", "")
     cards = {card.split("<", 1)[0].strip(): card for card in text.split('<article class="card">\n<h3>')[1:]}
     assert [*cards] == ["rope", "alibi", "fire", "nope", "tape", "tape:nope_every=2", "xpos"]
     assert "e &lt;- e + g * (A e)" in cards["tape"] and "c_i" not in cards["tape"]
@@ -109,13 +107,13 @@ def test_cards_commands_and_failures(tmp_path: Path) -> None:
     parameters = count_parameters(ModelConfig(**model | {"encoding": "tape"}))
     assert f"<dd>{parameters.total:,} <small>" in cards["tape"] and f"<dd>{parameters.position:,}</dd>" in cards["tape"]
     assert "<dd>62</dd>" in cards["rope"] and "<dd>93 <small>1.50 × rope" in cards["tape:nope_every=2"]
-    assert "seconds" not in cards["tape"] and "1,280 <small>1.25 × rope" in cards["tape"]
+    assert "<dd>60 <small>0.97 × rope" in cards["tape"] and "1,280 <small>1.25 × rope" in cards["tape"]
     assert "megatape study suite --size tiny --tasks recall --encodings tape --seeds 5 --rates 0.001 --out runs/cell\n" in text
     failures = text[text.index('id="failures"') : text.index('id="tasks"')]
     rows = re.findall(r'row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>', failures)
     losses = [float(loss) for *_, loss in rows]
     assert losses == sorted(losses, reverse=True) and rows[0][2] == "long" and "tape" not in {row for row, *_ in rows[:4]}
-    out = tmp_path / "recall"
+    out = escape(f"'{folder}'/recall")  # as a shell takes it
     assert f"failures {out}/fire/rate-0.001/seed-0 {out}/rope/rate-0.001/seed-0 --split long</code>" in failures
     assert "do not repeat one place" in failures
 

@@ -199,10 +199,10 @@ class _PlanFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     size: str
-    tasks: tuple[str, ...]
-    encodings: tuple[str, ...]
+    tasks: tuple[str, ...] = Field(min_length=1)
+    encodings: tuple[str, ...] = Field(min_length=1)
     seeds: Count
-    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
+    rates: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(min_length=1)
     left_out: tuple[str, ...] = ()
 
 
@@ -228,15 +228,18 @@ def parse_plan(size: str, tasks: str | None, encodings: str | None, seeds: int |
     if size not in SIZES:
         raise UserError(f"size: {size!r} is not a size: {did_you_mean(size, SIZES)}choose from {', '.join(SIZES)}")
     sizing = SIZES[size]
-    tasks, encodings = tasks or sizing.tasks, encodings or sizing.encodings
+    tasks = sizing.tasks if tasks is None else tasks
+    encodings = sizing.encodings if encodings is None else encodings
     variants = parse_variants(",".join(ENCODINGS) if encodings == ALL else encodings)
     if scaled := [variant.label for variant in variants if variant.scaling]:
         raise UserError(f"encodings: {scaled[0]}: the suite's tests do not scale frequencies: remove the scaling")
     chosen = tuple(variant.label for variant in variants)
-    if rates and len(set(rates)) < len(rates):
+    if rates and len({f"{rate:g}" for rate in rates}) < len(rates):  # as folders have them
         raise UserError("rates: one is listed twice")
     names = list(SYNTHETIC_TASKS) if tasks == ALL else parse_names("tasks", tasks, SYNTHETIC_TASKS, "a task")
     made = tuple(SYNTHETIC_TASKS[name].load()(name, sizing.samples) for name in names)
+    for variant in variants:  # an error in their settings is one of the command
+        parse_config(sizing.config(made[0], "data", made[0].vocab_size), "encodings", [*variant.settings, "run.directory=none"])
     return Plan(size, made, chosen, seeds or sizing.seeds, tuple(rates or sizing.rates))
 
 
@@ -248,11 +251,13 @@ class Costs:
         start: Seconds to start the processes of a run.
         tasks: Seconds of a run of each task with the encoding `rope`, without the start.
         encodings: Factor of each encoding on these seconds.
+        place: Size and threads of these runs.
     """
 
     start: float
     tasks: dict[str, float]
     encodings: dict[str, float]
+    place: str = ""  # earlier versions stored none
 
     def of_run(self, task: str, encoding: str) -> float:
         """Of a run."""
@@ -278,18 +283,20 @@ def propose(asked: Plan, out: Path, minutes: float, jobs: int) -> tuple[Plan, st
 
 def expected_costs(plan: Plan, out: Path, jobs: int) -> Costs:
     """Of all runs of a plan; from `out` if an earlier command left them there, so that the same command has the same plan."""
-    path = out / PILOT
+    path, number = out / PILOT, int(threads_of_run(jobs))
+    place = f"{plan.size}, {number} threads"
     if path.exists():
         try:
             costs = as_type(read_json(path), Costs)
         except ValueError as error:
             raise UserError(f"{path} is corrupted ({error}): remove it and run the command again") from None
-        if costs.tasks.keys() >= {task.name for task in plan.tasks} and costs.encodings.keys() >= set(plan.encodings):
+        known = costs.tasks.keys() >= {task.name for task in plan.tasks} and costs.encodings.keys() >= set(plan.encodings)
+        if known and costs.place == place:
             return costs
     threads = torch.get_num_threads()
-    torch.set_num_threads(int(threads_of_run(jobs)))
+    torch.set_num_threads(number)
     try:
-        costs = _measure(plan)
+        costs = replace(_measure(plan), place=place)
     finally:
         torch.set_num_threads(threads)
     write_atomically(path, (json.dumps(asdict(costs), indent=1) + "\n").encode())

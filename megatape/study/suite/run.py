@@ -27,7 +27,7 @@ from megatape.errors import UserError
 from megatape.files import write_atomically
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
-from megatape.study.runs import Machine, Run, check_all, locked_study
+from megatape.study.runs import DIVERGED, Machine, Run, check_all, locked_study
 from megatape.study.suite.measure import baseline_records, measure
 from megatape.study.suite.plan import SIZES, Plan, Sizing
 from megatape.study.suite.records import SCORES, Record, Scores, read_records, write_records
@@ -115,14 +115,21 @@ class Cell:
         """A run for each learning rate, scored on the validation split."""
         if len(self.rates) == 1:
             return []
-        return [self._run(machine, rate, TUNING_SEED, [VALIDATION], self.folder.sizing.validation) for rate in self.rates]
+        open_rates = [rate for rate in self.rates if rate not in self.diverged]
+        return [self._run(machine, rate, TUNING_SEED, [VALIDATION], self.folder.sizing.validation) for rate in open_rates]
 
     def rate(self) -> float | None:
-        """The learning rate with the lowest validation loss, None while one has not been tried."""
+        """The learning rate with the lowest validation loss, None while one has not been tried, or if all diverged."""
         if len(self.rates) == 1:
             return self.rates[0]
         tried = [(scores.validation_loss, rate) for rate in self.rates if (scores := self._scores(rate, TUNING_SEED))]
-        return min(tried)[1] if len(tried) == len(self.rates) else None
+        return min(tried)[1] if tried and len(tried) + len(self.diverged) == len(self.rates) else None
+
+    @property
+    def diverged(self) -> list[float]:
+        """The learning rates with which the search has lost the weights."""
+        folders = {rate: self._folder(rate, TUNING_SEED).directory for rate in self.rates}
+        return [rate for rate, folder in folders.items() if (folder / DIVERGED).exists() and not (folder / SCORES).exists()]
 
     def run(self, machine: Machine, rate: float, seed: int) -> Run[Scores]:
         """The run of a seed, scored on all tests."""
@@ -159,7 +166,7 @@ class Cell:
 
 RESULTS, TABLES, PAGE = "results.jsonl", "suite.md", "suite.html"
 
-WritePage = Callable[[list[Record], list[str], Plan, str, Path], None]
+WritePage = Callable[[list[Record], list[str], Plan, dict[str, list[float]], str, Path], None]
 
 
 def suite(
@@ -231,13 +238,17 @@ def _write_results(cells: list[Cell], plan: Plan, out: Path, command: str, write
         records = [record for found in scored.values() for scores in found.values() for record in scores.records]
         folders = dict.fromkeys(cell.folder for cell in cells)
         records += [record for folder in folders if folder.data.exists() for record in folder.baselines()]
-        not_run = [*plan.left_out, *_missing(scored, plan)]
+        lost = [f"{cell.name}: learning rate {rate:g} (the weights diverged)" for cell in cells for rate in cell.diverged]
+        not_run = [*plan.left_out, *lost, *_missing(scored, plan)]
         write_records(out / RESULTS, records)
         known = [cell for cell in cells if cell.variant.control and cell.folder.data.exists()]
         controls = [f"{cell.folder.task.name}: {cell.variant.describe_control(cell.base)}" for cell in known]
         text = "\n\n".join([f"    {command}", *controls, summarize(records, not_run)])
         (out / TABLES).write_text(text + "\n", encoding="utf-8")
-        write_page(records, not_run, plan, command, out / PAGE)
+        seconds: dict[str, list[float]] = {}
+        for cell, found in scored.items():
+            seconds.setdefault(cell.encoding, []).extend(scores.seconds for scores in found.values())
+        write_page(records, not_run, plan, seconds, command, out / PAGE)
     return f"{text}\n\nwrote {out / RESULTS}, {out / TABLES}, {out / PAGE}"
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 LEVEL = 0.05
 POWER = 0.8
 MAX_SEEDS = 1000  # more are not counted
-EXACT_DIVISIONS = 100_000  # all divisions of the runs of up to nine seeds are counted, of more as many random ones
+EXACT_DIVISIONS = 200_000  # all divisions of the runs of up to ten seeds are counted, of more as many random ones
 
 
 def spread_of_differences(
@@ -62,11 +62,14 @@ def _mean_difference(scores: np.ndarray, reference: np.ndarray, axis: int) -> np
     return scores.mean(axis) - reference.mean(axis)
 
 
-def seeds_to_separate(level: float) -> int:
+def seeds_to_separate(level: float) -> int | None:
     """The least number of seeds n with which `exact_p` is below a level if all runs of one encoding beat all of the other.
 
-    That is the most extreme of the (2n over n) divisions, and the opposite counts as well.
+    That is the most extreme of the (2n over n) divisions, and the opposite counts as well. None if random divisions are too few
+    to show it.
     """
+    if level <= 2 / (EXACT_DIVISIONS + 1):
+        return None
     return next(seeds for seeds in range(2, MAX_SEEDS) if 2 / comb(2 * seeds, seeds) < level)
 
 

@@ -155,7 +155,7 @@ class Summary:
         for (place, one), p in zip(tested.items(), corrected, strict=True):
             interval, strictest = None, statistics.LEVEL / len(tested)
             if one.spread is None:
-                needed: int | None = statistics.seeds_to_separate(strictest)
+                needed = statistics.seeds_to_separate(strictest)
             else:
                 needed = statistics.seeds_needed(one.mean, one.spread, strictest)
                 interval = statistics.t_interval(one.mean, one.spread, one.seeds, level)

@@ -1,6 +1,8 @@
 """megatape study suite: how models are scored, what is refused, and that the command goes on where it was stopped."""
 
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +119,49 @@ def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert line.startswith(f"|`{record.row},seed1`|{record.asked}|") and f"|{100 * record.score:.1f}|" in line
     assert attention.count("`rope, seed 1`") == attention.count("`tape, seed 1`") == 2 and "`rope" not in updates
     assert examples.count("sample ") == 6
+
+
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_a_rate_that_diverges_loses_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not tried again; a rate that failed for another reason is."""
+    start, status, tried = Children.run, [3], []
+
+    def run_or_fail(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
+        if "optimizer.learning_rate=0.01" not in words:
+            return start(self, words, environment, log)
+        tried.append(log.parents[2].name)
+        log.write_text("error: the weights have diverged\n")
+        return status[0]
+
+    monkeypatch.setattr(Children, "run", run_or_fail)
+    with pytest.raises(RunsFailed, match="2 of 6 runs failed"):
+        run(tmp_path, 1)
+    assert {record.row for record in read_records(tmp_path / "results.jsonl")} == {"rope", "tape", *BASELINES}
+    assert "capitals, rope: learning rate 0.01 (the weights diverged)" in (tmp_path / "suite.md").read_text()
+    run(tmp_path, 1)
+    assert tried == ["rope", "tape"]
+
+    status[0] = 1
+    with pytest.raises(RunsFailed, match="2 of 4 runs failed"):
+        run(tmp_path / "other", 1)
+    assert {record.row for record in read_records(tmp_path / "other" / "results.jsonl")} == set(BASELINES)
+
+
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_a_last_checkpoint_that_was_cut_off(tmp_path: Path) -> None:
+    """It is trained again, or the command says what to remove."""
+    run(tmp_path, 1, rates=[1e-3])
+    folder = RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1")
+    scores = (folder.directory / "scores.json").read_bytes()
+    (weights,) = folder.list_checkpoints()[0].glob("weight-*")
+    os.truncate(weights, 100)
+    (folder.directory / "scores.json").unlink()
+    with pytest.raises(RunsFailed, match="none of the 1 checkpoints is valid .*; repair or remove them"):
+        run(tmp_path, 1, rates=[1e-3])
+    shutil.rmtree(folder.directory)
+    run(tmp_path, 1, rates=[1e-3])
+    same = (json.loads(text)["records"] for text in (scores, (folder.directory / "scores.json").read_bytes()))
+    assert next(same) == next(same)
 
 
 @pytest.mark.usefixtures("capitals", "measured_here")

@@ -93,9 +93,11 @@ def test_false_findings_of_seeds_that_learn_or_not() -> None:
 
 def test_seeds_to_separate() -> None:
     """Three seeds show nothing: 2 of 20 divisions are as extreme."""
-    assert [seeds_to_separate(LEVEL / comparisons) for comparisons in (1, 24, 168, 672)] == [4, 7, 8, 9]
-    for comparisons in (1, 24):
+    assert [seeds_to_separate(LEVEL / comparisons) for comparisons in (1, 24, 168, 672, 2128)] == [4, 7, 8, 9, 10]
+    assert seeds_to_separate(LEVEL / 5001) is None, "random divisions show no less"
+    for comparisons in (1, 24, 2128):
         seeds = seeds_to_separate(LEVEL / comparisons)
+        assert seeds is not None
         apart = [exact_p(np.ones(number), np.zeros(number)) * comparisons < LEVEL for number in (seeds - 1, seeds)]
         assert apart == [False, True]
 
