@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-from megatape.parallel.parameters import Uniform, settings
+from megatape.parallel.parameters import Uniform, matrix, settings
 
 ROWS = 1024  # drawn from one generator; a rank draws only the blocks that overlap its share
 
@@ -17,15 +17,15 @@ def initial_block(
 
     init: as in Settings; `std` is the standard deviation of the normal distribution. A vector is a matrix of one column.
     """
-    if isinstance(init, float):
-        return torch.full((rows.stop - rows.start, columns.stop - columns.start), init)
-    first = rows.start // ROWS
+    if isinstance(init, int | float):
+        return torch.full((rows.stop - rows.start, columns.stop - columns.start), float(init))
+    (length, width), first = matrix(shape), rows.start // ROWS
     blocks = []
     for block in range(first, (rows.stop - 1) // ROWS + 1):
-        height = min(ROWS, shape[0] - block * ROWS)
+        height = min(ROWS, length - block * ROWS)
         digest = hashlib.sha256(f"{seed}/{name}/{block}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        values = torch.empty(height, shape[1])
+        values = torch.empty(height, width)
         if init is None:
             values.normal_(0.0, std, generator=generator)
         else:
@@ -40,5 +40,5 @@ def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) ->
     std: standard deviation, unless its settings say otherwise.
     """
     shape = tuple(parameter.shape)
-    rows, columns = slice(0, shape[0]), slice(0, shape[1] if len(shape) > 1 else 1)
+    rows, columns = (slice(0, size) for size in matrix(shape))
     return initial_block(name, shape, settings(parameter).init, rows, columns, std, seed).view(shape)

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from megatape.errors import UserError
 from megatape.parallel.collectives import all_reduce
 from megatape.parallel.mesh import Axis
 
@@ -61,6 +62,8 @@ def parameter(
     without the tags the gradient norm is wrong, and so is clipping. Tags and hook survive
     DeepSpeed's partitioning, which changes a parameter in place.
     """
+    if len(shape) not in (1, 2):
+        raise UserError(f"a parameter has the shape {shape}: give it one or two dimensions, and unflatten it where it is used")
     local = list(shape)
     if dim is not None:
         local[dim] = -(-shape[dim] // axis.size)

@@ -177,6 +177,7 @@ class Engine:
         if not update.is_decided:  # DeepSpeed found a norm that is not finite, and called no optimizer
             update.decide(math.nan)
         if not update.skipped:
+            self.state.check_kept()
             self.state.update_ema()
         return update
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from megatape.config import OptimizerConfig
+from megatape.errors import UserError
 from megatape.parallel.mesh import Mesh
 from megatape.parallel.parameters import Share, matrix, share_of, whole_shape
 from megatape.registry import OPTIMIZERS
@@ -117,7 +118,8 @@ class ZeroState:
         config: OptimizerConfig,
     ) -> None:
         self.engine, self.optimizer, self.topology, self.mesh = engine, optimizer, topology, mesh
-        self.ema_decay, entry = config.ema_decay, OPTIMIZERS[config.kind]
+        self.ema_decay, self._kind = config.ema_decay, config.kind
+        entry = OPTIMIZERS[config.kind]
         self._layout = LAYOUTS[engine.zero_optimization_stage()](engine)
         # Any: DeepSpeed attaches its bookkeeping to the parameters.
         self.parameters: dict[str, Any] = dict(engine.module.named_parameters())
@@ -171,6 +173,16 @@ class ZeroState:
                 if "step" in state:  # not in that of flat tensors of matrices
                     state["step"].fill_(step)
         self._publish()
+
+    def check_kept(self) -> None:
+        """Raise UserError if the optimizer keeps what its entry does not name: a resumed run would go on without it."""
+        kept = {kind for flat in self._layout.flats() for kind in self.optimizer.state[flat]}
+        named = {*self.tensors, *(["step"] if self.counts_steps else [])}
+        if lost := sorted(kept - named):
+            raise UserError(
+                f"optimizer {self._kind} keeps {', '.join(lost)}, which checkpoints would not have: name tensors in `state` of "
+                "its OptimizerEntry, as torch's state_dict does, and set `counts_steps` if it keeps `step`"
+            )
 
     def update_ema(self) -> None:
         """Count the weights of an update in their average, if one is kept."""

@@ -5,12 +5,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 from torch import Tensor
 
 from megatape import registry
 from megatape.checkpoint.reader import verified_checkpoint
-from megatape.config import parse_config
+from megatape.config import OptimizerConfig, parse_config
 from megatape.model.transformer import Transformer
+from megatape.optim.optimizer import Group
 from megatape.optim.schedules import learning_rate
 from megatape.parallel import parameters
 from megatape.plan.memory import checkpoint_bytes, plan_memory
@@ -75,6 +77,29 @@ def test_whole_matrices_at_every_stage_and_topology(raw_config: dict[str, Any], 
             assert tensors.keys() == expected.keys()
             for key, plain in expected.items():
                 assert_close(tensors[key], plain, bounds.TRAINED, floor=1e-3, what=(run, key))
+
+
+def forgetful(groups: list[Group], options: OptimizerConfig) -> torch.optim.Optimizer:
+    """SGD with a momentum, the name of which torch chooses."""
+    return torch.optim.SGD(groups, momentum=0.8)
+
+
+def train_forgetful(payload: dict[str, Any], topology: Topology) -> list[str]:
+    """What the first step says of entries that name nothing, something else, and the momentum."""
+    found = []
+    for number, state in enumerate(((), ("momentum",), ("momentum_buffer",))):
+        entry = registry.OptimizerEntry(f"{__name__}:forgetful", "momentum", "megatape.config:OptimizerConfig", state=state)
+        with patch.dict(registry.OPTIMIZERS, {"forgetful": entry}):
+            found += train_cases(payload | {"cases": [{"name": f"{number}"}]}, topology)
+    return [result.get("error", "") for result in found]
+
+
+def test_state_that_checkpoints_would_not_have(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    raw_config["optimizer"] = {"kind": "forgetful", "learning_rate": 0.01}
+    raw_config["training"]["steps"] = 1
+    (errors,) = run_workers(f"{__name__}:train_forgetful", 1, {"config": raw_config}, tmp_path / "workers")
+    assert all("optimizer forgetful keeps momentum_buffer, which checkpoints would not have" in error for error in errors[:2])
+    assert errors[2] == ""
 
 
 def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

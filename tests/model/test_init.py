@@ -6,7 +6,8 @@ import torch
 from megatape.config import LoraConfig, ModelConfig
 from megatape.model.accounting import meta_model
 from megatape.model.init import ROWS, initial_block, initial_weight
-from megatape.parallel.parameters import Uniform
+from megatape.parallel.mesh import SINGLE
+from megatape.parallel.parameters import Uniform, parameter
 from tests.helpers.models import SHAPE as BUILDER_SHAPE
 
 SHAPE = (2 * ROWS + 37, 6)
@@ -58,6 +59,17 @@ def test_adapters_start_as_those_of_peft() -> None:
 def initial_weights(encoding: str) -> dict[str, torch.Tensor]:
     config = ModelConfig(**BUILDER_SHAPE | {"encoding": encoding})
     return {name: initial_weight(name, parameter, 0.02, 1) for name, parameter in meta_model(config).named_parameters()}
+
+
+@pytest.mark.parametrize("init", [None, Uniform(0.1), 1, 0.5])
+def test_a_vector_is_a_matrix_of_one_column(init: float | Uniform | None) -> None:
+    made = parameter((40,), SINGLE, init=init)
+    drawn = initial_weight("scale", made, 0.02, 1)
+    assert drawn.shape == (40,) and drawn.dtype == torch.float32
+    whole = initial_block("scale", (40, 1), init, slice(0, 40), slice(0, 1), 0.02, 1)
+    assert torch.equal(drawn, whole[:, 0]) and (drawn.std() > 0) == (not isinstance(init, int | float))
+    with pytest.raises(ValueError, match="one or two dimensions"):
+        parameter((2, 3, 4), SINGLE)
 
 
 def test_what_starts_as_a_constant() -> None:
