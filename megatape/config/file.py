@@ -108,5 +108,5 @@ def _fields(location: tuple[Any, ...], section: type[BaseModel], raw: Any) -> li
         if get_origin(field.annotation) in (dict, tuple):
             raw = raw[next(parts)]  # which of them
         validators = [entry.func for entry in field.metadata if isinstance(entry, BeforeValidator)]
-        section = next((one.options(raw) for one in validators if isinstance(one, ByKind)), section)
+        section = next((own for one in validators if isinstance(one, ByKind) and (own := one.options(raw))), section)
     return list(section.model_fields)

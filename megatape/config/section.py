@@ -39,7 +39,15 @@ Free = Annotated[Value, Identity.FREE]
 Local = Annotated[Value, Identity.LOCAL]
 
 JsonList = Annotated[tuple[Value, ...], Field(strict=False)]  # JSON has lists, which strict tuples are not
-PathText = Annotated[str, AfterValidator(check_line)]  # a path or URL, which scripts and launchers are given
+
+
+def _check_path(text: str) -> str:
+    if text.startswith("~"):
+        raise ConfigError(f"{text!r} begins with ~, which is a home folder to shells alone: write the whole path")
+    return check_line(text)
+
+
+PathText = Annotated[str, AfterValidator(_check_path)]  # a path or URL, which scripts and launchers are given
 
 
 class Section(DocumentedModel):

@@ -69,7 +69,9 @@ def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | N
                 trainer = Trainer(config, data, topology, lease, start, watch.pace)
             LOG.info(introduction(trainer))
             unfinished = trainer.train()
-        return ExitStatus.UNFINISHED if unfinished else ExitStatus.DONE
+        if unfinished:
+            return ExitStatus.UNFINISHED
+        return ExitStatus.DONE if trainer.state.step else ExitStatus.INTERRUPTED
     except UserError as error:
         if topology.local_rank == 0 or not error.everywhere:
             of = "" if topology.world_size == 1 or error.everywhere else f" on rank {topology.rank}"

@@ -236,8 +236,7 @@ class Trainer:
         if not math.isfinite(validation.loss):
             raise TrainingDiverged(
                 f"the validation loss after step {self.state.step} is {validation.loss}: the weights have diverged. "
-                f"Checkpoints in {self.folder.checkpoints} are from before; lower optimizer.learning_rate or "
-                "training.gradient_clip, and continue with --resume auto"
+                f"{self._remedy}"
             )
         return validation
 
@@ -290,7 +289,8 @@ class Trainer:
             self.folder.mark_latest(self.origin)
         # Before config.json, so that config.json alone means that something was removed.
         self.folder.metrics.touch()
-        save_config(self.config, self.folder.config)
+        if not (self.origin and self._is_last):  # else nothing is trained with it
+            save_config(self.config, self.folder.config)
 
     def _begin(self) -> bool:
         """Report where the run begins, and evaluate what a stop kept from its evaluation. Returns whether to stop."""
@@ -479,9 +479,16 @@ class Trainer:
         if self._num_skipped > allowed:
             raise TrainingDiverged(
                 f"{output.place}: {output.skipped}. That makes {self._num_skipped} skipped step{'s' * (self._num_skipped > 1)} "
-                f"in a row, training.max_skipped_steps allows {allowed}. Checkpoints in {self.folder.checkpoints} are valid; "
-                "lower optimizer.learning_rate or training.gradient_clip, lengthen the warm-up, and continue with --resume auto"
+                f"in a row, training.max_skipped_steps allows {allowed}. {self._remedy}"
             )
+
+    @property
+    def _remedy(self) -> str:
+        """What to do when the weights have diverged."""
+        changes = "lower optimizer.learning_rate or training.gradient_clip, or lengthen the warm-up"
+        if not self.checkpoints.saved_step:
+            return f"There is no checkpoint from before: {changes}, check model.init_std, and start again"
+        return f"Checkpoints in {self.folder.checkpoints} are from before: {changes}, and continue with --resume auto"
 
     # At the end.
 

@@ -64,6 +64,9 @@ def test_skipped_steps(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert "samples 16 to 23): the loss is nan. That makes 2 skipped steps in a row" in errors["too many"]
     assert "training.max_skipped_steps allows 1" in errors["too many"]
     assert "the validation loss after step 5 is nan" in errors["all"]
+    assert all(
+        "There is no checkpoint from before: lower optimizer.learning_rate" in errors[name] for name in ("too many", "all")
+    )
     assert not folders["too many"].list_checkpoints() and not folders["all"].list_checkpoints()
 
 

@@ -21,6 +21,9 @@ EIO = OSError(errno.EIO, "Input/output error", "run/metrics.jsonl")
 IN_TRAINING: dict[str, tuple[Any, ExitStatus]] = {
     "all steps are made": ([False], ExitStatus.DONE),
     "a scheduler asked for the end": ([True], ExitStatus.UNFINISHED),
+    "a user asked for the end": ([False], ExitStatus.DONE),
+    "a user asked for the end before the first step": ([False], ExitStatus.INTERRUPTED),
+    "a scheduler did": ([True], ExitStatus.UNFINISHED),
     "the last checkpoint is not saved": (NotSaved("no space"), ExitStatus.NOT_SAVED),
     "the loss is not finite": (TrainingDiverged("diverged"), ExitStatus.DIVERGED),
     "another rank died": (RankFailed("rank 1 died"), ExitStatus.DIED),
@@ -49,7 +52,7 @@ def end(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **ends: Any
     for name in ("open_together", "introduction", "shut_down"):
         stubs[name] = Mock()
     stubs["initialize_distributed"] = Mock(side_effect=ends.get("meet"))
-    trainer = Mock(train=Mock(side_effect=ends.get("train")))
+    trainer = Mock(train=Mock(side_effect=ends.get("train")), state=Mock(step=ends.get("step", 1)))
     stubs["Trainer"] = Mock(return_value=trainer, side_effect=ends.get("start"))
     for name, stub in stubs.items():
         monkeypatch.setattr(pretrain, name, stub)
@@ -61,7 +64,7 @@ def test_in_training(
     raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
     outcome, status = IN_TRAINING[name]
-    assert end(raw_config, monkeypatch, train=outcome) is status
+    assert end(raw_config, monkeypatch, train=outcome, step=int("before the first" not in name)) is status
     errors = capfd.readouterr().err
     shown = isinstance(outcome, Exception) and getattr(outcome, "status", ExitStatus.DIED) != ExitStatus.USER_ERROR
     if isinstance(outcome, RankFailed):
