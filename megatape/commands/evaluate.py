@@ -12,7 +12,8 @@ from pydantic import AfterValidator, create_model
 from megatape.commands.main import run_command
 from megatape.commands.options import ImportOptions, ModelOptions, describe, prepare_deepspeed
 from megatape.commands.parser import Parser, add_options
-from megatape.errors import UserError
+from megatape.errors import UserError, did_you_mean
+from megatape.imports import OPTION
 from megatape.options import Count, Listed, Paragraphs, option, split_docstring
 from megatape.registry import TASKS
 
@@ -20,8 +21,12 @@ from megatape.registry import TASKS
 def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS or names.count(name) > 1:
-            fault = "is given twice" if name in TASKS else "is not a task"
-            raise UserError(f"{name!r} {fault}: give some of {', '.join(TASKS)}, such as perplexity,passkey")
+            if name in TASKS:
+                raise UserError(f"{name!r} is given twice")
+            raise UserError(
+                f"{name!r} is not a task: {did_you_mean(name, TASKS)}give some of {', '.join(TASKS)}; the file of one of your "
+                f"own is given by {OPTION} before the tasks"
+            )
     return names
 
 

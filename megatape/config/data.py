@@ -93,7 +93,7 @@ class DataConfig(Section):
     cache: Local[PathText] = ""
     cache_bytes: Local[int | None] = Field(None, ge=1)
     window: FixedSamples[int] = Field(0, ge=0)
-    sequence_length: FixedSamples[PositiveInt]
+    sequence_length: FixedSamples[int] = Field(ge=2)
     length_warmup: FixedSamples[JsonList[LengthConfig]] = ()
     samples: FixedSamples[Literal["packed", "best_fit", "documents", "examples"]] = "packed"
     prompt_end: FixedSamples[str | None] = Field(None, min_length=1)
