@@ -227,7 +227,7 @@ NAV = list(_nav(SITE["nav"]))
 
 def test_navigation_has_every_page() -> None:
     """Tables of results in full are appendices, which other pages link to."""
-    appendices = {"shift", "efficiency", "addition", "ablations", "finetune", "suite"}
+    appendices = {"shift", "efficiency", "addition", "ablations", "language", "finetune", "suite"}
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert sorted(NAV) == sorted(pages - {f"results/{name}.md" for name in appendices})
 
