@@ -55,7 +55,7 @@ def test_offsets_reach_beyond_32_bits(interpreted: list[Any]) -> None:
 
 
 REFUSALS: dict[str, dict[str, Any]] = {
-    "network for every pair": {"bias": "pair"},
+    "no bias of pairs": {"bias": "pair"},
     "moves the position state under a bias": {"bias": "distance"},
     "the device is 'cpu'": {"device_type": "cpu"},
     "not in torch.float16": {"dtype": torch.float16},

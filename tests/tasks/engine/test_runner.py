@@ -260,10 +260,18 @@ def test_a_task_of_one_s_own(command: Command, model: Path, tmp_path: Path, monk
     assert pictures == [(255, 255, 255), (0x12, 0x16, 0x1C)]
 
 
-@pytest.mark.parametrize("tasks", ["perplexity,perplexity", "perplexity,nonsense", ""])
-def test_unknown_tasks(command: Command, tasks: str) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ("perplexity,perplexity", "'perplexity' is given twice"),
+        ("perplexity,passkeys", "did you mean passkey? give some of perplexity, passkey"),
+        ("", "give some of perplexity, passkey"),
+        ("mine", "one of your own is given by --import before the tasks"),
+    ],
+)
+def test_unknown_tasks(command: Command, tasks: str, message: str) -> None:
     status, _, errors = command("evaluate", tasks, "a", "--output", "b")
-    assert status == 2 and "give some of perplexity, passkey" in errors
+    assert status == 2 and message in errors
 
 
 def test_all_tasks_share_their_options(command: Command, capfd: pytest.CaptureFixture[str]) -> None:
