@@ -20,13 +20,13 @@ from megatape.registry import TASKS
 
 def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if name not in TASKS or names.count(name) > 1:
-            if name in TASKS:
-                raise UserError(f"{name!r} is given twice")
+        if name not in TASKS:
             raise UserError(
                 f"{name!r} is not a task: {did_you_mean(name, TASKS)}give some of {', '.join(TASKS)}; the file of one of your "
                 f"own is given by {OPTION} before the tasks"
             )
+        if names.count(name) > 1:
+            raise UserError(f"{name!r} is given twice")
     return names
 
 

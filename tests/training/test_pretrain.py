@@ -21,9 +21,8 @@ EIO = OSError(errno.EIO, "Input/output error", "run/metrics.jsonl")
 IN_TRAINING: dict[str, tuple[Any, ExitStatus]] = {
     "all steps are made": ([False], ExitStatus.DONE),
     "a scheduler asked for the end": ([True], ExitStatus.UNFINISHED),
-    "a user asked for the end": ([False], ExitStatus.DONE),
     "a user asked for the end before the first step": ([False], ExitStatus.INTERRUPTED),
-    "a scheduler did": ([True], ExitStatus.UNFINISHED),
+    "a scheduler asked for the end before the first step": ([True], ExitStatus.UNFINISHED),
     "the last checkpoint is not saved": (NotSaved("no space"), ExitStatus.NOT_SAVED),
     "the loss is not finite": (TrainingDiverged("diverged"), ExitStatus.DIVERGED),
     "another rank died": (RankFailed("rank 1 died"), ExitStatus.DIED),

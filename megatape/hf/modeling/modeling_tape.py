@@ -231,7 +231,7 @@ class TapePreTrainedModel(PreTrainedModel):
             weight = getattr(module, name)
             if first is None:
                 init.normal_(weight, mean=0.0, std=self.config.initializer_range)
-            elif isinstance(first, float):
+            elif isinstance(first, int | float):
                 init.constant_(weight, first)
             else:
                 init.uniform_(weight, first.middle - first.bound, first.middle + first.bound)
