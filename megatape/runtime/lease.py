@@ -392,6 +392,8 @@ class Lease:
                     self._renewed = now
                     return
                 self.path.parent.stat()  # raises OSError: a file system that is not mounted shows nothing
+                if self.path.exists():
+                    raise  # mounted since the file was opened: look again
                 by = "another process"
             self._lost = (
                 f"run.directory {self.path.parent} was taken over by {by}. Process {os.getpid()} on host "

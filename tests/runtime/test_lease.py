@@ -287,3 +287,26 @@ def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
     assert not lease.is_late
     lease.release()
     assert not path.exists()
+
+
+def test_a_folder_that_comes_back_between_two_looks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is not there and then its folder is, which is what a lost lease looks like."""
+    lease = take(path)
+    lease._over.set()
+    assert lease._thread
+    lease._thread.join()
+    aside = path.parent.rename(path.parent.with_name("aside"))
+    stat = Path.stat
+
+    def come_back(self: Path, **settings: bool) -> os.stat_result:
+        if self == path.parent and aside.exists():
+            aside.rename(path.parent)
+        return stat(self, **settings)
+
+    monkeypatch.setattr(Path, "stat", come_back)
+    lease._renewed -= 3600
+    with pytest.raises(OSError, match=f"No such file or directory: '{path}'"):
+        lease.check()
+    lease.check()
+    assert not lease.is_late
+    lease.release()
