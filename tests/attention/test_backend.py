@@ -22,6 +22,7 @@ from megatape.model.encodings.tape import TapeUpdate
 from megatape.plan.memory import plan_activations
 from megatape.plan.trace import activations
 from megatape.registry import AUTO, BACKENDS
+from tests.helpers.slow import slow_but
 
 # Device, needs of the encoding, head size, precision, document masks -> backend.
 CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
@@ -122,7 +123,7 @@ class Fused(torch.autograd.Function):
 FUSED = ("sdpa", "flex", "triton")
 
 
-@pytest.mark.parametrize("groups", [1, 2], ids="groups of {}".format)
+@pytest.mark.parametrize("groups", slow_but([2], [1, 2]), ids="groups of {}".format)
 @pytest.mark.parametrize(
     ("encoding", "head_dims", "names"),
     [("tape", (16, 128), FUSED), ("tape_vector", (64, 128), FUSED), ("rope", (16,), FUSED), ("t5", (16,), ("triton",))],

@@ -200,6 +200,7 @@ def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) ->
         assert text in first, first
 
 
+@pytest.mark.slow
 def test_a_rank_that_freezes(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The report of the others is still made."""
     first, frozen = start_ranks(write_config(tmp_path, raw_config), freezes=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from megatape.config import parse_config
 from megatape.data.shards.reader import ShardFile
 from megatape.data.training.loader import Loader
@@ -86,6 +88,7 @@ def train_disturbed(payload: dict[str, Any], topology: Topology) -> list[str]:
     return errors
 
 
+@pytest.mark.slow
 def test_data_that_cannot_be_read(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
     told = {
         "truncated": ["step 3", "truncated/train-000000.tar", "member 0: truncated, "],

@@ -103,6 +103,7 @@ def test_a_request_costs_no_step(raw_config: dict[str, Any], tmp_path: Path) -> 
     assert saved == {"__enter__": [], "save": ["step-00000004"], "evaluate": ["step-00000003"]}
 
 
+@pytest.mark.slow
 def test_a_request_costs_no_evaluation(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """A signal in a step that is to be evaluated, and another at the start that follows: in the end metrics.jsonl, TensorBoard
     and the position views have the evaluation as if nobody had asked."""

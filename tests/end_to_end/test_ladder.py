@@ -15,6 +15,7 @@ from megatape.plan.gpus import load_gpu
 from megatape.plan.memory import plan_memory
 from megatape.plan.search import memory_needs
 from megatape.plan.trace import build
+from tests.helpers.slow import slow_but
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.json"))
@@ -81,7 +82,10 @@ def test_the_paper_s_recipe() -> None:
     assert training.gradient_clip == 1.0
 
 
-@pytest.mark.parametrize("path", sorted((CONFIGS / "long").glob("tape_*.json")), ids=lambda path: path.stem)
+LONG = sorted((CONFIGS / "long").glob("tape_*.json"))
+
+
+@pytest.mark.parametrize("path", slow_but(LONG[:1], LONG), ids=lambda path: path.stem)
 def test_long_samples_fit(path: Path) -> None:
     """Each file and its twin have the length of their names, start from a file of the ladder, and fit their clusters."""
     for config in (load_config(path), load_config(path.with_name(path.name.replace("tape", "rope")))):

@@ -119,7 +119,8 @@ def _recorded(run: Path) -> bytes | None:
     return metrics.read_bytes() if metrics.exists() else None
 
 
-@pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("background", [False, True])
 def test_saves_that_fail(finished: dict[str, Any], data_directory: Path, tmp_path: Path, background: bool) -> None:
     """A failed save removes its partial folder and is tried again; one of a state that is not finite never replaces a good
     one. All of it in the background too."""

@@ -46,6 +46,7 @@ def config(raw_config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return raw_config
 
 
+@pytest.mark.slow
 def test_checkpoints_move(config: dict[str, Any], folder: Path) -> None:
     """Between one process and four, in both directions, and bit for bit to the same layout; AdamW refuses them by name."""
     resumed = {"resume": str(folder / "plain/checkpoints/step-00000002")}

@@ -79,7 +79,7 @@ def test_equal_to_plain(config: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.numerics
-@pytest.mark.parametrize("sizes", [(2, 1, 1, 2), (1, 1, 1, 4)], ids=str)
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 2), pytest.param((1, 1, 1, 4), marks=pytest.mark.slow)], ids=str)
 def test_context_equal_to_plain(config: dict[str, Any], folder: Path, sizes: tuple[int, ...]) -> None:
     """The same of context-parallel ranks, some of which divide the data, too.
 
@@ -140,6 +140,7 @@ def test_sums_along_the_sequence(config: dict[str, Any], folder: Path) -> None:
     compare(folder / "plain" / "accumulated", folder / "divided" / "accumulated")
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 def test_checkpoints_move(config: dict[str, Any], folder: Path) -> None:
     """From two sequence-parallel ranks at stage 3 to one process at stage 1, to two context-parallel ones, and back to the

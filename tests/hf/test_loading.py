@@ -26,6 +26,7 @@ from tests.helpers.command import Command
 from tests.helpers.exports import ENCODINGS, SHAPES, Exported
 from tests.helpers.imported import write_llama3
 from tests.helpers.memory_checkpoint import memory_checkpoint
+from tests.helpers.slow import slow_but
 from tests.helpers.tiny_models import save_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,7 @@ def addition(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "data", folder / "model"
 
 
+@pytest.mark.slow
 def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -> None:
     """Each attack under both commands; at last one that is allowed, which shows that the payloads work."""
     data, model = addition
@@ -143,7 +145,10 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
         assert "no model.safetensors" in pickle.errors
 
 
-@pytest.mark.parametrize(("shape", "encoding"), [*ENCODINGS, *((shape, "tape") for shape in SHAPES)])
+MODELS = [*ENCODINGS, *((shape, "tape") for shape in SHAPES)]
+
+
+@pytest.mark.parametrize(("shape", "encoding"), slow_but([model for model in MODELS if model[0] == "grouped"], MODELS))
 def test_installed_code_is_that_of_the_folder(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     found = exported(shape, encoding)
     ours, theirs = load_exported(found.folder).model, found.load()

@@ -164,6 +164,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files that an import needs and no others, whole; an interrupted download is not taken for a model, and resumes."""
     monkeypatch.chdir(tmp_path)

@@ -17,6 +17,7 @@ from megatape.model.build import build_model
 from megatape.model.encodings.path import CHUNK
 from megatape.registry import ENCODINGS
 from tests.helpers.models import SHAPE, random_model, tokens_and_positions
+from tests.helpers.slow import slow_but
 
 PAPER: dict[str, Any] = {
     "num_layers": 12,
@@ -114,7 +115,7 @@ def test_flops_of_shifted_sparse_attention(monkeypatch: pytest.MonkeyPatch) -> N
     assert counter.get_total_flops() == forward_flops(config, 48, 3) < forward_flops(config, 48)
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("checkpointing", slow_but(["full"], ["none", "full"]))
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_saved_bytes_without_memory_equal_real_ones(encoding: str, checkpointing: Mode) -> None:
     config = ModelConfig(encoding=encoding, **SHAPE)
@@ -132,7 +133,7 @@ VARIANTS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", slow_but(["gqa"], VARIANTS))
 def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
     """Loss and all gradients bit for bit, also in micro-batches that accumulate. Selective computes no product again."""
     tokens, positions = tokens_and_positions()

@@ -30,11 +30,12 @@ def muon_config(raw_config: dict[str, Any]) -> dict[str, Any]:
     return raw_config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensor_size", "sequence_size", "group"),
     [
-        pytest.param(1, 1, "data", marks=pytest.mark.slow),
-        pytest.param(1, 2, "replicate", marks=pytest.mark.slow),
+        (1, 1, "data"),
+        (1, 2, "replicate"),
         (2, 1, "data"),
     ],
 )

@@ -16,6 +16,7 @@ from megatape.plan.trace import activations, build, changed, on_shapes, run_pass
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import fused_on_shapes
 from tests.helpers.plan_cases import configure
+from tests.helpers.slow import slow_but
 from tests.helpers.workers import run_workers
 
 # Three sizes: the fixture's own, a wider one with grouped queries, a longer and deeper one.
@@ -42,11 +43,12 @@ KINDS: dict[str, dict[str, Any]] = {
 LARGER = {"tape": "wide", "lora": "wide", "bfloat16": "wide", "rope": "long", "checkpointed": "long", "selective": "long"}
 LARGER |= {"offload": "long", "chunks": "long"}
 LARGER["interleaved"] = "wide"
+SMALL = [("small", kind) for kind in KINDS]
 
 MODES: tuple[ActivationCheckpointing, ...] = ("none", "selective")
 
 
-@pytest.mark.parametrize(("size", "kind"), [(size, kind) for kind in KINDS for size in ("small", LARGER[kind])])
+@pytest.mark.parametrize(("size", "kind"), slow_but(SMALL, [*SMALL, *((LARGER[kind], kind) for kind in KINDS)]))
 def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind: str) -> None:
     config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
     model = build_model(
@@ -63,7 +65,7 @@ def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind
         assert activations(config, on_gpu=True).total == saved_bytes(build(config, config.model.num_layers), *batch)
 
 
-@pytest.mark.parametrize("axis", ["tp", "sp", "cp"])
+@pytest.mark.parametrize("axis", slow_but(["tp"], ["tp", "sp", "cp"]))
 def test_activations_of_ranks_of_a_sample(raw_config: dict[str, Any], tmp_path: Path, axis: str) -> None:
     config = configure(raw_config, "x", SIZES["long"] | {f"parallel.{axis}": 2})
     planned = {
@@ -85,6 +87,7 @@ def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpoin
     return found
 
 
+@pytest.mark.slow
 def test_divided_samples_divide_activations(raw_config: dict[str, Any]) -> None:
     """By S, but for two copies of A v and A e: by heads for attention's backward pass, and by tokens for what follows. Weights
     and their state are divided over all ranks, as they are over data-parallel ones."""
@@ -113,7 +116,7 @@ def test_offloaded_streams(raw_config: dict[str, Any]) -> None:
     assert full.device["largest temporary"] == offloaded.device["largest temporary"]
 
 
-@pytest.mark.parametrize("mode", ["none", "selective", "full", "offload"])
+@pytest.mark.parametrize("mode", slow_but(["full"], ["none", "selective", "full", "offload"]))
 def test_chunks_divide_what_is_made_again(raw_config: dict[str, Any], mode: str) -> None:
     """With chunks of a quarter of the tokens, of MLP and position update a quarter is there at a time."""
     changes = SIZES["long"] | {"training.activation_checkpointing": mode}
@@ -181,7 +184,7 @@ def test_a_second_copy_of_the_weights(raw_config: dict[str, Any]) -> None:
     assert after - before == 4 * matrices / 2
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", slow_but([3], [0, 2, 3]))
 def test_moving_average(raw_config: dict[str, Any], stage: int) -> None:
     """Four bytes a trained weight beside the master weights, wherever those are, and in checkpoints."""
     changes: dict[str, Any] = {"zero.stage": stage, "zero.offload_optimizer": stage == 3, "checkpoint.background": True}

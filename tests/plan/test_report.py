@@ -95,6 +95,7 @@ def test_sequence_ranks(plan: Command) -> None:
         assert ("warning: the 4 ranks of a sample" in printed) == warned
 
 
+@pytest.mark.slow
 def test_context_ranks(plan: Command) -> None:
     """Send most of their bytes while they compute, and nodes are full of them."""
     cluster = ("--nodes", "2", "--gpus-per-node", "2", "--gpu", "h100", "--set")
@@ -107,6 +108,7 @@ def test_context_ranks(plan: Command) -> None:
     assert "parallel.tp x parallel.sp x parallel.cp 2 and 3 GPUs per node" in errors
 
 
+@pytest.mark.slow
 def test_offloading(plan: Command) -> None:
     """Costs time and host memory, which is compared with the node's."""
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")
@@ -139,6 +141,7 @@ def _number(text: str) -> float:
     return float(text.rstrip("%KMBT")) * 1000 ** "KMBT".find(text[-1]) * 1000 if text[-1] in "KMBT" else float(text.rstrip("%"))
 
 
+@pytest.mark.slow
 def test_stage_2_is_advised_where_it_fits(raw_config: dict[str, Any]) -> None:
     """With the costs of stage 3 beside it: bytes of each stage's plan, a wait for each micro-batch, hooks of all modules."""
     changes = {"zero.stage": 3, "training.micro_batch_size": 1, "training.global_batch_size": 8}
@@ -205,6 +208,7 @@ def test_gpus_are_plausible(name: str) -> None:
     assert 3e10 < gpu.host_link < 1e12 and 3e10 < gpu.host_bandwidth < 1e12
 
 
+@pytest.mark.slow
 def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The nearest size, and of it the fastest step, decides; what is left is the range of the links. FP8 is for FP8."""
     options = ("--nodes", "1", "--gpus-per-node", "1", "--gpu", "h100")

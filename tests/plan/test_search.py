@@ -23,10 +23,8 @@ LONG: dict[str, Any] = {
 CASES: list[Any] = [
     pytest.param(1, 0.01, {}, id="nothing fits"),
     pytest.param(1, 0.3, {"model.encoding": "rope", "training.activation_checkpointing": "selective"}, id="some fit"),
-    pytest.param(2, 0.2, {"training.precision": "bfloat16", "zero.stage": 2}, id="few fit", marks=pytest.mark.slow),
-    pytest.param(
-        2, 2.0, {"model.num_kv_heads": 2, "zero.stage": 3, "zero.offload_optimizer": True}, id="all fit", marks=pytest.mark.slow
-    ),
+    pytest.param(2, 0.2, {"training.precision": "bfloat16", "zero.stage": 2}, id="few fit"),
+    pytest.param(2, 2.0, {"model.num_kv_heads": 2, "zero.stage": 3, "zero.offload_optimizer": True}, id="all fit"),
 ]
 
 
@@ -38,6 +36,7 @@ def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[s
     return Space(config, cluster, load_gpu("h100").model_copy(update={"memory": memory}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "share", "changes"), CASES)
 def test_the_best_are_those_of_all(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> None:
     """Fails if a step down a ladder saves time, or needs more memory, so that pruning drops what is better."""

@@ -22,6 +22,7 @@ from megatape.run_folder import RunFolder
 from megatape.runtime.run_log import event_entry
 from tests.helpers.command import Command
 from tests.helpers.reports import make_run
+from tests.helpers.slow import slow_but
 from tests.helpers.small_run import small_config
 from tests.helpers.workers import Workers
 
@@ -105,7 +106,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> R
     return RunFolder(folder / "run")
 
 
-@pytest.mark.parametrize("end", ["\x03", signal.SIGTERM])
+@pytest.mark.parametrize("end", slow_but(["\x03"], ["\x03", signal.SIGTERM]))
 def test_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_path: Path) -> None:
     """It shows a new line and a new size, ends on Ctrl-C and SIGTERM, and leaves the terminal's modes and screen."""
     ours, theirs = os.openpty()

@@ -89,6 +89,7 @@ def test_encodings_and_scalings(raw_config: dict[str, Any], tmp_path: Path) -> N
     assert outcomes[0].figures["validation loss"] == steps(tape)[-1]["validation_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_children")
 def test_goes_on_with_another_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """Outcomes that exist stay, also without checkpoints; the new run sees other samples; other settings are refused."""

@@ -148,6 +148,7 @@ def study(command: Command, base: Path, data_directory: Path, tmp_path: Path) ->
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_children")
 def test_methods_are_compared_with_the_base(
     study: Study, command: Command, base: Path, data_directory: Path, tmp_path: Path

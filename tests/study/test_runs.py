@@ -50,6 +50,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 def test_runs_on_a_cpu_keep_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the setting 20 steps take 3,000 pages anew, with it 1. A setting of the user stays."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)

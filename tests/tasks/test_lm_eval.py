@@ -33,6 +33,7 @@ from tests.helpers.bounds import assert_close
 from tests.helpers.command import Command
 from tests.helpers.imported import TEXTS, write_llama3, write_qwen
 from tests.helpers.memory_checkpoint import memory_checkpoint
+from tests.helpers.slow import slow_but
 
 pytestmark = pytest.mark.numerics
 
@@ -204,7 +205,7 @@ metric_list:
 """
 
 
-@pytest.mark.parametrize("name", ["llama3", "qwen"])
+@pytest.mark.parametrize("name", slow_but(["llama3"], ["llama3", "qwen"]))
 def test_perplexities_of_whole_texts(models: dict[str, Any], name: str, command: Command, tmp_path: Path) -> None:
     """Under lm-eval's names are the numbers of its own class; beside them those of texts that begin as in training, which
     differ only where texts begin with a token that lm-eval predicts after itself."""

@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """On data-, tensor-, sequence- and context-parallel ranks, as the weights of the same step give it on one process."""
     raw_config["training"]["steps"] = 2

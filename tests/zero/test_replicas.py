@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
 from megatape.errors import TrainingDiverged
@@ -27,6 +29,7 @@ FAULTS: dict[str, tuple[int, int, str, str, int, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_faults_are_found(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"steps": 2}
     raw_config["parallel"] = {"tp": 2}

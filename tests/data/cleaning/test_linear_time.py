@@ -39,6 +39,7 @@ def document(text: str) -> Document:
     return Document(text, "", f"https://{text.replace(' ', '/')}", fields={"license": text})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_takes_linear_time(name: str, tmp_path: Path) -> None:
     """Twice the text takes twice as long, where the square takes four times: spaCy and patterns for addresses do."""

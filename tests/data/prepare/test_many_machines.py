@@ -60,6 +60,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, folder: Path, count: Callable[[
         monkeypatch.setattr(os, name, listed)
 
 
+@pytest.mark.slow
 def test_calls_of_idle_processes(
     preparation: Callable[..., Preparation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

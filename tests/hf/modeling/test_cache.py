@@ -16,6 +16,7 @@ from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
 from tests.helpers.exports import ENCODINGS, HELD, SHAPES, Exported, random_tokens
 from tests.helpers.memory_checkpoint import VOCAB_SIZE
+from tests.helpers.slow import slow_but
 
 pytestmark = pytest.mark.numerics
 
@@ -60,7 +61,7 @@ def padded(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
     return torch.stack(tokens), torch.stack(mask)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", slow_but(["sdpa"], ["sdpa", "eager"]))
 @pytest.mark.parametrize(("shape", "encoding"), MODELS)
 def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     model = exported(shape, encoding).load(attn_implementation=attention)

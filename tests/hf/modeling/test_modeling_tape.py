@@ -16,6 +16,7 @@ from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.exports import ENCODINGS, SHAPES, Exported
 from tests.helpers.memory_checkpoint import VOCAB_SIZE
+from tests.helpers.slow import slow_but
 
 pytestmark = pytest.mark.numerics
 
@@ -36,7 +37,7 @@ def check(found: Exported, attention: str = "sdpa") -> None:
     assert_close(found.load(attn_implementation=attention)(tokens).logits, expected, bounds.EXPORTED)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", slow_but(["sdpa"], ["sdpa", "eager"]))
 @pytest.mark.parametrize(("shape", "encoding"), ENCODINGS)
 def test_every_encoding(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     found = exported(shape, encoding)

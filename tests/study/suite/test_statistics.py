@@ -17,6 +17,7 @@ from megatape.study.suite.statistics import (
     spread_of_differences,
     t_interval,
 )
+from tests.helpers.slow import slow_but
 
 MANY = 10**9  # answers: asking others would change nothing
 
@@ -125,7 +126,7 @@ def test_false_findings_of_a_table() -> None:
     assert ((p < LEVEL).any(axis=1)).mean() > 0.3  # without the correction
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("seeds", slow_but([3], [2, 3, 5, 10]))
 def test_t_interval(seeds: int) -> None:
     """It is scipy's; and it covers the mean of normal differences at its confidence from two seeds on, where the range of the
     values, which no bootstrap interval leaves, covers 50% at two seeds, 75% at three and 94% at five."""

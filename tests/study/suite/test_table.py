@@ -166,6 +166,7 @@ def test_seeds_that_learn_and_others_that_do_not(records: list[Record]) -> None:
     assert "* tape" not in copy and "* rope" not in copy
 
 
+@pytest.mark.slow
 def test_false_findings_where_seeds_learn_or_not(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal encodings on tasks that a seed learns with an unknown chance: a false mark in at most 5% of tables.
 
