@@ -213,6 +213,7 @@ def test_a_rank_that_freezes(raw_config: dict[str, Any], tmp_path: Path) -> None
     assert "not compared" in text and "not checked" in text and "differ" not in text and "nan" not in text, text
 
 
+@pytest.mark.slow
 def test_rank_0_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]
 ) -> None:

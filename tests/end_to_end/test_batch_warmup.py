@@ -49,6 +49,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return list(read_steps(RunFolder(run).metrics))
 
 
+@pytest.mark.slow
 def test_steps_grow(raw: dict[str, Any], folder: Path, command: Command) -> None:
     """In samples, tokens and the ledger; the learning rate follows the tokens, and would be 1/8, 2/8, ... by steps."""
     found, samples = lines(folder / "straight"), list(accumulate(SIZES))

@@ -27,6 +27,7 @@ def _names(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").glob("*"))
 
 
+@pytest.mark.slow
 def test_step_0_is_never_a_surprise(finished: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
     root = Path(finished["run"]["directory"])
     runs = {

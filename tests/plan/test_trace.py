@@ -6,6 +6,7 @@ import pytest
 
 from megatape.plan.trace import SHALLOW, Pass, deep_pass, one_pass, run_pass
 from tests.helpers.plan_cases import configure
+from tests.helpers.slow import slow_but
 
 LORA = {
     "model.lora": {"rank": 3, "alpha": 1.0, "dropout": 0.1, "targets": ["query", "up"]},
@@ -21,20 +22,19 @@ def _named(one: Pass) -> tuple[list[tuple[str, str]], set[str]]:
     return [(event.kind, modules[event.module]) for event in one.events], {parameters[parameter] for parameter in one.trained}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"parallel.tp": 2, "training.activation_checkpointing": "full"},
-        {"training.activation_checkpointing": "selective", "model.encoding": "rope"},
-        {"parallel.tp": 2, "training.activation_checkpointing": "offload", "training.chunk_tokens": 5},
-        {"model.encoding": "t5", "model.tie_embeddings": True},
-        {"training.trainable": ["position"]},
-        {"training.frozen": ["blocks.0.*"]},
-        LORA,
-    ],
-    ids=str,
-)
+RUNS: list[dict[str, Any]] = [
+    {"parallel.tp": 2, "training.activation_checkpointing": "full"},
+    LORA,
+    {},
+    {"training.activation_checkpointing": "selective", "model.encoding": "rope"},
+    {"parallel.tp": 2, "training.activation_checkpointing": "offload", "training.chunk_tokens": 5},
+    {"model.encoding": "t5", "model.tie_embeddings": True},
+    {"training.trainable": ["position"]},
+    {"training.frozen": ["blocks.0.*"]},
+]
+
+
+@pytest.mark.parametrize("changes", slow_but(RUNS[:2], RUNS), ids=str)
 def test_it_is_that_of_all_layers(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
     config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
     deep = deep_pass(config)

@@ -42,7 +42,6 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
     return folder / "stable"
 
 
-@pytest.mark.slow
 def test_equals_a_run_that_was_to_decay(stable: Path, command: Command) -> None:
     """It resumes after step 3; its data order, learning rates, weights and their moving average are those of `whole`, and its
     ledger covers all six steps. A decay that began a step late, or other samples, would differ."""

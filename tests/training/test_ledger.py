@@ -42,7 +42,6 @@ def runs(data_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-@pytest.mark.slow
 def test_runs(runs: Path, command: Command) -> None:
     status, text, errors = command("ledger", runs / "alone")
     assert status == 0, errors

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from megatape.runtime.topology import Topology
@@ -11,6 +12,7 @@ from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
 
 
+@pytest.mark.slow
 def test_imported_when_something_is_compiled(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"steps": 2, "activation_checkpointing": "full"}
     assert run_workers("tests.zero.test_compiler:train", 1, raw_config, tmp_path / "workers") == [[False, True]]

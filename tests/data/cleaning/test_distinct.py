@@ -22,6 +22,7 @@ from megatape.errors import MissingPath, UserError
 from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of, write_documents
 from tests.helpers.preparation import UNIT_BYTES, text_of, write_lines
+from tests.helpers.slow import slow_but
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_texts_are_compared_after_all_other_rules(corpus: Corpus, tmp_path: Path
     assert [decision.label for decision in decisions] == [f"distinct: in {tmp_path / 'edited'}", ""]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", slow_but([3], [1, 3]))
 def test_resumes_to_the_same_bytes_unless_a_folder_has_changed(
     corpus: Corpus, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

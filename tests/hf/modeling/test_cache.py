@@ -62,7 +62,7 @@ def padded(rows: list[Tensor], value: int = 0) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("attention", slow_but(["sdpa"], ["sdpa", "eager"]))
-@pytest.mark.parametrize(("shape", "encoding"), MODELS)
+@pytest.mark.parametrize(("shape", "encoding"), slow_but([model for model in MODELS if model[0] == "grouped"], MODELS))
 def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape: str, encoding: str, attention: str) -> None:
     model = exported(shape, encoding).load(attn_implementation=attention)
     tokens = torch.stack(prompts(9, 9))

@@ -121,6 +121,7 @@ def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert examples.count("sample ") == 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("capitals", "quick_children")
 def test_a_rate_that_diverges_loses_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is not tried again; a rate that failed for another reason is."""

@@ -31,7 +31,6 @@ from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
 from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_callbacks, make_context
-from tests.helpers.slow import slow_but
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
 
@@ -157,7 +156,8 @@ def test_metrics_are_on_disk_before_a_checkpoint(raw_config: dict[str, Any], tmp
     ]
 
 
-@pytest.mark.parametrize("background", slow_but([True], [False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("background", [False, True])
 def test_a_save_waits_for_the_metrics_of_its_steps(raw_config: dict[str, Any], tmp_path: Path, background: bool) -> None:
     """The disk refuses the first steps and the first save, or all of them: then the save waits until the next one is due."""
     raw_config["checkpoint"] = {"interval": 3, "background": background}
