@@ -104,6 +104,23 @@ def path_errors() -> Iterator[None]:
         raise path_error(error) from error
 
 
+@contextmanager
+def content_errors(
+    fault: str, remedy: str, kinds: type[Exception] | tuple[type[Exception], ...] = ValueError
+) -> Iterator[None]:
+    """Raise UserError "FAULT (ERROR): REMEDY" from an error of the block about content of the user's.
+
+    Args:
+        fault: What is wrong, and where.
+        remedy: What to do.
+        kinds: Kinds of errors. A UserError is a ValueError, too.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise UserError(f"{fault} ({error}): {remedy}") from error
+
+
 def path_error(error: OSError, text: str | None = None) -> PathError:
     """A PathError of the same kind, which keeps the errno of `error` and whether all ranks raise it. text: by default its."""
     kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}

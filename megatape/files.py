@@ -296,3 +296,12 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
         file.flush()
         if durable:
             os.fsync(file.fileno())
+
+
+def link_file(source: str | Path, target: str | Path) -> None:
+    """Give a file another name, or copy it where the file system has no links between the two folders."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync(Path(target))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import ModelOptions
-from megatape.errors import MissingPath, UserError, check_text, path_errors
+from megatape.errors import MissingPath, UserError, check_text, content_errors, path_errors
 from megatape.files import as_type, check_absent, parse_json, read_json, write_atomically
 from megatape.hf.sampling import CHAT_TOKENS, Sampling
 from megatape.options import option
@@ -107,10 +107,8 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
     """
     if path.suffix not in (".jsonl", ".txt"):
         raise UserError(f"prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
-    try:
+    with content_errors(f"prompts {path} is not UTF-8 text", "convert it"):
         text = path.read_text(encoding="utf-8").rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"prompts {path} is not UTF-8 text ({error}): convert it") from None
     if not text:
         raise UserError(f"prompts {path} is empty: give at least one prompt")
     records = []
@@ -242,12 +240,10 @@ def read_conversation(path: Path) -> "list[Message]":
         raise MissingPath(f"conversation {path}: {path.parent} is not a folder: create it, or give another file")
     if not path.exists():
         return []
-    try:
+    with content_errors(f'{path} is not a conversation {{"messages": [...]}}', "give another file"):
         messages = checked_messages(as_type(read_json(path), dict[str, Any]))
         if messages[-1]["role"] == "user":
             raise UserError("its last message is of the user, which `prompts` answers")
-    except ValueError as error:
-        raise UserError(f'{path} is not a conversation {{"messages": [...]}} ({error}): give another file') from None
     return messages
 
 

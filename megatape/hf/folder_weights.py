@@ -24,7 +24,7 @@ from megatape.config import ModelConfig, Section
 from megatape.config.run import Dtype
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, content_errors
 from megatape.files import FileName, as_type, read_json
 from megatape.model.accounting import meta_model
 
@@ -47,10 +47,8 @@ class TensorHeader(NamedTuple):
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises FileNotFoundError, or UserError if it is none."""
-    try:
+    with content_errors(f"{path}: no JSON object", ADVICE):
         return as_type(read_json(path), dict[str, Any])
-    except ValueError as error:
-        raise UserError(f"{path}: no JSON object ({error}): {ADVICE}") from None
 
 
 def tensor_headers(folder: Path) -> dict[str, TensorHeader]:
@@ -85,19 +83,14 @@ def _index(folder: Path) -> dict[str, str] | None:
     if not path.is_file():
         return None
     listed = read_object(path).get("weight_map")
-    try:
+    with content_errors(f"{path}: no weight_map of tensors and files", ADVICE):
         return as_type(listed, dict[str, FileName])
-    except UserError as error:
-        raise UserError(f"{path}: no weight_map of tensors and files ({error}): {ADVICE}") from None
 
 
 def _headers(path: Path) -> dict[str, TensorHeader]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            return {name: TensorHeader(path, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
-    except SafetensorError as error:
-        raise UserError(f"{path}: not a safetensors file ({error}): {ADVICE}") from None
+    with content_errors(f"{path}: not a safetensors file", ADVICE, SafetensorError), safe_open(path, framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        return {name: TensorHeader(path, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
 
 
 def write_weights(
@@ -271,10 +264,8 @@ class ImportRecord(Section):
 def read_record(directory: Path) -> ImportRecord:
     """The record of the import in `directory`. Raises FileNotFoundError or UserError if it is none."""
     path = directory / IMPORT
-    try:
+    with content_errors(f"{path}: not what `megatape import` writes", "import the model again"):
         return as_type(read_json(path), ImportRecord)
-    except ValueError as error:
-        raise UserError(f"{path}: not what `megatape import` writes ({error}): import the model again") from None
 
 
 def open_import(directory: Path) -> FolderWeights:

@@ -16,7 +16,7 @@ from transformers.initialization import no_init_weights
 from megatape.checkpoint.manifest import FileRecord, as_json, describe, write_file
 from megatape.config import Config, ModelConfig, load_config, parse_config
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.files import new_folder
 from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.checkpoint import dtype_name
@@ -148,10 +148,8 @@ def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
     path = folder / "tokenizer.json"
     if not path.is_file():
         return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
-    try:
+    with content_errors(f"{path}: not a tokenizer", "copy the folder again", Exception):  # tokenizers raises nothing else
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
-        raise UserError(f"{path}: not a tokenizer ({error}): copy the folder again") from None
     ids = tokenizer.encode(Path(__file__).read_text(encoding="utf-8")).ids[:length]
     if max(ids) >= vocab_size:
         raise UserError(

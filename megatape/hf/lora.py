@@ -17,7 +17,7 @@ from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig, Section
 from megatape.config.run import Dtype
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.files import new_folder
 from megatape.hf.architecture import read_architecture
 from megatape.hf.checkpoint import Checkpoint, check_parameters, dtype_name, stored_dtype
@@ -162,11 +162,9 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     if not (adapter / BASE).is_file():
         raise MissingPath(f"{adapter}: no {BASE}, so it is no adapter that `megatape export --adapter` wrote")
     settings = read_object(adapter / SETTINGS)
-    try:
+    with content_errors(f"{adapter}: not what `megatape export --adapter` writes", _ADVICE, (ValueError, KeyError, TypeError)):
         record = _Record.model_validate(read_object(adapter / BASE))
         alpha, rank = float(settings["lora_alpha"]), int(settings["r"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{adapter}: not what `megatape export --adapter` writes ({error}): {_ADVICE}") from None
     dtype = getattr(torch, record.dtype)
     found = read_architecture(base)
     weights = find_weights(base, found.model, found.family)

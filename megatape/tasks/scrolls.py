@@ -19,7 +19,7 @@ from pydantic import AfterValidator
 
 from megatape.data.finetuning.prompt_format import Answering, Limits, Summarizing, text_of
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.files import as_type, read_json
 from megatape.options import Count, Listed, option
 from megatape.paper import SCROLLS, SCROLLS_SETS
@@ -350,10 +350,8 @@ def read_predictions(path: Path) -> dict[str, str]:
     """
     if not path.is_file():
         raise MissingPath(f"{path}: no such file of predictions")
-    try:
+    with content_errors(f"{path}: no object {{id: answer}} of one text for each id", "correct it"):
         return as_type(read_json(path, unique_keys=True), dict[str, str])
-    except ValueError as error:
-        raise UserError(f"{path}: no object {{id: answer}} of one text for each id ({error}): correct it") from None
 
 
 def check_coverage(predictions: dict[str, str], questions: list[Question], path: Path) -> None:

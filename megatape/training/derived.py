@@ -19,7 +19,7 @@ from megatape.checkpoint.resume import IMMUTABLE
 from megatape.checkpoint.tensors import describe_base, save_tensors
 from megatape.config import Config, differences, parse_config, save_config
 from megatape.errors import UserError, path_errors
-from megatape.files import new_folder, sync, write_atomically
+from megatape.files import link_file, new_folder, sync, write_atomically
 from megatape.optim.schedules import WsdOptions, step_learning_rate
 from megatape.run_folder import RunFolder, read_metrics
 
@@ -48,7 +48,7 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
     folder = RunFolder(Path(config.run.directory))
     with new_folder(folder.directory) as directory:
         partial = RunFolder(directory)
-        shutil.copytree(reader.directory, partial.checkpoint(reader.step), copy_function=_link)
+        shutil.copytree(reader.directory, partial.checkpoint(reader.step), copy_function=link_file)
         lines = [f"{line}\n" for step, line in read_metrics(origin.metrics).items() if step <= reader.step]
         write_atomically(partial.metrics, "".join(lines).encode())
         save_config(config, partial.config)
@@ -120,7 +120,7 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
             files[file] = save_tensors({name: _mean(name, readers, made.shares) for name in held}, folder / file)
         left_out = {STATE, *files, *newest.manifest["tensors"].get("ema", {}).values()}
         for file in newest.manifest["files"].keys() - left_out:
-            _link(str(newest.directory / file), str(folder / file))
+            link_file(newest.directory / file, folder / file)
             files[file] = newest.manifest["files"][file]
         files[STATE] = write_file(folder / STATE, [as_json(newest.state | {"average": made.model_dump()})])
         save_manifest(folder, files, tensors, describe_base(newest.base, out) if newest.base else None, is_average=True)
@@ -157,11 +157,3 @@ def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
             f"{one.directory} and {other.directory} have no average: {'; '.join(reasons)}. Give checkpoints of different steps "
             "of one run"
         )
-
-
-def _link(source: str, target: str) -> None:
-    """Link a file, or copy it to another file system."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

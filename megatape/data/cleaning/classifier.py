@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from megatape.data.cleaning.rule import ScoreRule
-from megatape.errors import UserError
+from megatape.errors import UserError, content_errors
 
 MAX_TOKENS = 512  # of a text that a model of transformers reads
 MAX_CHARACTERS = 64 * MAX_TOKENS  # of which the tokens are made
@@ -54,10 +54,8 @@ class FastTextClassifier(Classifier):
     def _loaded(self) -> Any:
         import fasttext
 
-        try:
+        with content_errors(f"{self.model}: not a model of fastText", "copy the file again"):
             model = fasttext.load_model(self.model)
-        except ValueError as error:
-            raise UserError(f"{self.model}: not a model of fastText ({error}): copy the file again") from None
         labels, _ = model.predict("a", k=-1, threshold=-1.0)
         self.find_label([label.removeprefix(self.PREFIX) for label in labels])
         return model

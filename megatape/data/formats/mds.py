@@ -25,7 +25,7 @@ from pydantic import Field
 from megatape.data.formats.format import TokenFormat
 from megatape.data.io.records import CORRUPTED, unpacked
 from megatape.data.shards.layout import Count
-from megatape.errors import MissingPath, UserError
+from megatape.errors import MissingPath, UserError, content_errors
 from megatape.files import FileName, as_type, read_json
 
 INDEX, VERSION = "index.json", 2
@@ -134,21 +134,18 @@ class Shard:
     def ids(self) -> Iterator[np.ndarray]:
         """Ids of each sample. Raises FileNotFoundError, or UserError for a shard that differs from index.json."""
         self._check()
-        with self.path.open("rb") as stored:
-            try:
-                file = unpacked(stored, f"shard{PACKED[self.compression]}") if self.compression else stored
-                count = 4 + 4 * (self.samples + 1)
-                head = np.frombuffer(file.read(count), "<u4").astype(np.int64)
-                sizes = np.diff(head[1:])
-                if head[0] != self.samples or head[1] < count or sizes.size < self.samples or (sizes <= 0).any():
-                    raise UserError("its samples are not where they should be")
-                if (longest := max(head[1] - count, sizes.max(initial=0))) > MAX_SAMPLE_BYTES:
-                    raise UserError(f"a sample of {longest:,} bytes, more than {MAX_SAMPLE_BYTES:,}")
-                file.read(int(head[1]) - count)
-                for size in sizes.tolist():
-                    yield self._decode(file.read(size), size)
-            except FAULTS as error:
-                raise UserError(f"{self.path}: corrupted ({error}): copy it again") from error
+        with self.path.open("rb") as stored, content_errors(f"{self.path}: corrupted", "copy it again", FAULTS):
+            file = unpacked(stored, f"shard{PACKED[self.compression]}") if self.compression else stored
+            count = 4 + 4 * (self.samples + 1)
+            head = np.frombuffer(file.read(count), "<u4").astype(np.int64)
+            sizes = np.diff(head[1:])
+            if head[0] != self.samples or head[1] < count or sizes.size < self.samples or (sizes <= 0).any():
+                raise UserError("its samples are not where they should be")
+            if (longest := max(head[1] - count, sizes.max(initial=0))) > MAX_SAMPLE_BYTES:
+                raise UserError(f"a sample of {longest:,} bytes, more than {MAX_SAMPLE_BYTES:,}")
+            file.read(int(head[1]) - count)
+            for size in sizes.tolist():
+                yield self._decode(file.read(size), size)
 
     def _check(self) -> None:
         if not self.path.is_file():

@@ -30,7 +30,7 @@ from megatape.data.sources.json_lines import SUFFIX
 from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, content_errors
 from megatape.files import as_type, check_absent, read_json, sync, temporary_name, write_atomically
 from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
 
@@ -109,10 +109,8 @@ class PartialFolder:
         path = self.path / PLAN
         if not path.exists():
             return None
-        try:
+        with content_errors(f"{path}: corrupted", f"remove {self.path}, which loses what it holds"):
             return as_type(read_json(path, max_bytes=MAX_INDEX_BYTES), Plan)
-        except ValueError as error:
-            raise UserError(f"{path}: corrupted ({error}): remove {self.path}, which loses what it holds") from error
 
     def tokenizer(self, plan: Plan) -> Tokenizer:
         """The stored tokenizer. Raises FileNotFoundError or UserError if its files have changed."""

@@ -3,8 +3,6 @@
 All tokens are read once, which verifies them and counts how often each one occurs.
 """
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +18,7 @@ from megatape.data.shards.reader import Report, SplitReader
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.data.sources.source import CorpusCounts
 from megatape.errors import UserError, path_errors
-from megatape.files import locked, new_folder, sync
+from megatape.files import link_file, locked, new_folder, sync
 
 KIND = "merge"
 LOCK = "append.lock"
@@ -68,15 +66,6 @@ def append(folders: Sequence[Path], directory: Path, progress: Report = lambda t
         sync(directory)
         save_index(index, directory)
     return index
-
-
-def link_file(source: Path, target: Path) -> None:
-    """Give a file another name, or copy it where the file system has no links between the two folders."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        sync(target)
 
 
 def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progress: Report, in_place: bool = False) -> Index:

@@ -22,7 +22,7 @@ from megatape.data.shards.index import (
 from megatape.data.shards.reader import Report
 from megatape.data.shards.stored_split import DOMAIN, StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, ROWS, SplitWriter
-from megatape.errors import UserError, path_errors
+from megatape.errors import content_errors, path_errors
 from megatape.files import new_folder
 
 KIND = "subset"
@@ -68,15 +68,12 @@ class Selection:
         if self.domain:
             domains = compute.struct_field(compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN), "domain")
             chosen &= compute.is_in(domains, value_set=array(self.domain)).to_numpy()
-        try:
+        lack = f"{split}: its tables lack what `score` or `share` reads"
+        with content_errors(lack, "name another rule, or prepare it again", KeyError):
             if self.score:
                 chosen &= [json.loads(scores)[self.score] >= self.min_score for scores in rows["scores"].to_pylist()]
             if self.share < 1:  # the hash alone has decided the split, so it is mixed
                 chosen &= rows["hash"].to_numpy() * FACTOR < np.uint64(self.share * 2**64)
-        except KeyError as error:
-            raise UserError(
-                f"{split}: its tables lack what `score` or `share` reads ({error}): name another rule, or prepare it again"
-            ) from None
         return chosen
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, Count, covered_bytes, from_earlier
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.files import FileName, as_type, read_json, write_atomically
 
 INDEX_FILE = "index.json"
@@ -298,10 +298,8 @@ def load_index(directory: Path) -> Index:
         if Path(str(directory).removesuffix(".partial") + ".partial").is_dir():
             raise MissingPath(f"{directory} is still being prepared: give the same command again, which resumes it")
         raise MissingPath(f"{path}: not found: {directory} is not a data directory, make one with `megatape prepare corpus`")
-    try:
+    with content_errors(f"{path}: not JSON", "copy it again or re-run the preparation"):
         content = read_json(path, max_bytes=MAX_INDEX_BYTES)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}): copy it again or re-run the preparation") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
     known = [(FORMAT, version) for version in (*EARLIER_VERSIONS, VERSION)]
     if found not in known:
@@ -309,11 +307,9 @@ def load_index(directory: Path) -> Index:
             f"{path}: format and version are {found}, this version of MegaTAPE reads {', '.join(map(str, known))}: prepare the "
             "data again, or read it with the version that wrote it"
         )
-    try:
+    with content_errors(f"{path}: corrupted", "copy it again or re-run the preparation"):
         index = as_type(content if content["version"] == VERSION else _present(content), Index)
         _check(index)
-    except ValueError as error:
-        raise UserError(f"{path}: corrupted ({error}): copy it again or re-run the preparation") from error
     return index
 
 

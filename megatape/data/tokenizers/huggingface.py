@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 
 from megatape.data.tokenizers.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, TEMPLATE_FILE, Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, content_errors
 from megatape.files import as_type, parse_json
 
 
@@ -32,14 +32,10 @@ class JsonTokenizer(Tokenizer):
 
     def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
         super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
-        try:
-            with panics_as_errors():
-                self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
-        except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more specific)
-            raise UserError(
-                f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read "
-                f"({error}): copy the file again, or install the version that wrote it"
-            ) from None
+        fault = f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read"
+        remedy = "copy the file again, or install the version that wrote it"
+        with content_errors(fault, remedy, Exception), panics_as_errors():  # tokenizers raises nothing more specific
+            self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
         # Files often carry the padding and the length limit of the last program that saved them.
         self.backend.no_padding()
         self.backend.no_truncation()
@@ -127,10 +123,8 @@ class JsonTokenizer(Tokenizer):
     def chat_template(self) -> str | None:
         """The Jinja template of conversations, as transformers finds it; None if there is none."""
         if TEMPLATE_FILE in self.files:
-            try:
+            with content_errors(f"{self.chat_template_origin} is not UTF-8 text", "copy the file again"):
                 return self.files[TEMPLATE_FILE].decode()
-            except UnicodeDecodeError as error:
-                raise UserError(f"{self.chat_template_origin} is not UTF-8 text ({error}): copy the file again") from None
         found = self._object(CONFIG_FILE).get("chat_template")
         if isinstance(found, list):  # several, by name
             found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
@@ -177,13 +171,9 @@ class JsonTokenizer(Tokenizer):
 
     def _beginning(self) -> int | None:
         """The token that the template of tokenizer.json puts in front of a text."""
-        try:
-            with panics_as_errors():
-                encoding = self.backend.encode("a")
-        except RuntimeError as error:
-            raise UserError(
-                f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied ({error}): copy the file again"
-            ) from None
+        fault = f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied"
+        with content_errors(fault, "copy the file again", RuntimeError), panics_as_errors():
+            encoding = self.backend.encode("a")
         added = encoding.special_tokens_mask
         front = encoding.ids[: added.index(0) if 0 in added else len(added)]
         if len(front) > 1 or front == [self.eos_id]:
@@ -199,10 +189,8 @@ class JsonTokenizer(Tokenizer):
         """Content of an auxiliary file, empty without it."""
         if name not in self.files:
             return {}
-        try:
+        with content_errors(f"{self._where(name)}: no JSON object", "copy the file again"):
             return as_type(parse_json(self.files[name]), dict[str, Any])
-        except ValueError as error:
-            raise UserError(f"{self._where(name)}: no JSON object ({error}): copy the file again") from None
 
     def _where(self, name: str) -> str:
         return f"{self.origin}/{name}"

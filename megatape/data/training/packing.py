@@ -11,7 +11,7 @@ import numpy as np
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import Answers, check_file, content_hash
 from megatape.data.training.dataset import Dataset, TrainingSample
-from megatape.errors import UserError
+from megatape.errors import UserError, content_errors
 from megatape.files import retry_transient_errors
 from megatape.targets import HIDES_ANSWERS, IGNORE_INDEX, target_mask
 
@@ -250,10 +250,9 @@ def read_answers(path: Path, entry: Answers, num_tokens: int) -> np.ndarray:
         OSError: It cannot be read.
     """
     check_file(path, entry.sha256)
-    try:
+    kinds = ValueError, EOFError, MemoryError, SyntaxError, TokenError
+    with content_errors(f"{path}: no array of answers", "prepare the data again", kinds):
         answers = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, MemoryError, SyntaxError, TokenError) as error:
-        raise UserError(f"{path}: no array of answers ({error}): prepare the data again") from None
     if answers.dtype != np.int64 or answers.shape != (answers.size // 3, 3) or not answers.size:
         raise UserError(f"{path}: an array {answers.shape} of {answers.dtype}, not of answers: prepare the data again")
     examples, first, end = answers.T

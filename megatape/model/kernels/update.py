@@ -171,10 +171,8 @@ def update_kernel(
     CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
 ):  # fmt: skip
     """out = D' of all tokens."""
-    ups, downs = (
-        _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P),
-        _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P),
-    )
+    ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
+    downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
     inner = tl.arange(0, INNER_P)
     for step in range(tl.cdiv(tokens - tl.program_id(0), tl.num_programs(0))):
         token = tl.program_id(0).to(tl.int64) + step * tl.num_programs(0)
@@ -193,10 +191,8 @@ def update_backward_kernel(
     CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
 ):  # fmt: skip
     """All gradients; those of weights as one sum for each program, [PROGRAMS, ...] in float32."""
-    ups, downs = (
-        _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P),
-        _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P),
-    )
+    ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
+    downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
     inner, channel, members = tl.arange(0, INNER_P), tl.arange(0, CHANNELS_P), tl.arange(0, GROUP_P)
     d_ups = tl.zeros((INNER_P, CHANNELS_P), tl.float32)
     d_downs = tl.zeros((CHANNELS_P, INNER_P), tl.float32)

@@ -23,7 +23,7 @@ from megatape.benchmark.models import random_model
 from megatape.benchmark.timing import Timer
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
-from megatape.errors import MissingPath, UserError, did_you_mean
+from megatape.errors import MissingPath, UserError, content_errors, did_you_mean
 from megatape.files import as_type, read_json, write_atomically
 from megatape.options import Count
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
@@ -286,10 +286,8 @@ def expected_costs(plan: Plan, out: Path, jobs: int) -> Costs:
     path, number = out / PILOT, int(threads_of_run(jobs))
     place = f"{plan.size}, {number} threads"
     if path.exists():
-        try:
+        with content_errors(f"{path} is corrupted", "remove it and run the command again"):
             costs = as_type(read_json(path), Costs)
-        except ValueError as error:
-            raise UserError(f"{path} is corrupted ({error}): remove it and run the command again") from None
         known = costs.tasks.keys() >= {task.name for task in plan.tasks} and costs.encodings.keys() >= set(plan.encodings)
         if known and costs.place == place:
             return costs

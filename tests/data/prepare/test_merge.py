@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.prepare import merge as merging
 from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
@@ -121,8 +120,8 @@ def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
 
     before, names = hashes_of(folders[0]), set(os.listdir(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr(merging.os, "link", link)
-        patch.setattr(merging.shutil, "copyfile", copy)
+        patch.setattr("os.link", link)
+        patch.setattr("shutil.copyfile", copy)
         with pytest.raises(OSError, match="No space left"):
             merge(folders, tmp_path / "all")
         assert set(os.listdir(tmp_path)) == names
