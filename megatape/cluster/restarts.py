@@ -12,7 +12,7 @@ from types import FrameType
 import psutil
 
 from megatape.checkpoint.manifest import MANIFEST, load_manifest
-from megatape.errors import ExitStatus
+from megatape.errors import ExitStatus, UserError
 from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import PR_SET_PDEATHSIG
@@ -28,7 +28,7 @@ class Command:
     """A running command. It gets SIGTERM when this process ends in any way, SIGKILL included.
 
     Raises:
-        OSError: The command cannot be started.
+        UserError: The command cannot be started.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -41,7 +41,10 @@ class Command:
             if os.getppid() != pid:  # which has ended meanwhile
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        self._process = subprocess.Popen(words, preexec_fn=bind)  # noqa: PLW1509 (it needs no lock that another thread may hold)
+        try:
+            self._process = subprocess.Popen(words, preexec_fn=bind)  # noqa: PLW1509 (it needs no lock of another thread)
+        except OSError as error:
+            raise UserError(f"{words[0]!r} cannot be started ({error}): give the command that starts the ranks") from None
 
     def send(self, number: int) -> None:
         """Send the command a signal, unless it has ended."""

@@ -1,8 +1,9 @@
 """megatape init: `megatape init tape_tiny --output tape.json`."""
 
+import shlex
 from pathlib import Path
 
-from megatape.errors import UserError, did_you_mean
+from megatape.errors import UserError, did_you_mean, path_errors
 from megatape.files import check_absent, write_atomically
 from megatape.options import CommandOptions, option
 from megatape.runtime.software import project_file
@@ -20,6 +21,7 @@ class Options(CommandOptions):
     output: Path | None = option(None, metavar="FILE")
 
 
+@path_errors()
 def run(options: Options) -> None:
     """Write the file and print what to type next, or list the names."""
     folder = project_file("configs")
@@ -33,4 +35,4 @@ def run(options: Options) -> None:
     output = options.output or Path(f"{Path(options.name).name}.json")
     check_absent(output)
     write_atomically(output, (folder / f"{options.name}.json").read_bytes())
-    print(f"wrote {output}; now, for example: megatape plan --config {output}")
+    print(f"wrote {output}; now, for example: megatape plan --config {shlex.quote(str(output))}")

@@ -141,6 +141,9 @@ def main(words: list[str] | None = None) -> int:
         args = parser(words).parse_args(words, argparse.Namespace(typed=shlex.join(["megatape", *words])))
     except UserError as error:
         return fail(str(error), error.status)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     show_lines(getattr(args, "verbose", False))
     return args.run(args)
 

@@ -117,8 +117,8 @@ def clock(group: Group) -> dict[str, Any]:
         steps = np.concatenate([[0], run.metrics["step"]])
         passed = np.concatenate([[0], np.nancumsum(run.metrics["seconds"])]) / 3600
         hours.append(np.interp(knots, steps, passed))
-    longest = max(group.runs, key=lambda run: run.last_step).config
-    tokens = [longest.batches.consumed(int(knot)) * longest.data.sequence_length for knot in knots]
+    longest = max(group.runs, key=lambda run: run.last_step)
+    tokens = [longest.samples(int(knot)) * longest.config.data.sequence_length for knot in knots]
     means = [rounded(hour) for hour in np.mean(hours, 0)]
     return {"steps": [float(knot) for knot in knots], "tokens": tokens, "hours": means}
 

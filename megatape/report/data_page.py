@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from megatape.data.io.records import printable
 from megatape.data.shards.contents import Bin, Contents
 from megatape.errors import path_errors
 from megatape.files import new_folder
@@ -27,7 +28,7 @@ def data_tables(contents: Contents) -> dict[str, Table]:
     tables = {"Data directory": _overview(contents), "Splits": _splits(contents), "Documents by input": _ledger(contents)}
     tables |= {f"Lengths of documents, {name}": _lengths(bins) for name, bins in contents.lengths.items()}
     for name, domains in contents.domains.items():
-        rows = [(domain["domain"], [f"{domain['documents']:,}", f"{domain['tokens']:,}"]) for domain in domains]
+        rows = [(printable(domain["domain"]), [f"{domain['documents']:,}", f"{domain['tokens']:,}"]) for domain in domains]
         tables[f"Domains, {name}"] = Table(["domain", "documents", "tokens"], rows)
     return {caption: table for caption, table in tables.items() if table.rows}
 

@@ -15,7 +15,7 @@ from megatape.errors import MissingPath, UserError
 from megatape.files import read_lines, real_paths
 from megatape.run_folder import RunFolder
 
-COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory")
+COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")
 STARTS = ("started", "resumed")  # events with the environment of the process that begins
 
 
@@ -61,6 +61,11 @@ class Run:
         """The last value that was recorded, NaN if there is none."""
         recorded = self.metrics[column][~np.isnan(self.metrics[column])]
         return float(recorded[-1]) if recorded.size else np.nan
+
+    def samples(self, step: int) -> int:
+        """Samples until a step, as recorded, else by the present batch sizes."""
+        steps, samples = (self.metrics[name][~np.isnan(self.metrics["samples"])] for name in ("step", "samples"))
+        return int(np.interp(step, [0, *steps], [0, *samples])) if samples.size else self.config.batches.consumed(step)
 
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:

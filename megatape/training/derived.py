@@ -44,6 +44,8 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
     """
     average = reader.state.get("average")
     origin = RunFolder(Path(average["run"] if average else Path(os.path.abspath(reader.directory)).parent.parent))
+    if out is None and not origin.config.is_file():
+        raise UserError(f"{reader.directory} is not in the folder of its run (no {origin.config}): give `out`")
     config = _decaying(reader, decay_tokens, origin.directory, out)
     folder = RunFolder(Path(config.run.directory))
     with new_folder(folder.directory) as directory:

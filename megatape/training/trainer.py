@@ -289,7 +289,7 @@ class Trainer:
             self.folder.mark_latest(self.origin)
         # Before config.json, so that config.json alone means that something was removed.
         self.folder.metrics.touch()
-        if not (self.origin and self._is_last):  # else nothing is trained with it
+        if not self.origin or self.state.step < self.config.training.steps:  # else nothing is trained with it
             save_config(self.config, self.folder.config)
 
     def _begin(self) -> bool:

@@ -19,6 +19,7 @@ from megatape.cluster import restarts, slurm
 from megatape.cluster.restarts import supervise
 from megatape.cluster.slurm import Study, render
 from megatape.config import parse_config
+from megatape.errors import UserError
 from megatape.files import read_lines
 from megatape.run_folder import RunFolder, read_metrics
 from tests.helpers.command import Command
@@ -125,6 +126,11 @@ def test_supervise(folder: RunFolder, name: str) -> None:
     lines, allowed, status, number = CASES[name]
     assert supervise(trainer(folder, lines), folder, allowed) == status
     assert len(starts(folder)) == number
+
+
+def test_a_command_that_does_not_exist(folder: RunFolder) -> None:
+    with pytest.raises(UserError, match="'nosuch' cannot be started .*No such file or directory.*: give the command"):
+        supervise(["nosuch"], folder, 1)
 
 
 def leave_invalid_checkpoints(folder: RunFolder) -> None:

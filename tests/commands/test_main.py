@@ -289,6 +289,21 @@ def test_statuses(error: BaseException, status: int, message: str, command: Comm
     assert (found, printed) == (status, "") and errors.endswith(message)
 
 
+def test_an_interrupt_while_options_are_read(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parser(words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "parser", parser)
+    assert command("init") == (130, "", "interrupted\n")
+
+
+def test_a_configuration_to_begin_with(command: Command, tmp_path: Path) -> None:
+    status, printed, _ = command("init", "tape_tiny", "--output", tmp_path / "of mine.json")
+    assert status == 0 and f"megatape plan --config '{tmp_path}/of mine.json'" in printed
+    status, _, errors = command("init", "tape_tiny", "--output", tmp_path / "nowhere" / "a.json")
+    assert (status, errors.count("\n")) == (2, 1) and "No such file or directory" in errors
+
+
 def test_an_interrupted_command_that_goes_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     def run(options: RunsOptions) -> Iterator[str]:
         yield "the first of two"

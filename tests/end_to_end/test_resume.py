@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.config import parse_config
+from megatape.config import load_config, parse_config
 from megatape.data.training.mixture import open_data
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
@@ -50,6 +50,15 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
             assert len(set(views)) == 1, (kind, part)
             expected, found = _numbers(root / kind), _numbers(root / (kind + part))
             assert found == expected[-len(found) :]
+
+
+def test_fewer_steps_than_are_done(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing is trained, so the folder keeps the configuration by which it was."""
+    raw_config["training"]["steps"] = 3
+    cases = [{"name": "run", "resume": "auto"}, {"name": "run", "resume": "auto", "set": {"training.steps": 2}}]
+    run_workers(CASES, 1, {"config": raw_config, "cases": cases}, tmp_path / "workers")
+    assert load_config(Path(raw_config["run"]["directory"]) / "run" / "config.json").training.steps == 3
+    assert "already at step 3 of training.steps 2" in (tmp_path / "workers" / "rank0.log").read_text()
 
 
 def test_generators_follow_the_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:

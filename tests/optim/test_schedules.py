@@ -61,6 +61,16 @@ def test_lengths_in_tokens_do_not_depend_on_the_end() -> None:
         assert learning_rate(step, 20, 1.0, short) == pytest.approx(learning_rate(step, 50, 1.0, long))
 
 
+@pytest.mark.parametrize("steps", [30, 40, 100])
+def test_lengths_count_from_whole_steps_of_the_warm_up(steps: int) -> None:
+    """A warm-up that is no whole number of steps is rounded for all."""
+    wsd = WsdOptions(kind="wsd", warmup_fraction=0.0333, decay_tokens=5, final_fraction=0.0).in_fractions(steps)
+    decay = [learning_rate(steps - 5 + step, steps, 1.0, wsd) for step in range(5)]
+    assert decay == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    root = InverseSqrtOptions(kind="inverse_sqrt", warmup_tokens=600).in_fractions(256 * steps)
+    assert learning_rate(3, steps, 1.0, root) == pytest.approx((2 / 3) ** 0.5)
+
+
 def test_bad_lengths(raw_config: dict[str, Any]) -> None:
     """The run has 4 steps of 8 samples of 32 tokens."""
     for schedule, message in (

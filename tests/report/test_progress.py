@@ -55,6 +55,9 @@ def test_warm_up_of_the_batch_size(data_directory: Path, tmp_path: Path) -> None
     raw = json.loads(folder.config.read_text())
     raw["training"]["batch_warmup"] = [{"samples": 4, "tokens": 1280}]
     folder.config.write_text(json.dumps(raw))
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    lines = [line | {"samples": 4 * min(line["step"], 10) + 8 * max(0, line["step"] - 10)} for line in lines]
+    folder.metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert (values(of(folder))["tokens"], values(of(folder))["tokens/s"]) == ("3.84K", "2.56K")
     (group,) = grouped(load_runs([folder.directory]))
     times, (speed,) = clock(group), [chart for chart in charts([group]) if chart.title == "Throughput"]
@@ -62,6 +65,17 @@ def test_warm_up_of_the_batch_size(data_directory: Path, tmp_path: Path) -> None
     assert [speed.series[0].y[step - 1] for step in (1, 10, 11, 20)] == [1280, 1280, 2560, 2560]
     cut(folder, 10)
     assert values(of(folder))["tokens/s"] == "1.28K" and of(folder).note == "2 s left"
+
+
+def test_a_batch_size_that_was_changed(data_directory: Path, tmp_path: Path) -> None:
+    """Tokens are those that steps have recorded; those that are left are of the present configuration."""
+    folder = make_run(tmp_path / "run", data_directory)
+    raw = json.loads(folder.config.read_text())
+    raw["training"] |= {"global_batch_size": 16, "steps": 30}
+    folder.config.write_text(json.dumps(raw))
+    assert (of(folder).figures["tokens"].value, of(folder).figures["tokens"].note) == ("5.12K", "of 10.2K")
+    (group,) = grouped(load_runs([folder.directory]))
+    assert clock(group)["tokens"][-1] == 5120
 
 
 def test_moving_average(data_directory: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A branch of a stable run is, bit for bit, the run that was configured with its decay from the start."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
     status, _, errors = command("branch", checkpoint, "--decay-tokens", 9, "--out", stable)
     assert status == 2 and f"{stable} exists" in errors
     assert not list(tmp_path.iterdir())
+    copied = shutil.copytree(checkpoint, tmp_path / "copied" / "step")
+    status, _, errors = command("branch", copied, "--decay-tokens", STEP)
+    assert status == 2 and f"is not in the folder of its run (no {tmp_path}/config.json): give --out" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["copied"]
 
 
 def test_names_that_are_relative(stable: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ class Options(CommandOptions):
 def run(options: Options) -> None:
     """Print the report."""
     from megatape.data.finetuning.preview import describe_examples
+    from megatape.data.io.records import printable, printable_lines
     from megatape.data.shards.contents import read_contents
     from megatape.data.shards.reader import SplitReader
     from megatape.data.shards.stored_split import DocumentTables
@@ -33,7 +34,8 @@ def run(options: Options) -> None:
     for caption, table in data_tables(contents).items():
         print(f"{caption}\n{columns([[label, *cells] for label, cells in table.rows], table.header)}\n")
     for sample in contents.samples:
-        print(", ".join(filter(None, [sample.split, sample.place, sample.url])), sample.text, "", sep="\n")
+        title = ", ".join(filter(None, [sample.split, sample.place, printable(sample.url)]))
+        print(title, printable_lines(sample.text), "", sep="\n")
     if contents.index.answers:
         print(*describe_examples(directory, contents.index), sep="\n")
     if options.verify:

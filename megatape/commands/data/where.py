@@ -27,6 +27,7 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Print the document."""
+    from megatape.data.io.records import printable, printable_lines
     from megatape.data.shards.stored_split import StoredSplit
 
     if (options.token is None) == (options.document is None):
@@ -40,8 +41,8 @@ def run(options: Options) -> None:
     length = f"{found.bytes:,} bytes, {found.tokens:,} tokens from {found.first:,} on"
     print(f"document:  {found.number:,} of {options.split}, {length}")
     print(f"place:     {found.place}")
-    print(f"url:       {found.url or 'unknown'}")
+    print(f"url:       {printable(found.url) or 'unknown'}")
     if found.scores:
         print(f"scores:    {found.scores}")
     print(f"token:     {place - found.first:,} of the document, id {token[0]}, {tokenizer.decode(token)!r}")
-    print(f"text of tokens {begin:,} to {end - 1:,}:", tokenizer.decode(ids), sep="\n")
+    print(f"text of tokens {begin:,} to {end - 1:,}:", printable_lines(tokenizer.decode(ids)), sep="\n")

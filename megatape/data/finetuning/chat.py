@@ -40,6 +40,7 @@ class Chat(Format):
     """A conversation up to its last message of the assistant; of a longer one than fits, as many exchanges as do."""
 
     fields: ClassVar[MessageFields] = FIELDS
+    reads = (FIELDS.messages,)
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
@@ -123,4 +124,5 @@ def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[in
 class ShareGPT(Chat):
     """Conversations with other names of fields and roles than Chat's."""
 
+    reads = ("conversations",)
     fields = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})

@@ -137,6 +137,8 @@ class ExampleSource:
         FieldMapping(self.fields)
         if self.kind == "hub" and len(self.validation) > 1:
             raise UserError(f"validation {' '.join(self.validation)}: give the name of one split of the data set")
+        if self.kind == "hub" and self.split in self.validation:
+            raise UserError(f"validation {self.split}: `split` has the same name: give another one, or `validation_share`")
         Source(self.kind, self.inputs, self.subset, split=self.split)  # checks which options each kind has
         if not self.validation:
             check_share(self.validation_share)
@@ -230,7 +232,7 @@ def prepare_examples(
 
 def read_examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Iterator[tuple[str, str, Example]]:
     """Place, split and example of every record that gives one. Raises UserError if too many records are bad."""
-    mapping = FieldMapping(source.fields)
+    mapping = FieldMapping(source.fields, form.reads)
     for place, record, split in source.records(counts):
         try:
             if not isinstance(record, dict):

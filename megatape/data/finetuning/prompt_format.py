@@ -71,11 +71,14 @@ class Format(ABC):
         limits: Of examples.
 
     Attributes:
+        reads: Fields of records that it reads; empty: any.
         notes: For the user, about how examples are made.
 
     Raises:
         UserError: Tokenizer, limits and format do not fit together.
     """
+
+    reads: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         self.tokenizer, self.limits = tokenizer, limits
@@ -117,17 +120,20 @@ class FieldMapping:
     Args:
         texts: Such as "answer=answers.text.0": a field of the format, and the path to its value in a record by names of fields
             and places in lists.
+        fields: The format's; empty: any.
 
     Raises:
-        UserError: A text has another form.
+        UserError: A text has another form, or the format has no such field.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], fields: Sequence[str] = ()) -> None:
         self._paths: dict[str, str] = {}
         for text in texts:
             name, _, path = text.partition("=")
             if not name or not path or name in self._paths:
                 raise UserError(f"fields {text!r}: give each field of the format once, such as answer=response")
+            if fields and name not in fields:
+                raise UserError(f"fields {text!r}: {did_you_mean(name, fields)}the format reads {', '.join(fields)}")
             self._paths[name] = path
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -231,12 +237,16 @@ class PromptFormat(Format):
 class Pairs(PromptFormat):
     """Prompt and answer are two texts, and nothing is put between them."""
 
+    reads = ("prompt", "answer")
+
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
         return text_of(record, "prompt"), text_of(record, "answer")
 
 
 class Alpaca(PromptFormat):
     """The prompt tells the task, and the answer is the output."""
+
+    reads = ("instruction", "input", "output")
 
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
         instruction, output = text_of(record, "instruction"), text_of(record, "output")
@@ -255,6 +265,8 @@ MAX_WORDS = 20_000  # of an input, before it is tokenized: books have ten times 
 
 class Scrolls(PromptFormat):
     """Prompts of both kinds of task."""
+
+    reads = ("input", "output")
 
     def separator(self) -> list[int]:
         return self.tokenizer.begin or self.tokenizer.encode("\n")

@@ -76,6 +76,11 @@ def printable(name: str) -> str:
     return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
+def printable_lines(text: str) -> str:
+    """Escape unprintable characters of an untrusted text, but line breaks and tabs."""
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
 def read_records(
     path: str, max_bytes: int, counts: RecordCounts, begin: int = 0, end: int | None = None
 ) -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,7 @@ skips folders that fail, or repeats the whole walk for one of them.
 """
 
 import io
+import os
 import re
 import shutil
 from collections import defaultdict
@@ -22,6 +23,7 @@ from megatape.errors import MissingPath, PathError, UserError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
+PARTIAL = ".partial"  # end of the name of an unfinished preparation
 BUFFER_BYTES = 2**18
 COPY_BYTES = 8 * 2**20  # at a time
 AT_ONCE = 16  # requests for sizes
@@ -176,14 +178,20 @@ def _expanded(name: str) -> list[str]:
 
 
 def _find(path: Path, patterns: Sequence[str], recursive: bool) -> list[str] | None:
-    """None if there is nothing of this name."""
+    """None if there is nothing of this name. Links to folders and unfinished preparations are not entered."""
     if path.is_file():
         return [str(path)]
     if not path.is_dir():
         return None
-    matches = _matcher(patterns)
-    inside = path.rglob("*") if recursive else path.glob("*")
-    return [str(found) for found in sorted(inside) if matches(found.name) and found.is_file()]
+    matches, found = _matcher(patterns), list[Path]()
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, inside, names in os.walk(path, onerror=refuse):
+        inside[:] = [name for name in inside if recursive and not name.endswith(PARTIAL)]
+        found += [Path(folder, name) for name in names if matches(name)]
+    return [str(each) for each in sorted(found) if each.is_file() or not each.exists()]  # a link to nothing fails when read
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:

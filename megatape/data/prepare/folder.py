@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from megatape.data.io.remote import PARTIAL
 from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
@@ -30,7 +31,7 @@ from megatape.data.sources.json_lines import SUFFIX
 from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError, content_errors
+from megatape.errors import ExistingPath, UserError, content_errors
 from megatape.files import as_type, check_absent, read_json, sync, temporary_name, write_atomically
 from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
 
@@ -47,15 +48,21 @@ class PartialFolder:
     """
 
     def __init__(self, output: Path, timeouts: LeaseTimeouts) -> None:
-        self.output, self.path, self.timeouts = output, output.with_name(f"{output.name}.partial"), timeouts
+        self.output, self.path, self.timeouts = output, output.with_name(f"{output.name}{PARTIAL}"), timeouts
         self._units, self._final, self._decisions, self._tokenizer = (
             self.path / name for name in ("units", "final", "verdicts", "tokenizer")
         )
         self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)  # of leases by name
 
     def create(self) -> bool:
-        """Create the folder. Returns False if it already exists."""
+        """Create the folder. Returns False if it already exists. Raises ExistingPath if it is not a preparation's."""
         created = not self._units.is_dir()
+        ours = {PLAN, *(part.name for part in (self._units, self._final, self._decisions, self._tokenizer))}
+        for path in self.path.glob("*") if created else ():
+            if path.name not in ours and path.suffix not in (CLAIM, ".tmp"):
+                raise ExistingPath(
+                    f"{self.path} has {path.name}, so it is no unfinished preparation: rename it, or choose another output"
+                )
         self._units.mkdir(parents=True, exist_ok=True)
         self._decisions.mkdir(exist_ok=True)
         return created

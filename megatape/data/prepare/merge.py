@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from megatape.data.prepare.unit import Summary, UnitTotals
-from megatape.data.shards.index import SPLITS, Index, MergedFolder, check_ledger, load_index, save_index
+from megatape.data.shards.index import SPLITS, Index, MergedFolder, check_file, check_ledger, load_index, save_index
 from megatape.data.shards.reader import Report, SplitReader
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.data.sources.source import CorpusCounts
@@ -45,7 +45,8 @@ def merge(
     """
     with new_folder(output) as new:
         index = _merged(folders, new, shard_tokens, progress)
-        for name in index.tokenizer.files:
+        for name, sha256 in index.tokenizer.files.items():
+            check_file(folders[0] / name, sha256)
             link_file(folders[0] / name, new / name)
         save_index(index, new)
     return index
@@ -87,6 +88,8 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
                 if writers:
                     writers[split].add(ids, text_bytes=0)
         tables = {split: index.document_tables.get(split, []) for split in SPLITS}
+        for table in (table for of_split in tables.values() for table in of_split):
+            check_file(folder / table.file, table.sha256)
         part = Summary(index.splits, tables, CorpusCounts(inputs=index.ledger))
         kept = in_place and not records
         total.add(part if kept else _linked(folder, part, new, len(records), with_shards=not writers), token_counts)

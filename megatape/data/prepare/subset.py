@@ -22,7 +22,7 @@ from megatape.data.shards.index import (
 from megatape.data.shards.reader import Report
 from megatape.data.shards.stored_split import DOMAIN, StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, ROWS, SplitWriter
-from megatape.errors import content_errors, path_errors
+from megatape.errors import UserError, content_errors, path_errors
 from megatape.files import new_folder
 
 KIND = "subset"
@@ -40,6 +40,9 @@ class Selection:
         score: Cleaning rule whose score counts; empty: none does.
         min_score: Their score is at least this.
         share: They are among this share of all, which the hashes of their texts draw: a larger one has those of a smaller one.
+
+    Raises:
+        UserError: There is a least score, and no rule.
     """
 
     domain: tuple[str, ...] = ()
@@ -49,6 +52,10 @@ class Selection:
     score: str = ""
     min_score: float = 0.0
     share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.min_score and not self.score:
+            raise UserError(f"min_score {self.min_score} needs `score`, the rule whose score it bounds")
 
     def choose(self, rows: Any, split: str) -> np.ndarray:
         """Which documents of a pyarrow.Table meet all conditions, bool.

@@ -33,7 +33,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def json_tokenizer(path: Path) -> JsonTokenizer:
     """The tokenizer in a tokenizer.json, with the auxiliary files beside it. Raises FileNotFoundError or UserError."""
     auxiliary = _read(path.parent, (name for name in AUXILIARY_FILES if name != SENTENCEPIECE_FILE))
-    return JsonTokenizer({JSON_FILE: path.read_bytes()} | auxiliary, str(path.parent))
+    return JsonTokenizer({JSON_FILE: path.read_bytes()} | auxiliary, str(path.parent), path.name)
 
 
 def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:

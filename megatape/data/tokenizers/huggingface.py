@@ -30,8 +30,9 @@ class JsonTokenizer(Tokenizer):
         UserError: The file is corrupted or of an unknown type, no end token is declared, or the files contradict each other.
     """
 
-    def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer") -> None:
+    def __init__(self, files: Mapping[str, bytes], origin: str = "tokenizer", stored_as: str = JSON_FILE) -> None:
         super().__init__({JSON_FILE: files[JSON_FILE], **files}, origin)
+        self._stored_as = stored_as
         fault = f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read"
         remedy = "copy the file again, or install the version that wrote it"
         with content_errors(fault, remedy, Exception), panics_as_errors():  # tokenizers raises nothing more specific
@@ -193,7 +194,7 @@ class JsonTokenizer(Tokenizer):
             return as_type(parse_json(self.files[name]), dict[str, Any])
 
     def _where(self, name: str) -> str:
-        return f"{self.origin}/{name}"
+        return f"{self.origin}/{self._stored_as if name == JSON_FILE else name}"
 
 
 @contextmanager

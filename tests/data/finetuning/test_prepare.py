@@ -55,6 +55,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
             "the first: FILE:1: 'input' is missing; the record",
         ),
         (["--validation-share", 1.5], "--validation-share is 1.5: give a share between 0 and 1"),
+        (["--fields", "promt=answer"], "--fields 'promt=answer': did you mean prompt? the format reads prompt, answer"),
         (["--input", "nowhere"], "--input nowhere: no such file or directory"),
         (["--validation", "nowhere"], "--validation nowhere: no such file or directory"),
         (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
@@ -154,6 +155,7 @@ def test_data_sets_of_the_hub(command: Command, tmp_path: Path, tokenizer: Token
     for refused, message in (
         ([*given, "--input", tmp_path, "--split", "test"], "--split 'test' belongs to --source hub"),
         ([*hub, "--validation", "a", "b"], "--validation a b: give the name of one split"),
+        ([*hub, "--validation", "train"], "--validation train: --split has the same name"),
         ([*hub, "--split", "none"], "split none) failed after 0 documents"),
         ([*hub[:-1], "answer"], "--fields 'answer': give each field"),
         ([*hub[:-2], "prompt=x"], "the train split got no example"),

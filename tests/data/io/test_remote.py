@@ -1,7 +1,9 @@
 """Files behind URLs: the same bytes as on the disk whatever a server does, or an error that says what it did."""
 
+import errno
 import gzip
 import importlib.util
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -341,3 +343,28 @@ def test_an_object_that_changes_meanwhile_is_refused() -> None:
         file.seek(4_000_000)
         with pytest.raises(OSError, match="memory://changing: has changed since it was opened"):
             file.read(10)
+
+
+def test_folders_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left out without a word: a link to nothing is found, and fails when it is read; so does a folder that cannot
+    be listed. Links to folders and unfinished preparations are not entered."""
+    for name in ("a/0.jsonl", "b/c/1.jsonl", "out.partial/units/2.jsonl", "in.partial/3.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "lost.jsonl").symlink_to("nowhere")
+    (tmp_path / "a" / "linked").symlink_to(tmp_path / "b")
+    found = [f"{tmp_path}/{name}" for name in ("a/0.jsonl", "a/lost.jsonl", "b/c/1.jsonl")]
+    assert find_files([str(tmp_path)], "*.jsonl") == found
+    assert find_files([str(tmp_path / "in.partial")], "*.jsonl") == [f"{tmp_path}/in.partial/3.jsonl"]
+    with pytest.raises(UserError, match="no file named"):
+        find_files([str(tmp_path / "b")], "*.jsonl", recursive=False)
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if str(path).endswith("b"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        find_files([str(tmp_path)], "*.jsonl")

@@ -19,6 +19,7 @@ from megatape.data.shards.index import SPLITS, DocumentCounts, Split
 from megatape.data.sources.source import CorpusCounts, Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import ExistingPath
 from megatape.files import MAX_JSON_BYTES
 
 
@@ -92,3 +93,14 @@ def test_a_plan_of_many_units(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder.begin(plan, tokenizer)
     assert (folder.path / "plan.json").stat().st_size > 64 * 2**20
     assert folder.plan() == plan
+
+
+@pytest.mark.parametrize("vocab_size", [300, 9_999_999])
+def test_a_folder_of_somebody_else_stays(tmp_path: Path, vocab_size: int) -> None:
+    """It has the name that an unfinished preparation would have, and may hold the input."""
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "a.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
+    source = Source("jsonl", (str(tmp_path / "out.partial"),))
+    with pytest.raises(ExistingPath, match="out.partial has a.jsonl, so it is no unfinished preparation: rename it"):
+        prepare(Corpus(source, 0.1, None, vocab_size), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out.partial").iterdir()] == ["a.jsonl"]

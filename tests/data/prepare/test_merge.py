@@ -168,6 +168,13 @@ def test_folders_that_do_not_fit(
     flip(folders[1] / "train-00001-000000.tar", 700)
     with pytest.raises(UserError, match="train-00001-000000.tar member 0: corrupted"):
         merge(folders, tmp_path / "out")
+    table = load_index(folders[2]).document_tables["train"][0].file
+    flip(folders[2] / table, 30)
+    with pytest.raises(UserError, match=f"{table}: corrupted, sha256"):
+        append(folders[2:], folders[0])
+    (folders[0] / "tokenizer.model").unlink()
+    with pytest.raises(UserError, match="tokenizer.model: not found, the index lists it"):
+        merge(folders[:1], tmp_path / "out")
     assert set(os.listdir(tmp_path)) == before
 
 

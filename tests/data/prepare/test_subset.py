@@ -150,6 +150,7 @@ def test_refusals(folder: Path, tmp_path: Path, command: Command) -> None:
     """They name what is wrong, and leave nothing."""
     prepare_addition(AdditionTask(digits=2, per_cell=20, seed=0), tmp_path / "addition", lambda tokens: None)
     for words, message in [
+        (["--min-score", "0.5"], "--min-score 0.5 needs --score, the rule whose score it bounds"),
         (["--share", "50"], "--share: must be less than or equal to 1, got '50'"),
         (
             ["--min-tokens", "9999"],

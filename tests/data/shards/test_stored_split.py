@@ -148,6 +148,19 @@ def test_a_document_that_is_missing_in_the_ledger(folder: Path, inputs: list[Pat
         check_ledger(index)
 
 
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, tokenizer: Tokenizer, command: Command) -> None:
+    texts = "".join(
+        json.dumps({"text": f"a\tb\n\x1b]0;owned\x07 {number}", "url": "http://\x1b[31m.org/a\nb"}) + "\n"
+        for number in range(40)
+    )
+    (tmp_path / "a.jsonl").write_text(texts)
+    prepare(Corpus(Source("jsonl", (str(tmp_path / "a.jsonl"),)), 0.3, tokenizer, 0), tmp_path / "out")
+    for words in (("report",), ("where", "--document", 0)):
+        status, printed, _ = command("data", words[0], tmp_path / "out", *words[1:])
+        assert status == 0 and "a\tb\n\\x1b]0;owned\\x07 " in printed and "http://\\x1b[31m.org/a\\nb" in printed
+        assert all(line.replace("\t", "").isprintable() for line in printed.splitlines())
+
+
 def test_where_is_a_token(folder: Path, command: Command) -> None:
     index = load_index(folder)
     found = DocumentTables(folder, index, "train").find(100)

@@ -191,6 +191,8 @@ def test_a_truncated_file(folders: dict[str, Path], size: int, tmp_path: Path) -
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ValueError, match=r"tokenizer.json: not a tokenizer that .* copy the file again"):
         load_tokenizer(path)
+    with pytest.raises(ValueError, match=r"qwen/mine.json: not a tokenizer that"):
+        load_tokenizer(Path(shutil.copy(path, folder / "mine.json")))
     (folder / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ValueError):
         load_tokenizer(folder)
