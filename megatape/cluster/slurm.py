@@ -86,7 +86,7 @@ def check(study: Study, job: Job, resume: bool) -> None:
 def render(study: Study, job: Job, snapshot: Path) -> str:
     """The batch script of a job whose code and configurations are in `snapshot`."""
     task = "%A_%a" if study.is_array else "%j"
-    logs = f"{RunFolder(study.directory.absolute()).job_logs / job.name}-{task}"
+    logs = f"{_logs(study.directory, job.name)}-{task}"
     directives = {
         "job-name": job.name,
         "nodes": job.nodes,
@@ -121,6 +121,14 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         pause=PAUSE,
         idle_starts=IDLE_STARTS,
     )
+
+
+def _logs(directory: Path, name: str) -> Path:
+    """What the names of a job's logs begin with. Raises UserError where Slurm would write to other files."""
+    logs = RunFolder(directory.absolute()).job_logs / name
+    if not name or "/" in name or "%" in str(logs):
+        raise UserError(f"logs would be {logs}-*, where Slurm makes no folders and replaces %: choose another `name` or folder")
+    return logs
 
 
 def fill_script(template: str, snapshot: Path, directives: dict[str, Any], **values: object) -> str:
@@ -227,7 +235,7 @@ def render_array(words: list[str], option: str, count: int, out: Path, name: str
     directives = {
         "job-name": name,
         "array": f"0-{count - 1}",
-        "output": f"{RunFolder(out.absolute()).job_logs / name}-%A_%a.log",
+        "output": f"{_logs(out, name)}-%A_%a.log",
         "signal": f"B:TERM@{STOP_SECONDS}",
     }
     code = snapshot.absolute() / "code"

@@ -185,6 +185,12 @@ def test_no_value_of_a_job_ends_its_line(study: Study, values: dict[str, Any]) -
         render(study, job, SNAPSHOT)
 
 
+@pytest.mark.parametrize(("name", "folder"), [("", "run"), ("a/b", "run"), ("a%j", "run"), ("a", "100%j")])
+def test_logs_lie_where_they_are_looked_for(study: Study, tmp_path: Path, name: str, folder: str) -> None:
+    with pytest.raises(UserError, match="logs would be .*: choose another `name` or folder"):
+        render(Study(study.configs, tmp_path / folder, False), new_job(name, 1, 1, False), SNAPSHOT)
+
+
 def test_no_folder_ends_its_line(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor an argument of an array job. A job that is refused leaves no folder."""
     job, hostile = new_job("tiny", 1, 1, False), Path(COMMAND)
