@@ -102,7 +102,7 @@ def read_records(
                     counts.add_too_long(place)
                     continue
                 line = line.removeprefix(BYTE_ORDER_MARK)
-                if line.isspace():
+                if not line.strip():
                     continue
                 try:
                     record = orjson.loads(line)  # also checks UTF-8

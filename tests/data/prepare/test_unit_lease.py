@@ -151,9 +151,12 @@ stopped, *words = sys.argv[1:]
 write = Preparation._write
 
 def stop(self, *arguments, **rest):
-    if not os.path.exists(stopped):
+    try:
         with open(stopped, "x") as file:
             file.write(str(os.getpid()))
+    except FileExistsError:  # by the other one
+        pass
+    else:
         os.kill(os.getpid(), signal.SIGSTOP)
     write(self, *arguments, **rest)
 
