@@ -55,7 +55,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
             "the first: FILE:1: 'input' is missing; the record",
         ),
         (["--validation-share", 1.5], "--validation-share is 1.5: give a share between 0 and 1"),
-        (["--fields", "promt=answer"], "--fields 'promt=answer': did you mean prompt? the format reads prompt, answer"),
+        (["--fields", "prompts=answer"], "--fields 'prompts=answer': did you mean prompt? the format reads prompt, answer"),
         (["--input", "nowhere"], "--input nowhere: no such file or directory"),
         (["--validation", "nowhere"], "--validation nowhere: no such file or directory"),
         (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
