@@ -108,12 +108,12 @@ def path_errors() -> Iterator[None]:
 def content_errors(
     fault: str, remedy: str, kinds: type[Exception] | tuple[type[Exception], ...] = ValueError
 ) -> Iterator[None]:
-    """Raise UserError "FAULT (ERROR): REMEDY" from an error of the block about content of the user's.
+    """Turn errors of the block, which reads content of the user's, into UserError "FAULT (ERROR): REMEDY".
 
     Args:
         fault: What is wrong, and where.
         remedy: What to do.
-        kinds: Kinds of errors. A UserError is a ValueError, too.
+        kinds: Types of the errors. UserError is a ValueError, too.
     """
     try:
         yield

@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index and the plan of a data directory
 MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
 MAX_LINE_BYTES = 2**20  # a longer line is not read: ours have less than a tenth of this
+PARTIAL = ".partial"  # end of the name of the folder in which a data directory is prepared
 
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}

@@ -127,7 +127,7 @@ def _logs(directory: Path, name: str) -> Path:
     """What the names of a job's logs begin with. Raises UserError where Slurm would write to other files."""
     logs = RunFolder(directory.absolute()).job_logs / name
     if not name or "/" in name or "%" in str(logs):
-        raise UserError(f"logs would be {logs}-*, where Slurm makes no folders and replaces %: choose another `name` or folder")
+        raise UserError(f"logs would be {logs}-*, but Slurm creates no folders and replaces %: choose another `name` or folder")
     return logs
 
 

@@ -74,8 +74,8 @@ def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig
     if step < warmup:
         return peak * min(step + size, warmup) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
-    if warmup:
-        config = config.model_copy(update={"warmup_fraction": warmup / steps})  # which counts whole steps
+    if warmup:  # without a step of it inverse_sqrt still needs the fraction
+        config = config.model_copy(update={"warmup_fraction": warmup / steps})  # of whole steps, as above
     fraction: float = SCHEDULES[config.kind].load()(progress, config)
     return peak * fraction
 

@@ -62,6 +62,12 @@ class Run:
         recorded = self.metrics[column][~np.isnan(self.metrics[column])]
         return float(recorded[-1]) if recorded.size else np.nan
 
+    @property
+    def samples_left(self) -> int:
+        """Samples of the steps that are left, by the present batch sizes."""
+        consumed = self.config.batches.consumed
+        return consumed(self.config.training.steps) - consumed(self.last_step)
+
     def samples(self, step: int) -> int:
         """Samples until a step, as recorded, else by the present batch sizes."""
         steps, samples = (self.metrics[name][~np.isnan(self.metrics["samples"])] for name in ("step", "samples"))

@@ -69,9 +69,9 @@ def progress(runs: list[Run]) -> list[Progress]:
 def _progress(run: Run) -> Progress:
     steps, seconds, batches = run.config.training.steps, run.metrics["seconds"], run.config.batches
     pace = float(np.nanmean(seconds[-RECENT:])) if np.isfinite(seconds[-RECENT:]).any() else math.nan
-    state, left = _state(run, pace), batches.consumed(steps) - batches.consumed(run.last_step)  # samples
+    state = _state(run, pace)
     notes = {
-        "training": f"{format_duration(left / batches.of_step(run.last_step) * pace)} left" if pace > 0 else "",
+        "training": f"{format_duration(run.samples_left / batches.of_step(run.last_step) * pace)} left" if pace > 0 else "",
         "silent": f"last step {format_duration(time.time() - last_written(run))} ago",
         "failed": run.events[-1]["detail"] if run.events else "",
     }
@@ -83,14 +83,14 @@ def _figures(run: Run, pace: float) -> dict[str, Figure]:
     recent = loss[-RECENT:][np.isfinite(loss[-RECENT:])]
     seconds = float(np.nansum(run.metrics["seconds"]))
     length, batches = run.config.data.sequence_length, run.config.batches
-    done, left = run.samples(run.last_step), batches.consumed(run.config.training.steps) - batches.consumed(run.last_step)
+    done = run.samples(run.last_step)
     speed = format_count(batches.of_step(run.last_step) * length / pace) if pace > 0 else ""
     utilization = _utilization(run, pace)
     return {
         "loss": Figure(_nats(run.last("loss")), f"mean of {recent.size}: {recent.mean():.4f}" if recent.size > 1 else ""),
         "validation": Figure(_nats(run.last("validation_loss")), _best(run.metrics["step"], validation)),
         "EMA": Figure(_nats(run.last("ema_validation_loss")), "validation of the average"),
-        "tokens": Figure(format_count(done * length), f"of {format_count((done + left) * length)}"),
+        "tokens": Figure(format_count(done * length), f"of {format_count((done + run.samples_left) * length)}"),
         "tokens/s": Figure(speed, f"{pace:.3g} s a step" if speed else ""),
         "MFU": Figure("" if utilization is None else f"{utilization:.1%}", run.environment.get("device", "")),
         "time": Figure(format_duration(seconds) if seconds else "", f"of {run.last_step:,} steps"),

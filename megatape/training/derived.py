@@ -40,7 +40,8 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
         The configuration of the new run.
 
     Raises:
-        UserError: the learning rate after the checkpoint is not at its peak, or the folder exists.
+        UserError: the learning rate after the checkpoint is not at its peak, the folder exists, or `out` is None and the run's
+            folder is not there.
     """
     average = reader.state.get("average")
     origin = RunFolder(Path(average["run"] if average else Path(os.path.abspath(reader.directory)).parent.parent))

@@ -40,10 +40,10 @@ class Chat(Format):
     """A conversation up to its last message of the assistant; of a longer one than fits, as many exchanges as do."""
 
     fields: ClassVar[MessageFields] = FIELDS
-    reads = (FIELDS.messages,)
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
+        self.reads = (self.fields.messages,)
         for option, value in limits.options.items():
             if option != "sequence_length":
                 raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
@@ -124,5 +124,4 @@ def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[in
 class ShareGPT(Chat):
     """Conversations with other names of fields and roles than Chat's."""
 
-    reads = ("conversations",)
     fields = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})

@@ -78,7 +78,7 @@ class Format(ABC):
         UserError: Tokenizer, limits and format do not fit together.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ()
+    reads: tuple[str, ...] = ()
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         self.tokenizer, self.limits = tokenizer, limits

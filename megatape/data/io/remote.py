@@ -20,10 +20,10 @@ from braceexpand import braceexpand
 
 from megatape.data.io.remote_file import Attempts, RemoteFile, file_system, is_http, within
 from megatape.errors import MissingPath, PathError, UserError
+from megatape.files import PARTIAL
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
-PARTIAL = ".partial"  # end of the name of an unfinished preparation
 BUFFER_BYTES = 2**18
 COPY_BYTES = 8 * 2**20  # at a time
 AT_ONCE = 16  # requests for sizes

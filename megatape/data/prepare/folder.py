@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from megatape.data.io.remote import PARTIAL
 from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
@@ -32,7 +31,7 @@ from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors
-from megatape.files import as_type, check_absent, read_json, sync, temporary_name, write_atomically
+from megatape.files import PARTIAL, as_type, check_absent, read_json, sync, temporary_name, write_atomically
 from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
 
 PLAN = "plan.json"

@@ -6,6 +6,7 @@ All tokens are read once, which verifies them and counts how often each one occu
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -88,7 +89,7 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
                 if writers:
                     writers[split].add(ids, text_bytes=0)
         tables = {split: index.document_tables.get(split, []) for split in SPLITS}
-        for table in (table for of_split in tables.values() for table in of_split):
+        for table in chain.from_iterable(tables.values()):
             check_file(folder / table.file, table.sha256)
         part = Summary(index.splits, tables, CorpusCounts(inputs=index.ledger))
         kept = in_place and not records

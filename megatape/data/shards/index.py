@@ -16,7 +16,7 @@ from pydantic import Field
 from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, Count, covered_bytes, from_earlier
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
-from megatape.files import FileName, as_type, read_json, write_atomically
+from megatape.files import PARTIAL, FileName, as_type, read_json, write_atomically
 
 INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
@@ -295,7 +295,7 @@ def load_index(directory: Path) -> Index:
     """
     path = directory / INDEX_FILE
     if not path.is_file():
-        if Path(str(directory).removesuffix(".partial") + ".partial").is_dir():
+        if Path(str(directory).removesuffix(PARTIAL) + PARTIAL).is_dir():
             raise MissingPath(f"{directory} is still being prepared: give the same command again, which resumes it")
         raise MissingPath(f"{path}: not found: {directory} is not a data directory, make one with `megatape prepare corpus`")
     with content_errors(f"{path}: not JSON", "copy it again or re-run the preparation"):

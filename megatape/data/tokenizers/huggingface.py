@@ -22,6 +22,11 @@ from megatape.files import as_type, parse_json
 class JsonTokenizer(Tokenizer):
     """A tokenizer.json with its auxiliary files.
 
+    Args:
+        files: Contents by name.
+        origin: Their folder, for errors.
+        stored_as: Name of the file that tokenizer.json is read from, for errors.
+
     Attributes:
         backend: Of the `tokenizers` library.
         declared: Special tokens by role.

@@ -95,12 +95,11 @@ def test_a_plan_of_many_units(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert folder.plan() == plan
 
 
-@pytest.mark.parametrize("vocab_size", [300, 9_999_999])
-def test_a_folder_of_somebody_else_stays(tmp_path: Path, vocab_size: int) -> None:
+def test_a_folder_of_somebody_else_stays(tmp_path: Path) -> None:
     """It has the name that an unfinished preparation would have, and may hold the input."""
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "a.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
     source = Source("jsonl", (str(tmp_path / "out.partial"),))
     with pytest.raises(ExistingPath, match="out.partial has a.jsonl, so it is no unfinished preparation: rename it"):
-        prepare(Corpus(source, 0.1, None, vocab_size), tmp_path / "out")
+        prepare(Corpus(source, 0.1, None, 300), tmp_path / "out")
     assert [path.name for path in (tmp_path / "out.partial").iterdir()] == ["a.jsonl"]
