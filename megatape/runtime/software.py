@@ -5,8 +5,9 @@ import platform
 import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import megatape
@@ -17,7 +18,10 @@ IN_WHEEL = PACKAGE / "project"  # made by setup.py
 
 def package_version() -> str:
     """The version of this package, with the commit where it is a checkout."""
-    text = version("megatape")
+    try:
+        text = version("megatape")
+    except PackageNotFoundError:  # a clone on PYTHONPATH
+        text = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["version"]
     git = ["git", "-C", str(PACKAGE.parent), "describe", "--always", "--dirty", "--exclude=*"]
     if (PACKAGE.parent / ".git").exists():
         with suppress(OSError, subprocess.SubprocessError):

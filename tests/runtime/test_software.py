@@ -3,12 +3,13 @@
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from megatape.runtime import software
-from megatape.runtime.software import install_command, project_file, typed_command
+from megatape.runtime.software import install_command, package_version, project_file, typed_command
 from tests.helpers.command import Command
 from tests.helpers.workers import ROOT
 
@@ -65,3 +66,14 @@ def test_typed_command(words: list[str], command: str, monkeypatch: pytest.Monke
     """As a user can type it again, wherever the program lies and whatever a launcher adds."""
     monkeypatch.setattr(sys, "argv", words)
     assert typed_command() == command
+
+
+def test_the_version_of_a_clone_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a package index, where it is on PYTHONPATH."""
+    installed = package_version()
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(software, "version", missing)
+    assert package_version() == installed
