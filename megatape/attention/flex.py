@@ -26,6 +26,9 @@ NUM_SHAPES = 64  # that are compiled; torch's limit of 8 is soon met by training
 # torch chooses tiles by the width of the queries alone. With wider values those of the forward pass spill registers, so it gets
 # the tiles of heads as wide as the values.
 WIDER_VALUES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
+# Nor does it count the bias: a stage of the pipeline holds one in float32 for each score, and three stages need more shared
+# memory than an H100 has.
+BIASED = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 2, "bwd_num_stages": 2}
 
 
 class Flex(Backend):
@@ -74,7 +77,9 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
         out = F.scaled_dot_product_attention(queries, keys, values, added, is_causal=bias is None, enable_gqa=True)
         return out.transpose(1, 2)
     blocks = _causal(q.shape[1], q.device) if mask is None else _documents(mask, mask._version)
-    wider = v.shape[-1] > q.shape[-1] and v.dtype.itemsize == 2  # float32 has small tiles
+    tiles = {} if bias is None else BIASED
+    if v.shape[-1] > q.shape[-1]:
+        tiles = WIDER_VALUES
     # Within a block that is compiled, it is compiled with it.
     attend: Any = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
     out = attend(
@@ -84,7 +89,7 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
         score_mod=biased,
         block_mask=blocks,
         enable_gqa=q.shape[2] != k.shape[2],
-        kernel_options=WIDER_VALUES if wider else None,
+        kernel_options=tiles if v.dtype.itemsize == 2 else None,  # float32 has small tiles
     )
     return out.transpose(1, 2)
 

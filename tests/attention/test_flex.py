@@ -6,6 +6,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from megatape.attention import flex
 from megatape.attention.backend import WIDEST
+from megatape.attention.bias import DistanceBias
 from tests.helpers import bounds
 from tests.helpers.attention import initial_state, moving, random_document_starts, widths
 from tests.helpers.biased_attention import check
@@ -63,3 +64,28 @@ def test_blocks_are_found_once_a_batch() -> None:
     starts.zero_()
     second = flex._documents(starts, starts._version)
     assert second.kv_num_blocks.sum() > 0 and second.full_kv_num_blocks.sum() > first.full_kv_num_blocks.sum()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "biased", "width", "tiles"),
+    [
+        (torch.bfloat16, True, 64, flex.BIASED),
+        (torch.bfloat16, False, 128, flex.WIDER_VALUES),
+        (torch.bfloat16, False, 64, {}),
+        (torch.float32, True, 64, None),
+    ],
+)
+def test_tiles(
+    dtype: torch.dtype, biased: bool, width: int, tiles: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In torch's own, whose sizes do not depend on the bias, a bias takes more shared memory than an H100 has."""
+    given = []
+
+    def recorded(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **options: object) -> torch.Tensor:
+        given.append(options["kernel_options"])
+        return values
+
+    monkeypatch.setattr(flex, "flex_attention", recorded)
+    q, v = torch.zeros(1, 8, 2, 64, dtype=dtype), torch.zeros(1, 8, 2, width, dtype=dtype)
+    flex.flex_values(q, q, v, DistanceBias(torch.zeros(2, 8)) if biased else None, None)
+    assert given == [tiles]
