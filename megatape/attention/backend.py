@@ -49,6 +49,10 @@ class Backend(ABC):
         What fails only on the device at hand is found out by model/backends.py.
         """
 
+    def is_fastest(self, need: Need) -> bool:
+        """Whether this backend is measured faster than those before it in the registry."""
+        return False
+
     def kernel_name(self, need: Need, device: torch.device) -> str:
         """Which of several kernels runs for a layer with this need; "" for a backend with one."""
         return ""

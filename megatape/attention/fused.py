@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import NO_RING, Backend, Mask, Need
+from megatape.attention.backend import NO_RING, WIDEST, Backend, Mask, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
 
@@ -42,6 +42,11 @@ class Fused(Backend):
         if need.head_dim > MAX_HEAD_DIM or need.head_dim % 2:
             return f"needs an even head_dim of at most {MAX_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return None
+
+    def is_fastest(self, need: Need) -> bool:
+        """Heads whose [v | e] one call of sdpa takes; it has to be written first, and split (docs/benchmarks.md)."""
+        narrow = need.moves and 2 * need.head_dim <= WIDEST and need.dtype == torch.bfloat16
+        return narrow and self.unsupported_reason(need) is None
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool

@@ -55,13 +55,16 @@ def attend(
     return content[..., :-extra], None
 
 
-def backends_by_priority(forced: str = AUTO) -> Backends:
-    """All backends in order of preference, the one that training.attention forces before the others.
+def backends_by_priority(forced: str = AUTO, need: Need | None = None) -> Backends:
+    """All backends in order of preference, the one that training.attention forces, or that is fastest, before the others.
 
-    The others too, because a single layer may need what the forced one does not support: the last one does not move the
-    state.
+    The others too, because a single layer may need what the first one does not support: the last one does not move the
+    state. need: what most layers need.
     """
-    return tuple(dict.fromkeys(name for name in (forced, *BACKENDS) if name != AUTO))
+    first = forced
+    if forced == AUTO and need is not None:
+        first = next((name for name in BACKENDS if get_backend(name).is_fastest(need)), AUTO)
+    return tuple(dict.fromkeys(name for name in (first, *BACKENDS) if name != AUTO))
 
 
 @cache

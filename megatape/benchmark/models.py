@@ -3,6 +3,7 @@
 Shapes are those of configs/, one GPU's micro-batch of each, and the paper's.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from megatape.attention.operation import backends_by_priority
 from megatape.benchmark.encodings import BASELINE
 from megatape.config import Config, ModelConfig, parse_config
+from megatape.model.backends import attention_needs
 from megatape.model.build import build_model
 from megatape.model.encodings import encoding_of
 from megatape.model.transformer import Transformer
@@ -118,6 +120,7 @@ def random_model(config: ModelConfig, generator: torch.Generator) -> Transformer
 
 
 LEARNING_RATE = 3e-4
+CAPTURE_AFTER = 3  # steps, in which libraries allocate and choose kernels
 
 
 class RawStep:
@@ -140,7 +143,7 @@ class RawStep:
             self.model = build_model(
                 config.model,
                 fp8=None if training.fp8 == "none" else fp8_product(training.fp8, device),
-                backends=backends_by_priority(training.attention),
+                backends=backends_by_priority(training.attention, attention_needs(config, device.type)[0]),
                 update_by_kernel=device.type == "cuda",
                 activation_checkpointing=training.activation_checkpointing,
                 compiler=compiler if training.compile else None,
@@ -174,6 +177,23 @@ class RawStep:
         """A whole step."""
         self.loss().backward()
         self.update()
+
+    def captured(self) -> Callable[[], None]:
+        """A step whose forward and backward pass are one CUDA graph: a GPU's time, without that of launching each kernel."""
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(CAPTURE_AFTER):
+                self()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            self.loss().backward()
+
+        def replay() -> None:
+            graph.replay()
+            self.update()
+
+        return replay
 
 
 @torch.no_grad()

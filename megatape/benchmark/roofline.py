@@ -24,7 +24,7 @@ from megatape.units import format_bytes
 
 PRECISION = "bfloat16"
 HERE = ("sdpa", "triton")  # what has code here; of the others there are estimates only
-FA2, ONE_PASS = "sdpa by FA2", "one pass at cuDNN's rates"
+ONE_PASS = "one pass at cuDNN's rates"
 ONCE = 7 / 10  # products of TAPE's backward pass if it computed the scores once, over those of our kernels
 
 
@@ -106,19 +106,14 @@ def _layers(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
 def _without_code(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
     """The work with attention of which there are estimates only."""
     if encoding == BASELINE:
-        return {FA2: _replaced(works["sdpa"], "fa2")}
-    return {ONE_PASS: _replaced(works["triton"], "sdpa", backward=ONCE)}
-
-
-def _replaced(work: Work, backend: str, backward: float = 1.0) -> Work:
-    """The work with attention at the rates of another backend. backward: Its products there over those of the work."""
+        return {}
     result: Work = Counter()  # by no sum of counters, which drops negative counts, as of what torch.compile fuses
-    for each, times in work.items():
+    for each, times in works["triton"].items():
         if isinstance(each.kind, Attention):
-            flops = each.flops * (backward if each.kind.direction == "backward" else 1)
-            each = each._replace(kind=each.kind._replace(backend=backend), flops=flops)
+            flops = each.flops * (ONCE if each.kind.direction == "backward" else 1)
+            each = each._replace(kind=each.kind._replace(backend="sdpa"), flops=flops)
         result[each] += times
-    return result
+    return {ONE_PASS: result}
 
 
 def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: dict[str, Result]) -> str:

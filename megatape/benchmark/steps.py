@@ -1,7 +1,8 @@
 """Training steps of RoPE and TAPE: times, tokens and FLOPs a second, activations, FP8, and a profile of their kernels.
 
 `at_155m`, `at_1b`, `at_7b`: with every backend, eager and compiled, and with selective activation checkpointing; in the same
-rounds as RoPE with `auto`, eager. Activations are compared with the planner's.
+rounds as RoPE with `auto`, eager. A GPU replays them as CUDA graphs, so that the host's speed does not count. Activations are
+compared with the planner's.
 
 `fp8`: with FP8 products beside those without, in the same rounds. Both are compiled: FP8 gains only where scaling is fused with
 what comes before it.
@@ -14,14 +15,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import median
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as record
 
-from megatape.attention.operation import get_backend, select_backend
+from megatape.attention.operation import backends_by_priority, get_backend, select_backend
 from megatape.benchmark.efficiency import Subject
 from megatape.benchmark.encodings import BASELINE, with_encoding
 from megatape.benchmark.models import RawStep, Shape, compute_precision, shapes
@@ -91,29 +92,41 @@ def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
     need, *_ = attention_needs(shape.config(encoding, compute_precision(device)), device.type)
     able = [name for name in BACKENDS if name != "blocked" and get_backend(name).unsupported_reason(need) is None]
-    chosen = select_backend(need)
+    chosen = select_backend(need, backends_by_priority(AUTO, need))
     return [chosen, *(name for name in able if name != chosen)]
 
 
-def _compared(timer: Timer, shape: Shape, config: Config) -> tuple[RawStep, list[float], list[float]]:
-    """A step, and the seconds of it and of the baseline in the same rounds."""
+class _Compared(NamedTuple):
+    """A step; seconds of it and of the baseline in the same rounds, on a GPU as CUDA graphs; and its seconds without one."""
+
+    step: RawStep
+    own: list[float]
+    baseline: list[float]
+    launched: float
+
+
+def _compared(timer: Timer, shape: Shape, config: Config) -> _Compared:
     own, baseline = RawStep(config, timer.device), RawStep(shape.config(BASELINE, config.training.precision), timer.device)
     seconds = timer.times({"own": own, "baseline": baseline})
-    return own, seconds["own"], seconds["baseline"]
+    launched = median(seconds["own"])
+    if timer.device.type == "cuda":
+        seconds = timer.times({"own": own.captured(), "baseline": baseline.captured()})
+    return _Compared(own, seconds["own"], seconds["baseline"], launched)
 
 
 def _whole(timer: Timer, shape: Shape, way: Way) -> Result:
     config = way(shape)
-    own, seconds, baseline = _compared(timer, shape, config)
-    result = _rates(shape, config, median(seconds)) | {"ratio": ratio(seconds, baseline).median}
+    compared = _compared(timer, shape, config)
+    result = _rates(shape, config, median(compared.own)) | {"ratio": ratio(compared.own, compared.baseline).median}
+    result["launched seconds"] = compared.launched
     if not config.training.compile:  # hooks on what is saved would break compiled graphs
-        result["saved bytes"] = saved_bytes(own.model, shape.batch, shape.length)
+        result["saved bytes"] = saved_bytes(compared.step.model, shape.batch, shape.length)
     on_gpu = timer.device.type == "cuda"
     result["planned bytes"] = sum(plan_activations(config, on_gpu).values())
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()  # weights, gradients, optimizer
-        own.loss().backward()
+        compared.step.loss().backward()
         result["peak bytes"] = torch.cuda.max_memory_allocated() - before
     return result
 
@@ -122,8 +135,8 @@ def _extrapolated(timer: Timer, shape: Shape, way: Way) -> Result:
     measured = []
     for depth in DEPTHS:
         shallow = shape.with_layers(depth)
-        _, seconds, baseline = _compared(timer, shallow, way(shallow))
-        measured.append((median(seconds), median(baseline)))
+        compared = _compared(timer, shallow, way(shallow))
+        measured.append((median(compared.own), median(compared.baseline)))
     (own_few, few), (own_many, many) = measured
     blocks = (shape.model.num_layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
     whole, baseline_whole = own_few + blocks * (own_many - own_few), few + blocks * (many - few)
@@ -191,8 +204,9 @@ def _step_table(results: Results) -> Iterator[str]:
                 mfu = f"{r['MFU']:.1%}" if "MFU" in r else ""
                 label = f"{shape}, from {' and '.join(r['extrapolated from'])} layers" if "extrapolated from" in r else shape
                 numbers = [format_milliseconds(r["seconds"]), f"{ratios[key]:.3f}", f"{r['tokens/s']:,.0f}", mfu]
+                numbers.append(format_milliseconds(r["launched seconds"]) if "launched seconds" in r else "")
                 rows.append([label, *key, *numbers, *sizes])
-    header = ["shape", "encoding", "attention", "", "ms", "over the fastest RoPE", "tokens/s", "MFU"]
+    header = ["shape", "encoding", "attention", "", "ms", "over the fastest RoPE", "tokens/s", "MFU", "ms without a CUDA graph"]
     yield from titled("Training steps", [*header, "saved", "peak of activations", "planned"], rows)
 
 

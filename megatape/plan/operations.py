@@ -19,16 +19,15 @@ MEMORY_EFFICIENCY = (0.6, 0.85)
 LINK_EFFICIENCY = (0.5, 0.8)  # between GPUs, and between a GPU and its host
 FLOAT32_SLOWDOWN = 16  # of plain float32 products against bfloat16 ones, on A100 and H100
 
-# TFLOP/s of causal attention without its masked half on an H100 SXM, by kernel, pass and size of heads: at 1k and at 4k tokens,
-# as in figures 5 and 6 of FlashAttention-3's paper (arXiv 2407.08608). PyTorch's own choice there is cuDNN.
+# TFLOP/s of causal attention without its masked half, by backend, pass and size of heads, at 1k and at 4k tokens. PyTorch's is
+# cuDNN's, on an H100 SXM as in figures 5 and 6 of FlashAttention-3's paper (arXiv 2407.08608). Ours is TAPE's on an H200
+# (docs/kernels.md), at R 128 from 2k tokens on; at R 64 it was measured at 1k, and has a quarter more at 4k, as that paper says
+# of Triton's forward pass.
 H100_TFLOPS = {
     ("sdpa", "forward"): {64: (288, 363), 128: (410, 518)},
     ("sdpa", "backward"): {64: (348, 417), 128: (408, 499)},
-    ("fa2", "forward"): {64: (229, 284), 128: (260, 319)},
-    ("fa2", "backward"): {64: (238, 279), 128: (260, 310)},
-    ("triton", "forward"): {64: (291, 363), 128: (273, 353)},
-    # Estimated: we know no published rates. Ours has the loops of FlashAttention-2, and fewer programs at a time.
-    ("triton", "backward"): {64: (200, 250), 128: (200, 250)},
+    ("triton", "forward"): {64: (244, 305), 128: (347, 426)},
+    ("triton", "backward"): {64: (279, 349), 128: (288, 356)},
 }
 H100_PEAK = 989
 HOPPER = ("H100", "H200", "GH200")  # others have the efficiency of fused kernels
@@ -36,8 +35,8 @@ HOPPER = ("H100", "H200", "GH200")  # others have the efficiency of fused kernel
 # Of the time of a step (speed.py).
 ASSUMPTIONS = (
     f"matrix products at {MATRIX_EFFICIENCY[0]:.0%} to {MATRIX_EFFICIENCY[1]:.0%} of the peak",
-    "attention without its masked half; on Hopper at an H100's published rates of cuDNN (PyTorch) and Triton by head size",
-    "backward passes of attention in Triton, whose rates are not published, at 20% to 25% of the peak",
+    "attention without its masked half; on Hopper at an H100's published rates of cuDNN (PyTorch), by head size",
+    "our attention in Triton there at the rates that it has on an H200",
     f"our other kernels, and attention elsewhere, at {FUSED_EFFICIENCY[0]:.0%} to {FUSED_EFFICIENCY[1]:.0%} of the peak",
     f"device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%} of its peak",
     f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of theirs",
@@ -52,7 +51,7 @@ FP8_ASSUMPTION = "FP8 products, with the scaling of their matrices, as fast as b
 
 
 class Attention(NamedTuple):
-    """A kernel of attention. backend: sdpa, fa2 or triton; direction: forward or backward."""
+    """A kernel of attention. backend: sdpa or triton; direction: forward or backward."""
 
     backend: str
     direction: str

@@ -16,6 +16,7 @@ from torch import nn
 from megatape.attention.operation import backends_by_priority
 from megatape.config import Config, ZeroConfig
 from megatape.model.accounting import meta_model, saved_bytes
+from megatape.model.backends import attention_needs
 from megatape.model.build import build_model
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
@@ -249,7 +250,7 @@ def build(config: Config, num_layers: int) -> Transformer:
         context=axes["context"],
         trainable=config.training.trainable,
         frozen=config.training.frozen,
-        backends=backends_by_priority(config.training.attention),
+        backends=backends_by_priority(config.training.attention, attention_needs(config, "cuda")[0]),
         update_by_kernel=True,
         num_shifted_groups=config.training.num_shifted_groups,
         activation_checkpointing=config.training.activation_checkpointing,

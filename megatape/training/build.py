@@ -107,7 +107,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     working: list[str] = []
     failed: dict[str, str] = {}
     unsupported = set(needs)
-    for name in backends_by_priority(forced):
+    for name in backends_by_priority(forced, needs[0]):
         supported = [need for need in needs if get_backend(name).unsupported_reason(need) is None]
         if not unsupported or not supported:
             continue

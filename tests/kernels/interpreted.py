@@ -336,7 +336,8 @@ def reach(launch: Launch) -> Iterator[tuple[str, float, float]]:
         interpreter._interpreter = real
     for name, tensor in tensors.items():
         touched = [pair for pair in memory.addresses if bases[name] - 2**43 < pair[0] < bases[name] + 2**43]
-        size = tensor.element_size() * tensor.numel()
+        extent = 1 + sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        size = tensor.element_size() * extent
         first, final = min(pair[0] for pair in touched), max(pair[1] for pair in touched)
         yield name, (first - bases[name]) / size, (final + tensor.element_size() - bases[name]) / size
 

@@ -79,8 +79,8 @@ def update_launches(shape: tuple[int, int, int, int, int], inner: int, dtype: to
     recorded: list[Launch] = []
 
     def record(kernel: Any, **arguments: Any) -> None:
-        warps, stages = update.warps_and_stages(arguments["CHANNELS_P"], arguments["SIZE_P"])
-        recorded.append(Launch(kernel, (programs,), Tile(1, 1, warps, stages), arguments))
+        warps = update.num_warps(kernel, arguments["CHANNELS_P"], arguments["SIZE_P"])
+        recorded.append(Launch(kernel, (programs,), Tile(1, 1, warps, 1), arguments))
 
     def empty(*sizes: int) -> Tensor:
         return torch.empty(*sizes, dtype=dtype, device="meta", requires_grad=True)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from megatape.attention.backend import Need
-from megatape.attention.operation import get_backend, select_backend
-from megatape.registry import BACKENDS
+from megatape.attention.operation import backends_by_priority, get_backend
+from megatape.registry import AUTO
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_within
 
@@ -72,10 +72,20 @@ def test_says_what_it_does_not_support(reason: str) -> None:
     assert reason in str(get_backend("triton").unsupported_reason(replace(supported, **REFUSALS[reason])))
 
 
-def test_runs_only_where_it_is_named() -> None:
-    """No GPU has measured it."""
-    need = Need("cuda", True, "none", 64, torch.bfloat16, masked=False)
-    assert select_backend(need) != "triton" and list(BACKENDS).index("triton") > list(BACKENDS).index("blocked")
+@pytest.mark.parametrize(
+    ("moves", "head_dim", "dtype", "first"),
+    [
+        (True, 64, torch.bfloat16, "triton"),
+        (True, 64, torch.float32, "sdpa"),
+        (True, 128, torch.bfloat16, "sdpa"),
+        (False, 64, torch.bfloat16, "sdpa"),
+    ],
+)
+def test_goes_before_pytorch_where_it_is_faster(moves: bool, head_dim: int, dtype: torch.dtype, first: str) -> None:
+    """As measured; where it is forced, PyTorch goes first all the same."""
+    need = Need("cuda", moves, "none", head_dim, dtype, masked=False)
+    assert backends_by_priority(AUTO, need)[0] == first and backends_by_priority("sdpa", need)[0] == "sdpa"
+    assert backends_by_priority(AUTO, replace(need, device_type="cpu"))[0] == "sdpa"
 
 
 # Architecture, and the launches of kernels.
@@ -111,7 +121,7 @@ def test_compiled_kernels_fit_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch, 
         assert len(found.loops) == 1 + (launch.kernel.__name__ in TWO_LOOPS), launch.kernel
         for products, spills, instructions in found.loops:
             assert products >= 12, launch.kernel
-            assert spills <= instructions // 20, (launch.kernel, spills, instructions)
+            assert spills <= instructions // 10, (launch.kernel, spills, instructions)
 
 
 @pytest.mark.slow

@@ -211,13 +211,13 @@ def test_an_operation_takes_the_longer_of_arithmetic_and_bytes() -> None:
     [
         ("h200", Attention("sdpa", "forward", 64), (288 / 989, 363 / 989)),
         ("h100", Attention("sdpa", "backward", 128), (408 / 989, 499 / 989)),
-        ("gh200", Attention("triton", "forward", 80), (273 / 989, 353 / 989)),
-        ("h100", Attention("fa2", "backward", 32), (238 / 989, 279 / 989)),
+        ("gh200", Attention("triton", "forward", 80), (347 / 989, 426 / 989)),
+        ("h100", Attention("triton", "backward", 32), (279 / 989, 349 / 989)),
         ("a100-80g", Attention("sdpa", "forward", 64), FUSED_EFFICIENCY),
     ],
 )
 def test_rates_of_attention(gpu: str, kind: Attention, shares: tuple[float, float]) -> None:
-    """By kernel, pass and the size of heads where they are published: one rate for all attention flattered our kernels."""
+    """By backend, pass and the size of heads where they are known: one rate for all attention flattered our kernels."""
     found = device_times(Work({Operation(kind, 1e12, 1): 1}), load_gpu(gpu))
     for times, share in zip(found, shares, strict=True):
         assert math.isclose(times.compute_bound, 1e12 / load_gpu(gpu).bfloat16_flops / share)

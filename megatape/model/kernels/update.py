@@ -79,19 +79,17 @@ class _Update(torch.autograd.Function):
         d_delta = None if delta is None else torch.empty_like(delta)
         d_attended = None if attended is None else torch.empty_like(attended)
         d_active = torch.empty_like(active)
-        d_up, d_down = (initial.new_empty(PROGRAMS, *weight.shape) for weight in (up, down))
-        d_gain = None if gain is None else initial.new_empty(PROGRAMS, *gain.shape)
+        sizes = [0 if gain is None else gain.numel(), up.numel(), down.numel()]
+        parts = initial.new_empty(PROGRAMS, sum(sizes))  # the sums of each program, in one tensor, to be added by one kernel
+        d_gain, d_up, d_down = parts.split(sizes, 1)
         _run(
             update_backward_kernel, initial=initial, delta=delta, attended=attended, gain=gain, active=active, up=up, down=down,
             d_out=d_out, d_delta=d_delta, d_attended=d_attended, d_gain=d_gain, d_active=d_active, d_up=d_up, d_down=d_down,
-            **_sizes(initial, attended, active, down),
+            PARTS=parts.shape[1], **_sizes(initial, attended, active, down),
         )  # fmt: skip
-        of_weights = (
-            None if parts is None else parts.sum(0).to(weight.dtype)
-            for parts, weight in ((d_gain, gain), (d_up, up), (d_down, down))
-        )
-        d_gain, d_up, d_down = of_weights
-        return None, d_delta, d_attended, d_gain, d_active, d_up, d_down
+        d_gain, d_up, d_down = parts.sum(0).to(up.dtype).split(sizes)
+        of_weights = (None if gain is None else d_gain), d_active, d_up.view_as(up), d_down.view_as(down)
+        return None, d_delta, d_attended, *of_weights
 
 
 def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tensor) -> dict[str, int]:
@@ -104,16 +102,16 @@ def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tenso
     )
 
 
-def warps_and_stages(channels: int, size: int) -> tuple[int, int]:
-    """Four warps, so that several programs share a multiprocessor, unless their registers cannot hold a token's state."""
-    return (4, 1) if channels * size <= 16 * 128 else (8, 2)
+def num_warps(kernel: Any, channels: int, size: int) -> int:
+    """The fastest on an H200: few, so that several programs share a multiprocessor, if their registers hold a token's state."""
+    of_backward = 4 if channels * size <= 16 * 128 else 8
+    return 2 if kernel is update_kernel else of_backward
 
 
 def _run(kernel: Any, **arguments: Any) -> None:
     sizes = ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P")  # with padding, which is multiplied, too
     flops = 2 * PRODUCTS[kernel] * math.prod(arguments[size] for size in sizes)
-    warps, stages = warps_and_stages(arguments["CHANNELS_P"], arguments["SIZE_P"])
-    launch(kernel, (PROGRAMS,), flops, warps, stages, arguments)
+    launch(kernel, (PROGRAMS,), flops, num_warps(kernel, arguments["CHANNELS_P"], arguments["SIZE_P"]), 1, arguments)
 
 
 @triton.jit
@@ -124,10 +122,12 @@ def _load_weight(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.conste
 
 
 @triton.jit
-def _store_weight(x, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr):
-    """Part of this program of x [PROGRAMS, ROWS, COLUMNS]."""
+def _store_weight(
+    x, values, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr
+):  # fmt: skip
+    """Part of this program of x [PROGRAMS, ROWS, COLUMNS], whose programs are PARTS numbers apart."""
     rows, columns = tl.arange(0, ROWS_P)[:, None], tl.arange(0, COLUMNS_P)[None, :]
-    start = tl.program_id(0).to(tl.int64) * (ROWS * COLUMNS)
+    start = tl.program_id(0).to(tl.int64) * PARTS
     tl.store(x + start + rows * COLUMNS + columns, values, mask=(rows < ROWS) & (columns < COLUMNS))
 
 
@@ -187,10 +187,10 @@ def update_kernel(
 @triton.jit
 def update_backward_kernel(
     initial, delta, attended, gain, active, up, down, d_out, d_delta, d_attended, d_gain, d_active, d_up, d_down, tokens,
-    GROUP: tl.constexpr, GROUP_P: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr, SIZE: tl.constexpr,
-    CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
+    PARTS: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
+    SIZE: tl.constexpr, CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
 ):  # fmt: skip
-    """All gradients; those of weights as one sum for each program, [PROGRAMS, ...] in float32."""
+    """All gradients; those of weights as one sum for each program, in columns of a [PROGRAMS, PARTS] in float32."""
     ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
     downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
     inner, channel, members = tl.arange(0, INNER_P), tl.arange(0, CHANNELS_P), tl.arange(0, GROUP_P)
@@ -223,10 +223,10 @@ def update_backward_kernel(
                 pointers, _ = _locate(d_attended, token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
                 tl.store(pointers, (gains[:, None] * d_state).to(d_attended.dtype.element_ty), mask=exist)
                 d_gains += tl.where(members[None, :] == member, tl.sum(values * d_state, 1)[:, None], 0.0)
-    _store_weight(d_up, d_ups, INNER, CHANNELS, INNER_P, CHANNELS_P)
-    _store_weight(d_down, d_downs, CHANNELS, INNER, CHANNELS_P, INNER_P)
+    _store_weight(d_up, d_ups, PARTS, INNER, CHANNELS, INNER_P, CHANNELS_P)
+    _store_weight(d_down, d_downs, PARTS, CHANNELS, INNER, CHANNELS_P, INNER_P)
     if attended is not None:
-        _store_weight(d_gain, d_gains, CHANNELS, GROUP, CHANNELS_P, GROUP_P)
+        _store_weight(d_gain, d_gains, PARTS, CHANNELS, GROUP, CHANNELS_P, GROUP_P)
 
 
 # Matrix products of each token, I x L by L x R or as large.
