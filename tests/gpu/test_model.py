@@ -49,13 +49,15 @@ def test_equals_the_cpu(changes: dict[str, Any], masked: bool) -> None:
     expected, found = (outputs(changes, device, torch.float32, masked) for device in ("cpu", "cuda"))
     assert found.keys() == expected.keys()
     for name, reference in expected.items():
-        bound = bounds.GPU_LOGITS if name == "logits" else bounds.GPU_GRADIENTS
-        assert relative_difference(found[name], reference) < bound, name
+        of_gradients = bounds.GPU_GRADIENTS.get(changes["encoding"], bounds.OTHER_GPU_GRADIENTS)
+        bound = bounds.GPU_LOGITS if name == "logits" else of_gradients
+        floor = 1.0 if name.endswith("outer_bias") else 0.0  # FIRE's, which has no effect and no gradient
+        assert relative_difference(found[name], reference, floor) < bound, name
 
 
 @pytest.mark.parametrize("changes", CASES, ids=NAMES)
 def test_bfloat16_is_as_close_as_on_the_cpu(changes: dict[str, Any]) -> None:
-    """To float32, in logits and gradients: rounding in other places may double the error, a fault gives much more."""
+    """To float32, in logits and gradients: rounding in other places changes the error by a half, a fault gives much more."""
     exact, cpu, gpu = (
         outputs(changes, device, dtype, False)
         for device, dtype in (("cpu", torch.float32), ("cpu", torch.bfloat16), ("cuda", torch.bfloat16))
