@@ -33,7 +33,7 @@ class Tile:
     stages: int
 
 
-# By kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200, by which TAPE's attention took 0.71 to 0.79 of
+# By kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200, by which TAPE's attention took 0.72 to 0.79 of
 # the time of larger ones (docs/kernels.md).
 TILES = {
     (forward_kernel, 64): Tile(64, 64, 4, 3),
