@@ -87,9 +87,16 @@ def fused_on_shapes() -> Iterator[None]:
         kwargs.pop("enable_gqa", None)  # which this operator needs not be told
         return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(q, k, v, attn_mask, *args, **kwargs)[0]
 
-    with torch.library._scoped_library("aten", "IMPL", "AutogradMeta") as library:
-        library.impl("scaled_dot_product_attention", attention)
-        library.impl("_fused_rms_norm", torch.library.fallthrough_kernel)  # its caller has a backward pass of its own
+    def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor | None, ...]:
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
+        # Its caller has a backward pass of its own.
+        library.impl("_fused_rms_norm", torch.library.fallthrough_kernel, "AutogradMeta")
+        backward = "_scaled_dot_product_fused_attention_overrideable_backward"
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{backward}", "Meta"):  # in torch 2.11
+            library.impl(backward, gradients, "Meta")
         yield
 
 

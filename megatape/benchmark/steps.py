@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import median
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -96,37 +96,29 @@ def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     return [chosen, *(name for name in able if name != chosen)]
 
 
-class _Compared(NamedTuple):
+def _compared(timer: Timer, shape: Shape, config: Config) -> tuple[RawStep, list[float], list[float], float]:
     """A step; seconds of it and of the baseline in the same rounds, on a GPU as CUDA graphs; and its seconds without one."""
-
-    step: RawStep
-    own: list[float]
-    baseline: list[float]
-    launched: float
-
-
-def _compared(timer: Timer, shape: Shape, config: Config) -> _Compared:
     own, baseline = RawStep(config, timer.device), RawStep(shape.config(BASELINE, config.training.precision), timer.device)
     seconds = timer.times({"own": own, "baseline": baseline})
     launched = median(seconds["own"])
     if timer.device.type == "cuda":
         seconds = timer.times({"own": own.captured(), "baseline": baseline.captured()})
-    return _Compared(own, seconds["own"], seconds["baseline"], launched)
+    return own, seconds["own"], seconds["baseline"], launched
 
 
 def _whole(timer: Timer, shape: Shape, way: Way) -> Result:
     config = way(shape)
-    compared = _compared(timer, shape, config)
-    result = _rates(shape, config, median(compared.own)) | {"ratio": ratio(compared.own, compared.baseline).median}
-    result["launched seconds"] = compared.launched
+    own, seconds, baseline, launched = _compared(timer, shape, config)
+    result = _rates(shape, config, median(seconds)) | {"ratio": ratio(seconds, baseline).median}
+    result["launched seconds"] = launched
     if not config.training.compile:  # hooks on what is saved would break compiled graphs
-        result["saved bytes"] = saved_bytes(compared.step.model, shape.batch, shape.length)
+        result["saved bytes"] = saved_bytes(own.model, shape.batch, shape.length)
     on_gpu = timer.device.type == "cuda"
     result["planned bytes"] = sum(plan_activations(config, on_gpu).values())
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()  # weights, gradients, optimizer
-        compared.step.loss().backward()
+        own.loss().backward()
         result["peak bytes"] = torch.cuda.max_memory_allocated() - before
     return result
 
@@ -135,8 +127,8 @@ def _extrapolated(timer: Timer, shape: Shape, way: Way) -> Result:
     measured = []
     for depth in DEPTHS:
         shallow = shape.with_layers(depth)
-        compared = _compared(timer, shallow, way(shallow))
-        measured.append((median(compared.own), median(compared.baseline)))
+        _, seconds, baseline, _ = _compared(timer, shallow, way(shallow))
+        measured.append((median(seconds), median(baseline)))
     (own_few, few), (own_many, many) = measured
     blocks = (shape.model.num_layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
     whole, baseline_whole = own_few + blocks * (own_many - own_few), few + blocks * (many - few)
