@@ -290,8 +290,8 @@ SINKS: dict[str, SinkEntry] = {
 AUTO = "auto"
 BACKENDS: dict[str, Entry] = {
     "sdpa": Entry("megatape.attention.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases, no masks on GPUs"),
-    "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: masks and biases by distance, on GPUs"),
     "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: masks and biases by distance, on GPUs"),
+    "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: masks and biases by distance, on GPUs"),
     "blocked": Entry("megatape.attention.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"),
 }
 

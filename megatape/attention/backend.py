@@ -49,8 +49,8 @@ class Backend(ABC):
         What fails only on the device at hand is found out by model/backends.py.
         """
 
-    def is_fastest(self, need: Need) -> bool:
-        """Whether this backend is measured faster than those before it in the registry."""
+    def goes_first(self, need: Need) -> bool:
+        """Whether `auto` takes it before those that precede it in the registry: it was measured faster."""
         return False
 
     def kernel_name(self, need: Need, device: torch.device) -> str:

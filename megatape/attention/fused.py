@@ -43,10 +43,10 @@ class Fused(Backend):
             return f"needs an even head_dim of at most {MAX_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return None
 
-    def is_fastest(self, need: Need) -> bool:
-        """Heads whose [v | e] one call of sdpa takes; it has to be written first, and split (docs/benchmarks.md)."""
-        narrow = need.moves and 2 * need.head_dim <= WIDEST and need.dtype == torch.bfloat16
-        return narrow and self.unsupported_reason(need) is None
+    def goes_first(self, need: Need) -> bool:
+        """Before flex_attention, and before one call of sdpa over [v | e], which has to be written first, and split."""
+        faster = need.masked or need.bias == "distance" or (need.moves and 2 * need.head_dim <= WIDEST)
+        return faster and need.dtype == torch.bfloat16 and self.unsupported_reason(need) is None
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool

@@ -40,7 +40,7 @@ def attend(
         bias: What is added to the scores.
         mask: [B, N], the first token that each token may see (packed documents); None: every token sees the first.
         move: Whether e is averaged with the same weights as the values.
-        backends: Names in order of preference; None for all that are registered.
+        backends: Names in order of preference; None for the choice of `auto`.
 
     Returns:
         A v [B, N, H, R] and, with `move`, A e [B, N, H, W], in the dtype of v.
@@ -55,22 +55,23 @@ def attend(
     return content[..., :-extra], None
 
 
-def backends_by_priority(forced: str = AUTO, need: Need | None = None) -> Backends:
-    """All backends in order of preference, the one that training.attention forces, or that is fastest, before the others.
+def backends_by_priority(forced: str, need: Need | None = None) -> Backends:
+    """All backends in order of preference, the one that training.attention forces, or `auto` prefers, before the others.
 
     The others too, because a single layer may need what the first one does not support: the last one does not move the
-    state. need: what most layers need.
+    state. need: what most layers need, which `auto` chooses by.
     """
     first = forced
-    if forced == AUTO and need is not None:
-        first = next((name for name in BACKENDS if get_backend(name).is_fastest(need)), AUTO)
+    if forced == AUTO:
+        assert need is not None
+        first = next((name for name in BACKENDS if get_backend(name).goes_first(need)), AUTO)
     return tuple(dict.fromkeys(name for name in (first, *BACKENDS) if name != AUTO))
 
 
 @cache
 def select_backend(need: Need, backends: Backends | None = None) -> str:
     """Name of the backend that runs: the first that supports `need`. Raises UserError if none does."""
-    for name in backends_by_priority() if backends is None else backends:
+    for name in backends_by_priority(AUTO, need) if backends is None else backends:
         if get_backend(name).unsupported_reason(need) is None:
             return name
     raise UserError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")

@@ -92,7 +92,7 @@ class Subject(TrainingSubject):
         checkpointing: ActivationCheckpointing = "none",
     ) -> None:
         config, batch, length = shape.model, shape.batch, shape.length
-        backends = backends_by_priority(attention)
+        backends = None if attention == AUTO else backends_by_priority(attention)
         self.model = build_model(config, backends=backends, update_by_kernel=True, activation_checkpointing=checkpointing)
         dtype = compute_dtype(device)
         for name, parameter in self.model.named_parameters():

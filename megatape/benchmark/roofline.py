@@ -67,7 +67,7 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
     if find_spec("triton") is None:
         raise UserError("the roofline counts our kernels, which need the package triton: pip install triton")
     gpu, results = load_gpu(gpu_name), read_results(measured) if measured else {}
-    yield f"Estimates for one {gpu.name} in {PRECISION}, of which nothing is measured. Assumed:"
+    yield f"Estimates for one {gpu.name} in {PRECISION}. Assumed:"
     yield "\n".join(f"* {line}" for line in ASSUMPTIONS)
     targets: list[list[str]] = []
     for name in STEP_TARGETS:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as record
 
-from megatape.attention.operation import backends_by_priority, get_backend, select_backend
+from megatape.attention.operation import get_backend, select_backend
 from megatape.benchmark.efficiency import Subject
 from megatape.benchmark.encodings import BASELINE, with_encoding
 from megatape.benchmark.models import RawStep, Shape, compute_precision, shapes
@@ -92,7 +92,7 @@ def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Those that can, first that of `auto`; without `blocked`, which is for all that others refuse."""
     need, *_ = attention_needs(shape.config(encoding, compute_precision(device)), device.type)
     able = [name for name in BACKENDS if name != "blocked" and get_backend(name).unsupported_reason(need) is None]
-    chosen = select_backend(need, backends_by_priority(AUTO, need))
+    chosen = select_backend(need)
     return [chosen, *(name for name in able if name != chosen)]
 
 

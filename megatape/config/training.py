@@ -115,8 +115,8 @@ class TrainingConfig(Section):
         gradient_clip: maximum gradient norm; 0 disables clipping
         init_from: weights to start from instead of random ones, at step 0: the folder of an import,
             an export or a checkpoint (docs/import.md); a run that resumes has its own
-        attention: attention backend; auto selects the first that supports encoding, device, head
-            size, precision and masks and works when it is tried at the start
+        attention: attention backend; auto selects by encoding, device, head size, precision and masks
+            (docs/model.md) one that works when it is tried at the start
         num_shifted_groups: groups that training divides a sample into: a token sees the earlier
             ones of its group, and half of the heads shift the groups by half a group (shifted
             sparse attention of LongLoRA, which has 4; `rope` only). Default: a token sees all

@@ -110,8 +110,8 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, on_gpu: bool) -> None:
-    """total += left @ right, without a temporary where the dtypes are the same, or on a GPU."""
-    if total.dtype == left.dtype or total.is_meta:  # torch 2.11 knows the next operator on no shapes
+    """total += left @ right, without a temporary where the dtypes are the same, on a GPU, or on shapes."""
+    if total.dtype == left.dtype or total.is_meta:  # torch 2.11 has no meta kernel for the next operator
         torch.addmm(total, left, right, out=total)
     elif on_gpu:  # float32 sums inside the product: no chunk's product is rounded
         torch.ops.aten.addmm.dtype_out(total, left, right, out_dtype=torch.float32, out=total)

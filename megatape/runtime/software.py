@@ -5,7 +5,6 @@ import platform
 import shlex
 import subprocess
 import sys
-import tomllib
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,8 +19,8 @@ def package_version() -> str:
     """The version of this package, with the commit where it is a checkout."""
     try:
         text = version("megatape")
-    except PackageNotFoundError:  # a clone on PYTHONPATH
-        text = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["version"]
+    except PackageNotFoundError:  # it is on PYTHONPATH
+        text = "not installed"
     git = ["git", "-C", str(PACKAGE.parent), "describe", "--always", "--dirty", "--exclude=*"]
     if (PACKAGE.parent / ".git").exists():
         with suppress(OSError, subprocess.SubprocessError):

@@ -112,7 +112,8 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         if not unsupported or not supported:
             continue
         trial, fault = (name, supported, groups, width, tokens, device), ""
-        if name == forced and device.type == "cuda":  # on one rank of each node, before it can harm the others
+        # On one rank of each node, before it can harm the others.
+        if device.type == "cuda" and (name == forced or get_backend(name).goes_first(needs[0])):
             fault = _describe_ranks("" if topology.local_rank else failure_in_child(*trial), topology)
         if fault := fault or _describe_ranks(backend_failure(*trial), topology):
             failed[name] = fault

@@ -34,8 +34,8 @@ CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
     ("cpu", False, "pair", 64, torch.float32, False): "blocked",
     ("cuda", False, "none", 64, torch.bfloat16, False): "sdpa",
     ("cuda", False, "none", 64, torch.bfloat16, True): "triton",
-    ("cuda", False, "none", 64, torch.float16, True): "flex",
-    ("cuda", True, "none", 64, torch.bfloat16, False): "sdpa",
+    ("cuda", False, "none", 64, torch.float32, True): "flex",
+    ("cuda", True, "none", 64, torch.bfloat16, False): "triton",
     ("cuda", True, "none", 64, torch.bfloat16, True): "triton",
     ("cuda", True, "none", 128, torch.bfloat16, False): "sdpa",
     ("cuda", True, "none", 20, torch.float32, False): "sdpa",
@@ -170,7 +170,7 @@ def test_planner_refuses_what_cannot_run(raw_config: dict[str, Any], tmp_path: P
     with pytest.raises(ValueError, match="training.attention is flex, which needs a head_dim of at least 16"):
         plan_activations(parse_config(raw_config, "test"), on_gpu=True)
     raw_config["training"]["attention"] = "nothing"
-    with pytest.raises(ValueError, match="training.attention.*choose one of auto, sdpa, triton, flex, blocked"):
+    with pytest.raises(ValueError, match="training.attention.*choose one of auto, sdpa, flex, triton, blocked"):
         parse_config(raw_config, "test")
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from megatape.attention.operation import backends_by_priority
 from megatape.model.build import build_model
-from megatape.registry import AUTO, ENCODINGS
+from megatape.registry import ENCODINGS
 from tests.gpu import GPU
 from tests.helpers import bounds
 from tests.helpers.attention import random_document_starts
@@ -30,7 +30,8 @@ NAMES = [" ".join(map(str, case.values())) for case in CASES]
 def outputs(changes: dict[str, Any], device: str, dtype: torch.dtype, masked: bool) -> dict[str, Tensor]:
     """Logits and all gradients, on the CPU."""
     drawn = random_model(**{key: value for key, value in changes.items() if key != "attention"}, max_positions=LENGTH)
-    model = build_model(drawn.config, backends=backends_by_priority(changes.get("attention", AUTO)), update_by_kernel=True)
+    backends = backends_by_priority(changes["attention"]) if "attention" in changes else None
+    model = build_model(drawn.config, backends=backends, update_by_kernel=True)
     model.load_state_dict(drawn.state_dict())
     model.to(device, dtype)
     tokens, positions = (tensor.to(device) for tensor in tokens_and_positions(length=LENGTH))
@@ -49,7 +50,8 @@ def test_equals_the_cpu(changes: dict[str, Any], masked: bool) -> None:
     expected, found = (outputs(changes, device, torch.float32, masked) for device in ("cpu", "cuda"))
     assert found.keys() == expected.keys()
     for name, reference in expected.items():
-        of_gradients = bounds.GPU_GRADIENTS.get(changes["encoding"], bounds.OTHER_GPU_GRADIENTS)
+        of_gradients = bounds.GPU_SCALAR_GRADIENTS if reference.numel() == 1 else bounds.GPU_GRADIENTS
+        of_gradients = bounds.COPE_GPU_GRADIENTS.get(changes["encoding"], of_gradients)
         bound = bounds.GPU_LOGITS if name == "logits" else of_gradients
         floor = 1.0 if name.endswith("outer_bias") else 0.0  # FIRE's, which has no effect and no gradient
         assert relative_difference(found[name], reference, floor) < bound, name

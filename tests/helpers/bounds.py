@@ -140,10 +140,11 @@ POSITION_VIEW = Bound(2.5e-3, Seen(4.4e-4, 4.4e-4, 4.4e-4), "norms of tensor-par
 # The bounds of a GPU are at least five times the largest difference seen on an H200.
 # A GPU in float32 against the CPU; seen: 1.9e-5. TF32, which rounds factors to 2^-11, would give 5e-4.
 GPU_LOGITS = 1e-4
-# Seen: 1.8e-5. FIRE's two scalars sum over all pairs, 1.6e-4. CoPE's gradient jumps where a rounded position lies on the other
-# side of a whole number, 2.8e-2.
-GPU_GRADIENTS = {"fire": 1e-3, "cope": 1.5e-1, "cope_scaled": 1.5e-1}
-OTHER_GPU_GRADIENTS = 1e-4
+# Seen: 1.8e-5, but 1.6e-4 for FIRE's two scalars, which sum over all pairs. TF32 gives some 1e-3.
+GPU_GRADIENTS = 1e-4
+GPU_SCALAR_GRADIENTS = 1e-3
+# CoPE's gradient jumps where a position that is rounded lies on the other side of a whole number. Seen: 2.8e-2 and 2.8e-4.
+COPE_GPU_GRADIENTS = {"cope": 1.5e-1, "cope_scaled": 1.5e-3}
 # A kernel on a GPU against float64: sums of 300 terms in float32, seen 5.2e-6; in bfloat16 factors and products round to 2^-9,
 # and peaked softmax magnifies that, 2.1e-2, PyTorch's kernels 2.0e-2.
 GPU_KERNEL = {torch.float32: 3e-5, torch.bfloat16: 1.1e-1}

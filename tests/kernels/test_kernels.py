@@ -90,11 +90,13 @@ def test_goes_before_pytorch_where_it_is_faster(moves: bool, head_dim: int, dtyp
 
 # Architecture, and the launches of kernels.
 COMPILED: dict[str, tuple[int, str, tuple[Any, ...]]] = {
+    "A100, R 64": (80, "attention_launches", (64, torch.bfloat16)),
     "A100, R 128": (80, "attention_launches", (128, torch.bfloat16)),
     "A100, R 128, bias": (80, "attention_launches", (128, torch.bfloat16, True)),
     "H100, R 64": (90, "attention_launches", (64, torch.bfloat16)),
     "H100, R 128": (90, "attention_launches", (128, torch.bfloat16)),
     "RTX 4090, R 128": (89, "attention_launches", (128, torch.bfloat16)),
+    "RTX 5090, R 64": (120, "attention_launches", (64, torch.bfloat16)),
     "RTX 5090, R 128": (120, "attention_launches", (128, torch.bfloat16)),
     "H100, update of the 7B model": (90, "position_launches", (32, 128)),
 }
@@ -121,7 +123,8 @@ def test_compiled_kernels_fit_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch, 
         assert len(found.loops) == 1 + (launch.kernel.__name__ in TWO_LOOPS), launch.kernel
         for products, spills, instructions in found.loops:
             assert products >= 12, launch.kernel
-            assert spills <= instructions // 10, (launch.kernel, spills, instructions)
+            share = 10 if launch.kernel.__name__ == "keys_kernel" else 20  # the fastest tile on an H200 has 7%
+            assert spills <= instructions // share, (launch.kernel, spills, instructions)
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_a_forced_one_is_not_replaced(raw_config: dict[str, Any], alone: Topolog
 
 
 def test_a_forced_one_is_tried_in_a_child(raw_config: dict[str, Any], alone: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, on the first rank of a node, and before this process touches it: there it would poison CUDA."""
+    """On a GPU, on the first rank of a node, and before this process touches it, which it would keep from using CUDA."""
     tried = []
 
     def failure(name: str, *arguments: Any) -> str:
@@ -116,6 +116,11 @@ def test_a_forced_one_is_tried_in_a_child(raw_config: dict[str, Any], alone: Top
     tried.clear()
     assert working_backends(config, torch.device("cuda"), replace(alone, local_rank=1)) == ("flex",)
     assert tried == ["flex here"], "the first rank of the node found no fault"
+    tried.clear()
+    raw_config["model"]["encoding"] = "tape"
+    raw_config["training"] |= {"attention": "auto", "precision": "bfloat16"}
+    assert working_backends(parse_config(raw_config, "test"), torch.device("cuda"), alone) == ("sdpa",)
+    assert tried == ["triton", "sdpa here"], "our own kernels, too, where they go first"
 
 
 def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:

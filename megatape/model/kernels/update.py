@@ -103,9 +103,9 @@ def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tenso
 
 
 def num_warps(kernel: Any, channels: int, size: int) -> int:
-    """The fastest on an H200: few, so that several programs share a multiprocessor, if their registers hold a token's state."""
-    of_backward = 4 if channels * size <= 16 * 128 else 8
-    return 2 if kernel is update_kernel else of_backward
+    """Few, so that several programs share a multiprocessor, and more where a token's state is large (docs/kernels.md)."""
+    few, more = (1, 4) if kernel is update_kernel else (4, 8)
+    return few if channels * size <= 16 * 128 else more
 
 
 def _run(kernel: Any, **arguments: Any) -> None:
