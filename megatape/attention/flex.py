@@ -77,9 +77,7 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
         out = F.scaled_dot_product_attention(queries, keys, values, added, is_causal=bias is None, enable_gqa=True)
         return out.transpose(1, 2)
     blocks = _causal(q.shape[1], q.device) if mask is None else _documents(mask, mask._version)
-    tiles = {} if bias is None else BIASED
-    if v.shape[-1] > q.shape[-1]:
-        tiles = WIDER_VALUES
+    tiles = BIASED if bias is not None else WIDER_VALUES if v.shape[-1] > q.shape[-1] else {}
     # Within a block that is compiled, it is compiled with it.
     attend: Any = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
     out = attend(
