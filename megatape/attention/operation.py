@@ -61,11 +61,10 @@ def backends_by_priority(forced: str, need: Need | None = None) -> Backends:
     The others too, because a single layer may need what the first one does not support: the last one does not move the
     state. need: what most layers need, which `auto` chooses by.
     """
-    first = forced
     if forced == AUTO:
         assert need is not None
-        first = next((name for name in BACKENDS if get_backend(name).goes_first(need)), AUTO)
-    return tuple(dict.fromkeys(name for name in (first, *BACKENDS) if name != AUTO))
+        forced = next((name for name in BACKENDS if get_backend(name).goes_first(need)), AUTO)
+    return tuple(dict.fromkeys(name for name in (forced, *BACKENDS) if name != AUTO))
 
 
 @cache

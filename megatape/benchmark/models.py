@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from megatape.attention.operation import backends_by_priority
 from megatape.benchmark.encodings import BASELINE
+from megatape.benchmark.timing import captured
 from megatape.config import Config, ModelConfig, parse_config
 from megatape.model.backends import attention_needs
 from megatape.model.build import build_model
@@ -120,7 +121,6 @@ def random_model(config: ModelConfig, generator: torch.Generator) -> Transformer
 
 
 LEARNING_RATE = 3e-4
-CAPTURE_AFTER = 3  # steps, in which libraries allocate and choose kernels
 
 
 class RawStep:
@@ -179,21 +179,14 @@ class RawStep:
         self.update()
 
     def captured(self) -> Callable[[], None]:
-        """A step whose forward and backward pass are one CUDA graph: a GPU's time, without that of launching each kernel."""
-        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(CAPTURE_AFTER):
-                self()
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
-            self.loss().backward()
+        """A step whose forward and backward pass are a CUDA graph."""
+        replay = captured(lambda: self.loss().backward())
 
-        def replay() -> None:
-            graph.replay()
+        def step() -> None:
+            replay()
             self.update()
 
-        return replay
+        return step
 
 
 @torch.no_grad()

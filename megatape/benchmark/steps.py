@@ -27,7 +27,7 @@ from megatape.benchmark.efficiency import Subject
 from megatape.benchmark.encodings import BASELINE, with_encoding
 from megatape.benchmark.models import RawStep, Shape, compute_precision, shapes
 from megatape.benchmark.results import Result, Results, met, over_rope, rows_of, titled
-from megatape.benchmark.timing import Timer, ratio
+from megatape.benchmark.timing import Timer, captured, ratio
 from megatape.benchmark.worker import Bench
 from megatape.config import Config, Fp8Recipe
 from megatape.model.accounting import forward_flops, saved_bytes
@@ -143,7 +143,8 @@ def _layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> Result:
         Subject(replace(layer, model=with_encoding(layer.model, name)), timer.device, weights, attention)
         for name, attention in ((encoding, backend), (BASELINE, AUTO))
     )
-    seconds, over = timer.compare(own.attention_layer, baseline.attention_layer)
+    actions = [each.attention_layer for each in (own, baseline)]
+    seconds, over = timer.compare(*(map(captured, actions) if timer.device.type == "cuda" else actions))
     return {"seconds": seconds, "ratio": over}
 
 

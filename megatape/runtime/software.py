@@ -17,10 +17,9 @@ IN_WHEEL = PACKAGE / "project"  # made by setup.py
 
 def package_version() -> str:
     """The version of this package, with the commit where it is a checkout."""
-    try:
+    text = "not installed"  # but on PYTHONPATH
+    with suppress(PackageNotFoundError):
         text = version("megatape")
-    except PackageNotFoundError:  # it is on PYTHONPATH
-        text = "not installed"
     git = ["git", "-C", str(PACKAGE.parent), "describe", "--always", "--dirty", "--exclude=*"]
     if (PACKAGE.parent / ".git").exists():
         with suppress(OSError, subprocess.SubprocessError):
