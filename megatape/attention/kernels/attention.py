@@ -33,8 +33,8 @@ class Tile:
     stages: int
 
 
-# By kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200, by which TAPE's attention took 0.72 to 0.79 of
-# the time of larger ones (docs/kernels.md).
+# By kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200. TAPE's attention takes 0.72 to 0.79 of its
+# time by tiles that were chosen from registers and shared memory alone (docs/kernels.md).
 TILES = {
     (forward_kernel, 64): Tile(64, 64, 4, 3),
     (forward_kernel, 128): Tile(128, 64, 8, 3),
