@@ -59,12 +59,12 @@ def backends_by_priority(forced: str, need: Need | None = None) -> Backends:
     """All backends in order of preference, the one that training.attention forces, or `auto` prefers, before the others.
 
     The others too, because a single layer may need what the first one does not support: the last one does not move the
-    state. need: what most layers need, which `auto` chooses by.
+    state. need: what most layers need; `auto` chooses by it, and no other value reads it.
     """
-    if forced == AUTO:
-        assert need is not None
-        forced = next((name for name in BACKENDS if get_backend(name).goes_first(need)), AUTO)
-    return tuple(dict.fromkeys(name for name in (forced, *BACKENDS) if name != AUTO))
+    if forced != AUTO:
+        return tuple(dict.fromkeys((forced, *BACKENDS)))
+    assert need is not None
+    return tuple(sorted(BACKENDS, key=lambda name: not get_backend(name).goes_first(need)))
 
 
 @cache

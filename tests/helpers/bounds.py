@@ -140,7 +140,7 @@ POSITION_VIEW = Bound(2.5e-3, Seen(4.4e-4, 4.4e-4, 4.4e-4), "norms of tensor-par
 # The bounds of a GPU are at least five times the largest difference seen on an H200.
 # A GPU in float32 against the CPU; seen: 1.9e-5. TF32, which rounds factors to 2^-11, would give 5e-4.
 GPU_LOGITS = 1e-4
-# Seen: 1.8e-5, but 1.6e-4 for FIRE's two scalars, which sum over all pairs. TF32 gives some 1e-3.
+# Seen: 1.8e-5, but 1.6e-4 for FIRE's two scalars, which sum over all pairs.
 GPU_GRADIENTS = 1e-4
 GPU_SCALAR_GRADIENTS = 1e-3
 # CoPE's gradient jumps where a position that is rounded lies on the other side of a whole number. Seen: 2.8e-2 and 2.8e-4.

@@ -91,8 +91,10 @@ def test_a_forced_one_is_not_replaced(raw_config: dict[str, Any], alone: Topolog
         working_backends(parse_config(raw_config, "test"), CPU, alone)
 
 
-def test_a_forced_one_is_tried_in_a_child(raw_config: dict[str, Any], alone: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, on the first rank of a node, and before this process touches it, which it would keep from using CUDA."""
+def test_what_may_crash_is_tried_in_a_child(
+    raw_config: dict[str, Any], alone: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, on the first rank of a node: after a crash this process could not use CUDA any more."""
     tried = []
 
     def failure(name: str, *arguments: Any) -> str:

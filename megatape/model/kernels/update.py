@@ -88,8 +88,8 @@ class _Update(torch.autograd.Function):
             PARTS=parts.shape[1], **_sizes(initial, attended, active, down),
         )  # fmt: skip
         d_gain, d_up, d_down = parts.sum(0).to(up.dtype).split(sizes)
-        of_weights = (None if gain is None else d_gain), d_active, d_up.view_as(up), d_down.view_as(down)
-        return None, d_delta, d_attended, *of_weights
+        d_gain = None if gain is None else d_gain
+        return None, d_delta, d_attended, d_gain, d_active, d_up.view_as(up), d_down.view_as(down)
 
 
 def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tensor) -> dict[str, int]:
