@@ -19,8 +19,8 @@ import numpy as np
 from megatape.benchmark.children import interruptible
 from megatape.benchmark.encodings import parse_names
 from megatape.config import Config, load_config
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.folder_weights import open_import
@@ -110,10 +110,9 @@ class Base:
                 f"length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
                 "not supported for longer samples: choose another base"
             )
-        theirs, dataset = load_tokenizer(self.source), TokenDataset(data, "validation", 1)
-        ours = dataset.tokenizer()
-        tokens = TokenDataset(data, "validation", min(TEXT_TOKENS, dataset.num_samples)).tokens(0)
-        text = ours.decode(tokens.tolist())
+        split = StoredSplit(data, "validation")
+        ours, theirs = split.tokenizer(), load_tokenizer(self.source)
+        text = ours.decode(split.stream(0, min(TEXT_TOKENS, split.num_tokens)))
         if not np.array_equal(ours.encode_documents([text])[0], theirs.encode_documents([text])[0]):
             raise UserError(
                 f"data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import MissingPath, UserError
-from megatape.options import option
+from megatape.options import Count, option
 from megatape.paper import EXTENSION_NAMES, EXTENSION_PERPLEXITY
 from megatape.tasks.engine.lengths import LengthList, equal_lengths, usual_lengths
 from megatape.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
@@ -163,7 +164,7 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
     lengths: Annotated[LengthList | None, option(metavar="L,L,...")] = None
     mode: Literal["disjoint", "sliding", "authors"] = "disjoint"
     stride: Annotated[int | None, option(metavar="S")] = None
-    max_tokens: Annotated[int, option(metavar="N")] = 2**17
+    max_tokens: Annotated[Count, option(metavar="N")] = 2**17
 
     prediction = Prediction
 
@@ -223,8 +224,8 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
     Raises:
         UserError: The split is shorter than `longest`.
     """
-    num_tokens = min(TokenDataset(data, "validation", longest).num_samples, max(1, MAX_TOKENS // longest)) * longest
-    tokens = TokenDataset(data, "validation", num_tokens).tokens(0)
+    dataset = TokenDataset(data, "validation", longest)
+    tokens = dataset.stream(0, min(dataset.num_samples, max(1, MAX_TOKENS // longest)) * longest + 1)
     batches = _batched(_windows(tokens, "disjoint", length, longest))
     return math.exp(fmean(float(losses.mean()) for batch in batches for losses in _losses(model, batch)))
 
@@ -237,10 +238,9 @@ def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
         UserError: Ids are not the model's.
     """
     if path.is_dir():
-        size = TokenDataset(path, "validation", 1).num_tokens
-        dataset = TokenDataset(path, "validation", min(size, max_tokens) - 1)
-        tokens = dataset.tokens(0)
-        _check_tokenizer(model, dataset, tokens)
+        split = StoredSplit(path, "validation")
+        tokens = split.stream(0, min(split.num_tokens, max_tokens))
+        _check_tokenizer(model, split, tokens)
     elif not path.exists():
         raise MissingPath(f"data {path}: no such file or folder: give a text file, a .bin file or a data directory")
     elif path.suffix == ".bin":
@@ -262,12 +262,12 @@ def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
     return tokens
 
 
-def _check_tokenizer(model: ModelOutline, dataset: TokenDataset, tokens: np.ndarray) -> None:
+def _check_tokenizer(model: ModelOutline, split: StoredSplit, tokens: np.ndarray) -> None:
     """Raise UserError if the data's tokenizer is not the model's, by the first document of the text."""
-    text = tokens[1:] if tokens[0] == dataset.bos_id else tokens
-    ends = np.flatnonzero(text == dataset.eos_id)
+    text = tokens[1:] if tokens.size and tokens[0] == split.bos_id else tokens
+    ends = np.flatnonzero(text == split.eos_id)
     ours = text[: ends[0] if ends.size else text.size].tolist()
-    tokenizer = dataset.tokenizer()
+    tokenizer = split.tokenizer()
     theirs = model.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
     if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token
         raise UserError(
