@@ -221,26 +221,26 @@ def _minutes(time: str) -> float | None:
 STOP_SECONDS = 120  # before the time limit, to write checkpoints
 
 
-def submit_array(words: list[str], option: str, count: int, out: Path, name: str, sbatch: str) -> str:
-    """Submit `megatape WORDS OPTION NUMBER` for the numbers 0 .. count - 1, with the code as it is now; returns Slurm's job id.
+def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
+    """Submit `megatape WORDS --cell NUMBER` for the numbers 0 .. count - 1, with the code as it is now; returns Slurm's job id.
 
     out: folder of the script and the logs. sbatch: options, such as "--partition gpu --time 60". Raises UserError as
     `submit` does.
     """
-    return submit(out, {}, partial(render_array, words, option, count, out, name), shlex.split(sbatch))[0]
+    return submit(out, {}, partial(render_array, words, count, out), shlex.split(sbatch))[0]
 
 
-def render_array(words: list[str], option: str, count: int, out: Path, name: str, snapshot: Path) -> str:
+def render_array(words: list[str], count: int, out: Path, snapshot: Path) -> str:
     """The batch script, whose code is in `snapshot`."""
     directives = {
-        "job-name": name,
+        "job-name": "suite",
         "array": f"0-{count - 1}",
-        "output": f"{_logs(out, name)}-%A_%a.log",
+        "output": f"{_logs(out, 'suite')}-%A_%a.log",
         "signal": f"B:TERM@{STOP_SECONDS}",
     }
     code = snapshot.absolute() / "code"
     command = [sys.executable, code / "megatape" / "__main__.py", *words]
-    return fill_script("array.sh.jinja", snapshot, directives, code=code, command=command, option=option)
+    return fill_script("array.sh.jinja", snapshot, directives, code=code, command=command)
 
 
 def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:

@@ -195,10 +195,10 @@ def test_no_folder_ends_its_line(study: Study, tmp_path: Path, monkeypatch: pyte
     """Nor an argument of an array job. A job that is refused leaves no folder."""
     job, hostile = new_job("tiny", 1, 1, False), Path(COMMAND)
     with pytest.raises(UserError, match="has the control character"):
-        render_array(["study", "suite", "--launcher", COMMAND], "--cell", 2, tmp_path, "suite", SNAPSHOT)
-    for name, out, snapshot in ((COMMAND, tmp_path, SNAPSHOT), ("suite", hostile, SNAPSHOT), ("suite", tmp_path, hostile)):
+        render_array(["study", "suite", "--launcher", COMMAND], 2, tmp_path, SNAPSHOT)
+    for out, snapshot in ((hostile, SNAPSHOT), (tmp_path, hostile)):
         with pytest.raises(UserError, match="has the control character"):
-            render_array(["study", "suite"], "--cell", 2, out, name, snapshot)
+            render_array(["study", "suite"], 2, out, snapshot)
     for directory, snapshot in ((hostile, SNAPSHOT), (study.directory, hostile)):
         with pytest.raises(UserError, match="has the control character"):
             render(Study(study.configs, directory, False), job, snapshot)
