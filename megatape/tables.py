@@ -15,10 +15,10 @@ class Table:
     rows: list[tuple[str, list[str]]]
 
     @classmethod
-    def of_columns(cls, corner: str, columns: dict[str, dict[str, str]]) -> Self:
+    def of_columns(cls, columns: dict[str, dict[str, str]]) -> Self:
         """From name -> row -> cell, with the same rows in each; rows of nothing but empty cells are left out."""
         rows = [row for row in next(iter(columns.values())) if any(cells[row] for cells in columns.values())]
-        return cls([corner, *columns], [(row, [cells[row] for cells in columns.values()]) for row in rows])
+        return cls(["", *columns], [(row, [cells[row] for cells in columns.values()]) for row in rows])
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

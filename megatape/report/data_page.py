@@ -44,7 +44,7 @@ def _overview(contents: Contents) -> Table:
         "token ids": index.dtype,
         "validation share": f"{index.validation_share}",
     }
-    return Table.of_columns("", {"value": rows})
+    return Table.of_columns({"value": rows})
 
 
 def _splits(contents: Contents) -> Table:
@@ -61,7 +61,7 @@ def _splits(contents: Contents) -> Table:
         }
         for name, split in contents.index.splits.items()
     }
-    return Table.of_columns("", columns)
+    return Table.of_columns(columns)
 
 
 def _ledger(contents: Contents) -> Table:

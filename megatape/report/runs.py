@@ -17,7 +17,7 @@ from megatape.units import format_bytes
 
 def overview(runs: list[Run]) -> Table:
     """A column for each run."""
-    return Table.of_columns("", {run.name: _overview(run) for run in runs})
+    return Table.of_columns({run.name: _overview(run) for run in runs})
 
 
 def _overview(run: Run) -> dict[str, str]:
@@ -55,7 +55,7 @@ def ranks_of(run: Run) -> str:
 def data_table(runs: list[Run]) -> Table:
     """A column for each data directory."""
     paths = dict.fromkeys(path for run in runs for path in run.config.data.paths)
-    return Table.of_columns("", {path: _data(path, [run for run in runs if path in run.config.data.paths]) for path in paths})
+    return Table.of_columns({path: _data(path, [run for run in runs if path in run.config.data.paths]) for path in paths})
 
 
 def _data(path: str, users: list[Run]) -> dict[str, str]:

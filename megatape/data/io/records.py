@@ -61,8 +61,8 @@ class RecordCounts:
         self.bad += other.bad
         self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
 
-    def add_bad(self, place: str, reason: str, count: int = 1) -> None:
-        self.bad += count
+    def add_bad(self, place: str, reason: str) -> None:
+        self.bad += 1
         if len(self.bad_examples) < NUM_BAD_EXAMPLES:
             self.bad_examples.append(f"{printable(place)}: {reason}")
 

@@ -312,15 +312,15 @@ def read_unit(
     check_bad(source, counts)
 
 
-def read_documents(source: Source, counts: CorpusCounts, decide: Decide = keep) -> Iterator[Document]:
-    """The same for all units but those of a separate validation split.
+def read_documents(source: Source, counts: CorpusCounts) -> Iterator[Document]:
+    """All documents of all units but those of a separate validation split.
 
     Raises:
         UserError: No file matches, or the source has no documents.
     """
     for unit in source.units():
         if unit.split != "validation":
-            yield from read_unit(source, unit, counts, decide)
+            yield from read_unit(source, unit, counts)
     check_found(source, counts)
 
 
