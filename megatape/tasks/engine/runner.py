@@ -407,7 +407,7 @@ def name_models(models: Sequence[Path]) -> list[str]:
     Raises:
         UserError: A folder is listed twice.
     """
-    parts = [path.parts for path in real_paths(models)]
+    parts = [path.parts[1:] for path in real_paths(models)]  # without the root, which is no name
     names = []
     for part in parts:
         size = 1

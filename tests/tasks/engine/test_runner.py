@@ -287,6 +287,7 @@ def test_names() -> None:
         "rope_checkpoints_step-00000010",
         "exported",
     ]
+    assert name_models([Path("/model"), Path("/data/model")]) == ["model", "data_model"]  # no path that leads elsewhere
     with pytest.raises(ValueError, match="/exported is given twice"):
         name_models([Path("/exported"), Path("/a/../exported")])
 
