@@ -36,6 +36,9 @@ class Decontaminate(TextRule):
     def paths(self) -> tuple[str, ...]:
         return self.files
 
+    def check(self) -> None:
+        self.apply("")
+
     @cached_property
     def _runs(self) -> list[tuple[str, np.ndarray]]:
         """Hashes of all runs in each file, sorted, uint64."""
@@ -43,9 +46,7 @@ class Decontaminate(TextRule):
         for name in self.files:
             hashes = [hash_runs(text, self.words) for text in _texts(name) if len(WORD.findall(text)) >= self.words]
             if not hashes:
-                raise UserError(
-                    f"rule decontaminate: {name} has no text of {self.words} words or more: give other files or fewer words"
-                )
+                raise UserError(f"{name} has no text of {self.words} words or more: give other files or fewer words")
             runs.append((name, np.unique(np.concatenate(hashes))))
         return runs
 
@@ -66,7 +67,7 @@ def _texts(name: str) -> Iterator[str]:
     for _, record in read_records(name, MAX_RECORD_BYTES, counts):
         yield from _strings(record)
     if counts.skipped:
-        raise UserError(f"rule decontaminate: {counts.bad_examples or counts.first_too_long}: correct the file")
+        raise UserError(f"{counts.bad_examples or counts.first_too_long}: correct the file")
 
 
 def _strings(value: Any) -> Iterator[str]:

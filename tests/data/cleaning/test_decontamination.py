@@ -27,5 +27,7 @@ def test_decontamination(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text(PROSE + " More.")
     assert Cleaning(parse_rules([rule])).describe() != described  # another file of this name is another rule
     (tmp_path / "b.txt").write_text("only a few words")
-    with pytest.raises(ValueError, match="b.txt has no text of 13 words or more"):
-        verdict(rule, "any")
+    with pytest.raises(ValueError, match="^rule decontaminate: .*b.txt has no text of 13 words or more"):
+        parse_rules([rule])  # before a document is read
+    with pytest.raises(ValueError, match="Is a directory"):
+        parse_rules([f"decontaminate:files={tmp_path}"])
