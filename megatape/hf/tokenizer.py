@@ -63,8 +63,23 @@ def write_tokenizer(tokenizer: Tokenizer, max_length: int, folder: Path) -> None
     if isinstance(tokenizer, JsonTokenizer):
         for name in tokenizer.files.keys() - {GENERATION_FILE}:
             (folder / name).write_bytes(tokenizer.files[name])
-    else:
-        write_converted(read_proto(tokenizer), max_length, folder)
+        return
+    proto = read_proto(tokenizer)
+    build_tokenizer(proto).save(str(folder / "tokenizer.json"))
+    trainer = proto.trainer_spec
+    settings = {
+        "tokenizer_class": "TokenizersBackend",
+        "bos_token": proto.pieces[trainer.bos_id].piece,
+        "eos_token": proto.pieces[trainer.eos_id].piece,
+        "unk_token": proto.pieces[trainer.unk_id].piece,
+        "pad_token": proto.pieces[trainer.unk_id].piece,
+        "padding_side": "left",
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": max_length,
+    }
+    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> str:
@@ -110,28 +125,6 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
                 "tokenizer.json of the same model if it has one, or train the tokenizer with `megatape data tokenizer`"
             )
     return proto
-
-
-def write_converted(proto: ModelProto, max_length: int, directory: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json for a checked model into `directory`.
-
-    max_length: positions the language model is meant for; beyond it transformers warns.
-    """
-    build_tokenizer(proto).save(str(directory / "tokenizer.json"))
-    trainer = proto.trainer_spec
-    settings = {
-        "tokenizer_class": "TokenizersBackend",
-        "bos_token": proto.pieces[trainer.bos_id].piece,
-        "eos_token": proto.pieces[trainer.eos_id].piece,
-        "unk_token": proto.pieces[trainer.unk_id].piece,
-        "pad_token": proto.pieces[trainer.unk_id].piece,
-        "padding_side": "left",
-        "split_special_tokens": True,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": max_length,
-    }
-    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
 def build_tokenizer(proto: ModelProto) -> tokenizers.Tokenizer:
