@@ -94,11 +94,10 @@ class _Totals:
     """Sums the progress that is reported of units, again and again."""
 
     def __init__(self, preparation: Preparation, show: Callable[[Progress], None]) -> None:
-        units = preparation.units
+        units, num_passes = preparation.units, preparation.num_passes
         self.show, self.finished = show, preparation.finished()  # before this command
-        finished_bytes = sum(units[number].num_bytes for number in self.finished)
-        total_bytes = sum(unit.num_bytes for unit in units)
-        self._total = Progress(*(size * preparation.num_passes for size in (finished_bytes, 0, 0, 0, total_bytes)))
+        finished_bytes = num_passes * sum(units[number].num_bytes for number in self.finished)
+        self._total = Progress(finished_bytes, total_bytes=num_passes * sum(unit.num_bytes for unit in units))
         self._reports: dict[tuple[int, str], Progress] = {}
 
     def add(self, number: int, name: str, progress: Progress) -> None:
