@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from megatape.data.shards.index import load_index
-from megatape.data.training.dataset import TokenDataset
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.hf.loading import load_trained
 from megatape.run_folder import RunFolder, read_steps
 
@@ -20,8 +20,8 @@ def summary(run: str, data: str, exported: str) -> str:
 
 def figures(run: Path, data: Path) -> list[str]:
     """Bits per byte of the validation text, lower is better."""
-    split, dataset = load_index(data).splits["validation"], TokenDataset(data, "validation", 1)
-    text = dataset.tokenizer().decode(dataset.stream(0, dataset.num_tokens)).encode()
+    split, stored = load_index(data).splits["validation"], StoredSplit(data, "validation")
+    text = stored.tokenizer().decode(stored.stream(0, stored.num_tokens)).encode()
     steps = list(read_steps(RunFolder(run).metrics))
     loss = next(step["validation_loss"] for step in reversed(steps) if step.get("validation_loss") is not None)
     bits = split.tokens / split.text_bytes / math.log(2)  # per byte, of a nat per token
@@ -35,9 +35,9 @@ def figures(run: Path, data: Path) -> list[str]:
 
 def example(data: Path, exported: Path) -> list[str]:
     """The likeliest continuation of text from the middle of the validation split."""
-    dataset = TokenDataset(data, "validation", 1)
-    tokenizer, first = dataset.tokenizer(), dataset.num_tokens // 2
-    prompt, true = (dataset.stream(first + begin, first + end) for begin, end in ((0, PROMPT), (PROMPT, PROMPT + CONTINUATION)))
+    split = StoredSplit(data, "validation")
+    tokenizer, first = split.tokenizer(), split.num_tokens // 2
+    prompt, true = (split.stream(first + begin, first + end) for begin, end in ((0, PROMPT), (PROMPT, PROMPT + CONTINUATION)))
     with load_trained(exported) as loaded:
         (found,) = loaded.continuations([prompt.tolist()], CONTINUATION)
     before = "\n".join(tokenizer.decode(prompt).splitlines()[-3:])
