@@ -405,7 +405,7 @@ def name_models(models: Sequence[Path]) -> list[str]:
     """A name for each folder: its own, after those of as many folders above it as tell it from the others.
 
     Raises:
-        UserError: A folder is listed twice.
+        UserError: A folder is listed twice, or two have one name.
     """
     parts = [path.parts[1:] for path in real_paths(models)]  # without the root, which is no name
     names = []
@@ -414,6 +414,9 @@ def name_models(models: Sequence[Path]) -> list[str]:
         while sum(other[-size:] == part[-size:] for other in parts) > 1:
             size += 1
         names.append("_".join(part[-size:]))
+    for name, model in zip(names, models, strict=True):
+        if names.count(name) > 1:
+            raise UserError(f"the results of {model} and of another model would both be in {name}: rename one of the folders")
     return names
 
 

@@ -288,6 +288,8 @@ def test_names() -> None:
         "exported",
     ]
     assert name_models([Path("/model"), Path("/data/model")]) == ["model", "data_model"]  # no path that leads elsewhere
+    with pytest.raises(ValueError, match="results of b/a and of another model would both be in b_a: rename"):
+        name_models([Path("b/a"), Path("c/a"), Path("b_a")])
     with pytest.raises(ValueError, match="/exported is given twice"):
         name_models([Path("/exported"), Path("/a/../exported")])
 
