@@ -78,7 +78,9 @@ class VectorUpdate(TapeUpdate):
 
     def _make_gain(self) -> None:
         # Every rank needs all of it for its heads. The authors' matrix has R entries per row (see TapeUpdate).
-        self.gain = parameter((self.config.head_dim,), self.axis, init=0.0, lr_scale=self.config.head_dim)
+        size = self.config.head_dim
+        shape = (size,) if self.copies == 1 else (self.copies, size)
+        self.gain = parameter(shape, self.axis, init=0.0, decay=False, lr_scale=size, role="vector")
 
     def _make_mixing(self) -> None:
         inner, size = self.inner, self.config.head_dim
@@ -91,9 +93,12 @@ class VectorUpdate(TapeUpdate):
         return gain * attended_positions.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        up, down = self.up.to(e.dtype), self.down.to(e.dtype)
-        parts = e.unflatten(-1, (2, -1))  # [B, N/T, L, 2, R]
-        return (active.to(e.dtype)[:, :, None, None] * (parts @ up.T) @ down.T).flatten(3)
+        # [copies, I, R], [copies, R, I]
+        up, down = (weight.to(e.dtype).unflatten(0, (self.copies, -1)) for weight in (self.up, self.down))
+        parts = e.unflatten(-1, (2, -1)).permute(3, 0, 1, 2, 4).flatten(1, 3)  # [2, B * N/T * L, R]
+        inner = (parts @ up.mT).unflatten(1, e.shape[:3]) * active.to(e.dtype)[:, :, None]
+        mixed = inner.flatten(1, 3) @ down.mT  # [2, B * N/T * L, R]
+        return mixed.unflatten(1, e.shape[:3]).permute(1, 2, 3, 0, 4).flatten(3)
 
 
 class TapeVector(WideTape):
@@ -113,18 +118,6 @@ class SeparateVectorUpdate(VectorUpdate):
     """The same with separate weights for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
 
     copies = 2
-
-    def _make_gain(self) -> None:
-        self.gain = parameter(
-            (2, self.config.head_dim), self.axis, init=0.0, decay=False, lr_scale=self.config.head_dim, role="vector"
-        )
-
-    def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        up, down = (weight.to(e.dtype).unflatten(0, (2, -1)) for weight in (self.up, self.down))  # [2, I, R], [2, R, I]
-        parts = e.unflatten(-1, (2, -1)).permute(3, 0, 1, 2, 4).flatten(1, 3)  # [2, B * N/T * L, R]
-        inner = (parts @ up.mT).unflatten(1, e.shape[:3]) * active.to(e.dtype)[:, :, None]
-        mixed = inner.flatten(1, 3) @ down.mT  # [2, B * N/T * L, R]
-        return mixed.unflatten(1, e.shape[:3]).permute(1, 2, 3, 0, 4).flatten(3)
 
 
 class TapeVectorNoRotationEquivariance(WideTape):
