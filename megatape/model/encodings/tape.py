@@ -135,6 +135,7 @@ class Tape(Rope):
     """
 
     moves_state = True
+    feed_forward: ClassVar[bool] = True
     update_class: ClassVar[type[TapeUpdate]] = TapeUpdate
 
     def __init__(self, config: ModelConfig) -> None:
@@ -142,7 +143,7 @@ class Tape(Rope):
         self.state_width = config.head_dim
 
     def update(self, axis: Axis) -> StateUpdate:
-        return self.update_class(self.config, axis)
+        return self.update_class(self.config, axis, self.moves_state, self.feed_forward)
 
 
 class TapeAttentionOnly(Tape):
@@ -151,8 +152,7 @@ class TapeAttentionOnly(Tape):
     e <- e + g * (A e)
     """
 
-    def update(self, axis: Axis) -> StateUpdate:
-        return TapeUpdate(self.config, axis, feed_forward=False)
+    feed_forward = False
 
 
 class TapeMlpOnly(Tape):
@@ -162,6 +162,3 @@ class TapeMlpOnly(Tape):
     """
 
     moves_state = False
-
-    def update(self, axis: Axis) -> StateUpdate:
-        return TapeUpdate(self.config, axis, attention=False)
