@@ -46,8 +46,10 @@ class Backend(ABC):
     def unsupported_reason(self, need: Need) -> str | None:
         """Why this backend does not support `need`; None if it does.
 
-        What fails only on the device at hand is found out by model/backends.py.
+        The base class knows what all backends but `blocked` lack: they end with its answer. What fails only on the device at
+        hand is found out by model/backends.py.
         """
+        return "does not pass keys between the ranks of parallel.cp" if need.ring else None
 
     def goes_first(self, need: Need) -> bool:
         """Whether `auto` takes it before those that precede it in the registry: it was measured faster."""
@@ -63,8 +65,6 @@ class Backend(ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Causal attention; arguments and results as in operation.attend, of a call that it does not refuse."""
 
-
-NO_RING = "does not pass keys between the ranks of parallel.cp"
 
 # Width of values up to which PyTorch's kernels have a backward pass: beyond it cuDNN takes the forward pass and has none, and
 # the tiles of flex_attention need more shared memory than a GPU has.

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from megatape.attention.backend import NO_RING, Backend, Mask, Need, attend_v_and_e
+from megatape.attention.backend import Backend, Mask, Need, attend_v_and_e
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
@@ -39,15 +39,13 @@ class Flex(Backend):
     """
 
     def unsupported_reason(self, need: Need) -> str | None:
-        if need.ring:
-            return NO_RING
         if need.bias == "pair":
             return "computes no bias of pairs of tokens"
         if need.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {need.device_type!r}"
         if need.head_dim < MIN_HEAD_DIM:
             return f"needs a head_dim of at least {MIN_HEAD_DIM}, and model.head_dim is {need.head_dim}"
-        return None
+        return super().unsupported_reason(need)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import NO_RING, WIDEST, Backend, Mask, Need
+from megatape.attention.backend import WIDEST, Backend, Mask, Need
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
 
@@ -27,8 +27,6 @@ class Fused(Backend):
     """
 
     def unsupported_reason(self, need: Need) -> str | None:
-        if need.ring:
-            return NO_RING
         if need.bias == "pair":
             return "computes no bias of pairs of tokens"
         if need.moves and need.bias != "none":
@@ -41,7 +39,7 @@ class Fused(Backend):
             return f"computes in float32 or bfloat16, not in {need.dtype}"
         if need.head_dim > MAX_HEAD_DIM or need.head_dim % 2:
             return f"needs an even head_dim of at most {MAX_HEAD_DIM}, and model.head_dim is {need.head_dim}"
-        return None
+        return super().unsupported_reason(need)
 
     def goes_first(self, need: Need) -> bool:
         """Before flex_attention, and before one call of sdpa over [v | e], which has to be written first, and split."""

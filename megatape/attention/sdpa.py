@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.attention.backend import NO_RING, WIDEST, Backend, Mask, Need, attend_v_and_e
+from megatape.attention.backend import WIDEST, Backend, Mask, Need, attend_v_and_e
 from megatape.attention.bias import ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
@@ -30,8 +30,6 @@ class Sdpa(Backend):
     """
 
     def unsupported_reason(self, need: Need) -> str | None:
-        if need.ring:
-            return NO_RING
         if need.bias != "none":
             return "would materialize the bias of all pairs of tokens"
         if need.moves and need.device_type == "cpu" and need.head_dim > MOST_PADDED:
@@ -43,7 +41,7 @@ class Sdpa(Backend):
                 f"would materialize the weights of all pairs of tokens: its kernels need heads of a multiple of {ALIGNMENT} "
                 f"bytes, and model.head_dim is {need.head_dim}"
             )
-        return None
+        return super().unsupported_reason(need)
 
     def kernel_name(self, need: Need, device: torch.device) -> str:
         moves = need.moves and 2 * need.head_dim <= WIDEST
