@@ -1,4 +1,4 @@
-"""Attention by PyTorch's scaled dot product attention, which is also the reference for the other backends.
+"""Attention by PyTorch's scaled dot product attention.
 
 Shapes as in model/transformer.py.
 """
@@ -52,16 +52,16 @@ class Sdpa(Backend):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """A state takes one call over [v | e], or several. A bias holds N x N scores: for tests of other backends."""
+        """A state takes one call over [v | e], or several."""
+        assert bias is None
         if q.is_cuda and not torch.compiler.is_compiling():  # a run has tried its backend before it compiles
             prefer_fast_kernels(q.device)
         q, k, e = rotated_heads(q, k, positions, move)
         scale = q.shape[-1] ** -0.5
         q, k = _padded(q, e), _padded(k, e)
         queries, keys = q.transpose(1, 2), _repeated(k, q)
-        added = None if bias is None else _with_bias(bias, mask, q)
-        if mask is None or bias is not None:
-            return attend_v_and_e(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), scale, added))
+        if mask is None:
+            return attend_v_and_e(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), scale))
         lengths = _document_lengths(mask)
         return attend_v_and_e(v, e, lambda values: _by_document(queries, keys, _repeated(values, q), scale, lengths))
 
@@ -87,17 +87,9 @@ def prefer_fast_kernels(device: torch.device) -> None:
     prefer_attention_kernels(kernel_order(torch.cuda.get_device_capability(device)))
 
 
-def _with_bias(bias: ScoreBias, mask: Mask, q: Tensor) -> Tensor:
-    """The bias as an additive mask [B, H, N, N], minus infinity where a query may not see a key."""
-    every = slice(0, q.shape[1])
-    seen = visible(torch.zeros(1, q.shape[1], dtype=torch.long, device=q.device) if mask is None else mask)[:, None]
-    return bias.block(bias.weights, every, every).masked_fill(~seen, float("-inf")).to(q.dtype)
-
-
-def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, scale: float, added: Tensor | None = None) -> Tensor:
-    """[B, N, H, .] from [B, H, N, .]; each token sees the earlier ones, unless something [B, H, N, N] is added to scores."""
-    attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=added, is_causal=added is None, scale=scale)
-    return attended.transpose(1, 2)
+def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """[B, N, H, .] from [B, H, N, .]; each token sees the earlier ones."""
+    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scale).transpose(1, 2)
 
 
 def _by_document(queries: Tensor, keys: Tensor, values: Tensor, scale: float, lengths: list[list[int]]) -> Tensor:

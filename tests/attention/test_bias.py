@@ -35,11 +35,6 @@ def test_blocks_equal_the_formula(shape: tuple[int, ...], kind: str, masked: boo
     check("blocked", shape, kind, masked)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_reference_equals_the_formula(kind: str) -> None:
-    check("sdpa", SHAPES[0], kind, True)
-
-
 def test_gradients_are_those_of_the_function() -> None:
     """By finite differences in float64; block by block for FIRE, because only some queries are beyond its threshold."""
     exact, make = inputs((1, 12, 2, 2, 4), "pairs")

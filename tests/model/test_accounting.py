@@ -5,11 +5,13 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from megatape.attention import operation
+from megatape.attention.sdpa import Sdpa
 from megatape.config import ActivationCheckpointing as Mode
 from megatape.config import ModelConfig
 from megatape.model.accounting import count_parameters, forward_flops, meta_model, record_saved, saved_bytes
@@ -83,6 +85,16 @@ def test_parameters_of_the_other_encodings() -> None:
         assert f"{count_parameters(paper(encoding)).total / 2**20:.2f}" == "154.90"
 
 
+class Counted(Sdpa):
+    """Computes a bias for all pairs, too, and does not add it: torch's counter sees products alone."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Any, bias: Any, mask: Any, move: bool) -> Any:
+        if bias is not None:
+            every = slice(0, q.shape[1])
+            bias.block(bias.weights, every, every)
+        return super().attend(q, k, v, positions, None, mask, move)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"encoding": encoding} for encoding in ENCODINGS]
@@ -97,7 +109,8 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
 
     The formula omits the L x L matrices made from the weights, because they do not grow with the tokens."""
     config, length = ModelConfig(**SHAPE | changes | {"max_positions": 256}), 3 * CHUNK  # PaTH's is exact for whole chunks
-    monkeypatch.setattr(operation, "select_backend", lambda need, backends: "sdpa")
+    monkeypatch.setattr(operation, "get_backend", lambda name: Counted())
+    monkeypatch.setattr(operation, "select_backend", lambda need, backends: "")
     model, tokens = meta_model(config), torch.zeros(1, length, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(length, device="meta")[None])
