@@ -24,7 +24,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from megatape.config import Section
-from megatape.errors import CheckpointError, MissingPath, UserError
+from megatape.errors import CheckpointError, MissingPath, UserError, content_errors
 from megatape.files import FileName, as_type, open_regular, read_json
 from megatape.run_folder import RunFolder
 
@@ -34,6 +34,7 @@ COMPLETE, WITH_BASE, WITHOUT_STEPS, WITH_EMA, AVERAGE = FORMATS = 1, 2, 3, 4, 5
 MANIFEST = "manifest.json"
 STATE = "state.json"
 RNG = "rng.safetensors"
+ANOTHER = "use another checkpoint"  # what to do with a corrupted one
 
 
 class FileRecord(Section):
@@ -129,21 +130,17 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         raise MissingPath(
             f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
-    try:
+    with content_errors(f"{path}: corrupted", ANOTHER, (ValueError, KeyError, TypeError, AttributeError)):
         manifest = read_json(path)
         version, recorded = manifest["format"], manifest.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: corrupted ({error}); use another checkpoint") from None
     if recorded != _own_hash(manifest):
         raise UserError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
     if type(version) is int and version not in FORMATS:
         raise CheckpointError(
             f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMATS[0]} to {FORMATS[-1]}"
         )
-    try:
+    with content_errors(f"{path}: no manifest of MegaTAPE", ANOTHER):
         as_type(manifest, Manifest)
-    except UserError as error:
-        raise UserError(f"{path}: no manifest of MegaTAPE: {error}; use another checkpoint") from None
     for name, entry in manifest["files"].items():
         file = directory / name
         try:

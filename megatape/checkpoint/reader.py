@@ -10,13 +10,13 @@ from pydantic import BaseModel, FiniteFloat, field_validator
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.manifest import MANIFEST, RNG, STATE, BaseRecord, check_file, check_hashes, load_manifest
+from megatape.checkpoint.manifest import ANOTHER, MANIFEST, RNG, STATE, BaseRecord, check_file, check_hashes, load_manifest
 from megatape.checkpoint.tensors import Base, open_base
 from megatape.config import Config, parse_config
 from megatape.data.shards.layout import Count
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
-from megatape.errors import CheckpointError, UserError, path_errors
+from megatape.errors import CheckpointError, UserError, content_errors, path_errors
 from megatape.files import as_type, read_json
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
@@ -195,10 +195,8 @@ class EmaReader(CheckpointReader):
 
 def _read_state(path: Path) -> dict[str, Any]:
     """The content of state.json. Raises UserError if it is not what a run writes."""
-    try:
+    with content_errors(f"{path}: no state of a run", ANOTHER):
         state = as_type(read_json(path), State).model_dump(exclude_unset=True)
-    except ValueError as error:
-        raise UserError(f"{path}: no state of a run ({error}); use another checkpoint") from None
     state.setdefault("updates", state["step"])  # earlier versions took every step
     return state
 
