@@ -24,19 +24,20 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Settings:
-    """What initialization and the optimizer read.
+    """What initialization, checkpoints and the optimizer read.
 
-    init: the initial value of every element, or their distribution; None for a normal one with standard deviation
-    model.init_std.
-    decay: whether weight decay applies. lr_scale: factor on the scheduled learning rate. role: for optimizers that treat
-    weights differently. bounds: lowest and highest value, to which every step of the optimizer clips the master weight.
+    shape: of the whole parameter, of which a rank may hold a block. init: the initial value of every element, or their
+    distribution; None for a normal one with standard deviation model.init_std. decay: whether weight decay applies. lr_scale:
+    factor on the scheduled learning rate. role: for optimizers that treat weights differently. bounds: lowest and highest
+    value, to which every step of the optimizer clips the master weight.
     """
 
+    shape: tuple[int, ...]
     init: float | Uniform | None
     decay: bool
     lr_scale: float
-    role: Role = "matrix"
-    bounds: tuple[float, float] | None = None
+    role: Role
+    bounds: tuple[float, float] | None
 
 
 def parameter(
@@ -53,7 +54,7 @@ def parameter(
     """An uninitialized parameter with its Settings; model/init.py draws its values.
 
     shape: of the whole parameter. dim: the dimension along which every rank of `axis` holds an
-    equal share, padded where the ranks do not divide it; `global_shape` keeps the whole shape.
+    equal share, padded where the ranks do not divide it.
     None: every rank holds the whole parameter and uses it on its own tokens or heads, and backward
     passes sum its gradient over the ranks. decay: by default matrices decay and vectors do not. role: by default that of its
     number of dimensions. The rest as in Settings.
@@ -70,17 +71,16 @@ def parameter(
     made = nn.Parameter(torch.empty(local))
     is_matrix = len(shape) > 1
     made.settings = Settings(  # type: ignore[attr-defined]
+        shape,
         init,
         is_matrix if decay is None else decay,
         lr_scale,
         role or ("matrix" if is_matrix else "vector"),
         bounds,
     )
-    if dim is not None:
-        made.global_shape = shape  # type: ignore[attr-defined]
-        if axis.size > 1:
-            made.tensor_model_parallel = True  # type: ignore[attr-defined]
-            made.partition_dim = dim  # type: ignore[attr-defined]
+    if axis.size > 1 and dim is not None:
+        made.tensor_model_parallel = True  # type: ignore[attr-defined]
+        made.partition_dim = dim  # type: ignore[attr-defined]
     elif axis.size > 1:
         made.register_hook(lambda grad: all_reduce(grad, axis))  # type: ignore[no-untyped-call]
     return made
@@ -113,11 +113,6 @@ def share_of(made: nn.Parameter, local_shape: tuple[int, ...], axis: Axis) -> Sh
     divided = getattr(made, "partition_dim", None)
     row, column = (axis.rank * size if dim == divided else 0 for dim, size in enumerate((rows, columns)))
     return Share(slice(row, row + rows), slice(column, column + columns))
-
-
-def whole_shape(made: nn.Parameter, local_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a whole parameter, of which this rank may hold a block. local_shape: of the block."""
-    return tuple(getattr(made, "global_shape", None) or local_shape)
 
 
 def settings(made: nn.Parameter) -> Settings:

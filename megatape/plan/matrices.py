@@ -9,7 +9,7 @@ from torch import nn
 
 from megatape.config import Config
 from megatape.optim.optimizer import is_whole, parameter_groups
-from megatape.parallel.parameters import whole_shape
+from megatape.parallel.parameters import settings
 from megatape.plan.trace import run_pass
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners
@@ -39,7 +39,7 @@ def plan_matrices(config: Config, world_size: int) -> MatrixPlan:
     entry, tensor_size = OPTIMIZERS[config.optimizer.kind], config.parallel.tp
     trained = {name: weight for name, weight in run_pass(config).model.named_parameters() if weight.requires_grad}
     matrices = {name: weight for name, weight in trained.items() if is_whole(weight, config.optimizer)}
-    shapes = {name: whole_shape(weight, tuple(weight.shape)) for name, weight in matrices.items()}
+    shapes = {name: settings(weight).shape for name, weight in matrices.items()}
     state, flops, sent = Counter({0: 0}), Counter({0: 0}), 0
     runs = _flat_runs(trained, config)
     for name, owner in assign_owners(shapes, entry, world_size).items():

@@ -13,7 +13,7 @@ from megatape.model.backends import attention_needs
 from megatape.model.trainable import freeze
 from megatape.optim.optimizer import is_whole
 from megatape.parallel.loss import chunk_elements
-from megatape.parallel.parameters import whole_shape
+from megatape.parallel.parameters import settings
 from megatape.plan.matrices import plan_matrices
 from megatape.plan.trace import activations, changed, count_once, num_chunks, run_pass
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements
@@ -103,7 +103,7 @@ def _optimizer_state(config: Config, trained: list[nn.Parameter], world_size: in
 
 def _state_elements(config: Config, parameter: nn.Parameter) -> int:
     """Elements of the optimizer's state for a whole parameter."""
-    shape, entry = whole_shape(parameter, tuple(parameter.shape)), OPTIMIZERS[config.optimizer.kind]
+    shape, entry = settings(parameter).shape, OPTIMIZERS[config.optimizer.kind]
     if is_whole(parameter, config.optimizer):
         return sum(map(prod, entry.matrix_shapes(shape).values()))
     return len(entry.state) * prod(shape)

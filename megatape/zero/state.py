@@ -21,7 +21,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from megatape.config import OptimizerConfig
 from megatape.errors import UserError
 from megatape.parallel.mesh import Mesh
-from megatape.parallel.parameters import Share, matrix, share_of, whole_shape
+from megatape.parallel.parameters import Share, matrix, settings, share_of
 from megatape.registry import OPTIMIZERS
 from megatape.runtime.topology import Topology
 from megatape.zero.internals import LAYOUTS, Fragment, local_shape
@@ -144,7 +144,7 @@ class ZeroState:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the whole parameter, even if this rank holds only a share."""
-        return whole_shape(self.parameters[name], local_shape(self.parameters[name]))
+        return settings(self.parameters[name]).shape
 
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
         """The whole float32 tensor on rank `destination`, None elsewhere. Collective over all ranks."""

@@ -54,8 +54,8 @@ def _build(config: Config) -> None:
     """The shards of the tensor-parallel ranks add up to the whole, except for padding and what every rank holds."""
     with torch.device("meta"):
         share = build(config, config.model.num_layers)
-    divided = sum(p.numel() for p in share.parameters() if hasattr(p, "global_shape")) * config.parallel.tp
-    whole = sum(p.numel() for p in share.parameters() if not hasattr(p, "global_shape"))
+    divided = sum(p.numel() for p in share.parameters() if hasattr(p, "partition_dim")) * config.parallel.tp
+    whole = sum(p.numel() for p in share.parameters() if not hasattr(p, "partition_dim"))
     assert divided + whole == pytest.approx(count_parameters(config.model).total, rel=1e-4)
 
 

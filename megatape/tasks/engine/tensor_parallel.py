@@ -25,7 +25,7 @@ from megatape.model.encodings import encoding_of
 from megatape.model.transformer import Transformer
 from megatape.parallel.layout import whole_vocabulary
 from megatape.parallel.mesh import Axis
-from megatape.parallel.parameters import matrix, share_of, whole_shape
+from megatape.parallel.parameters import matrix, settings, share_of
 from megatape.tasks.engine.outline import exported_tokenizer, model_name
 from megatape.zero.state import WEIGHT
 
@@ -128,7 +128,7 @@ def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.
     """The model with this rank's rows and columns of every weight; rows of padding are zero."""
     for name, parameter in model.named_parameters():
         local = tuple(parameter.shape)
-        whole, share = whole_shape(parameter, local), share_of(parameter, local, axis)
+        whole, share = settings(parameter).shape, share_of(parameter, local, axis)
         block = torch.zeros(matrix(local), dtype=source.dtype)
         rows = slice(share.rows.start, min(share.rows.stop, whole[0]))
         if rows.start < rows.stop:
