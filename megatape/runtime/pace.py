@@ -93,7 +93,7 @@ class Pace:
     """Present phase of a rank, written by its main thread and read by others.
 
     Args:
-        limits: Minimum timeouts, and that of a phase with too few measured durations.
+        limits: Minimum timeouts, and that of a phase with too few measured durations; any will do where nobody watches.
 
     Attributes:
         limit_shortened: Set when the timeout becomes shorter. Other ranks must learn of it at once,
@@ -101,7 +101,7 @@ class Pace:
         warnings: Warnings on stragglers, for the main thread to report.
     """
 
-    def __init__(self, limits: WatchLimits) -> None:
+    def __init__(self, limits: WatchLimits = WatchLimits()) -> None:
         self._limits = limits
         self.limit_shortened = threading.Event()
         self.warnings: deque[str] = deque()
@@ -158,8 +158,3 @@ class Pace:
             lasted, self._wait = self.phase is not self._phase, None
             if lasted:
                 self.limit_shortened.set()
-
-
-def unlimited() -> Pace:
-    """A pace that nobody watches."""
-    return Pace(WatchLimits())

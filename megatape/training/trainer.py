@@ -26,7 +26,7 @@ from megatape.registry import CALLBACKS
 from megatape.run_folder import RunFolder
 from megatape.runtime.exchange import on_all
 from megatape.runtime.lease import Lease
-from megatape.runtime.pace import Pace, PhaseKind, unlimited
+from megatape.runtime.pace import Pace, PhaseKind
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.software import package_version, typed_command, versions
@@ -89,7 +89,7 @@ class Trainer:
         pace: Pace | None = None,
     ) -> None:
         self.config, self.data, self.topology = config, data, topology
-        self.start, self.pace = start or Start(), pace or unlimited()
+        self.start, self.pace = start or Start(), pace or Pace()
         self.folder = RunFolder(Path(config.run.directory))
         self.log = RunLog(self.folder, lease, topology)
         self.place = RunPlace(self.folder, lease, topology, self.log, self.pace, self.start.base)

@@ -10,7 +10,7 @@ from megatape.checkpoint.place import RunPlace
 from megatape.run_folder import RunFolder
 from megatape.runtime import exchange
 from megatape.runtime.lease import Lease
-from megatape.runtime.pace import unlimited
+from megatape.runtime.pace import Pace
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.topology import Topology
 
@@ -23,7 +23,7 @@ def test_the_main_rank_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(exchange, "exchange", lambda mine, *_: [mine] if rank == 0 else [["done", None], mine])
     folder, topology = RunFolder(tmp_path), Topology(rank, rank + 1, 0)
     lease = Lease(folder.lease)
-    place = RunPlace(folder, lease, topology, RunLog(folder, lease, topology), unlimited())
+    place = RunPlace(folder, lease, topology, RunLog(folder, lease, topology), Pace())
 
     def work() -> str:
         outcome = outcomes.pop()

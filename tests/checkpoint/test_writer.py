@@ -12,7 +12,7 @@ from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.writer import prune
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
-from megatape.runtime.pace import unlimited
+from megatape.runtime.pace import Pace
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.topology import Topology
 from megatape.zero.state import ZeroState
@@ -59,4 +59,4 @@ def test_the_one_just_written_stays(tmp_path: Path) -> None:
 
 def _place(folder: RunFolder) -> RunPlace:
     lease, topology = Lease(folder.lease), Topology(0, 1, 0)
-    return RunPlace(folder, lease, topology, RunLog(folder, lease, topology), unlimited())
+    return RunPlace(folder, lease, topology, RunLog(folder, lease, topology), Pace())
