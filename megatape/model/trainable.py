@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from megatape.errors import UserError
-from megatape.model.encodings.encoding import EncodingModule
+from megatape.model.encodings.encoding import EncodingModule, positioned_layers
 from megatape.model.transformer import Transformer
 
 POSITION = "position"  # the group of what the model has for its encoding's sake
@@ -25,7 +25,7 @@ def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) 
 
 
 def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
-    """Raise UserError if an entry stands for no parameter of the model, or if nothing is left to train."""
+    """Raise UserError if an entry stands for no parameter of the model, or if nothing is left to train that the loss reads."""
     for setting, entries in (("trainable", trainable), ("frozen", frozen)):
         for entry in entries:
             if not _members(model, [entry]):
@@ -34,10 +34,16 @@ def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequen
                     f"training.{setting}: {entry!r} matches no parameter of this model: give a group "
                     f"({', '.join([*PATTERNS, POSITION])}) or a pattern of names such as {example} or blocks.0.*"
                 )
-    if not _members(model, trainable) - _members(model, frozen):
+    chosen, last = _members(model, trainable) - _members(model, frozen), positioned_layers(model.config)[-1]
+    if not chosen:
         raise UserError(
             f"training.frozen {list(frozen)} freezes all that training.trainable {list(trainable)} stands for, so nothing is "
             "trained: remove an entry of frozen, or add one to trainable"
+        )
+    if all(name.startswith(f"blocks.{last}.position.") for name in chosen):
+        raise UserError(
+            f"training.trainable {list(trainable)} trains the position update of block {last} only, which no later block "
+            "reads: add an entry to it"
         )
 
 

@@ -111,6 +111,9 @@ def test_groups_and_patterns(raw_config: dict[str, Any]) -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(ValueError, match="training.trainable: 'blocks.2.\\*' matches no parameter of this model: give a group"):
         check_trainable(model, ["norms", "blocks.2.*"], [])
+    with pytest.raises(ValueError, match="trains the position update of block 1 only, which no later block reads"):
+        check_trainable(model, ["blocks.1.position.*"], [])  # its loss has no gradient
+    check_trainable(model, ["position"], [])
 
 
 def test_frozen_is_taken_from_what_is_trainable(raw_config: dict[str, Any]) -> None:
