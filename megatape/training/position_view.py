@@ -25,8 +25,8 @@ class PositionView:
     places    [P] int32, the index of each of them in the text
     products  [layers, P, P] float16, e_i . e_j as a mean over channels and planes: initially the mean of cos((i - j) theta_k)
     norms     [layers] float32, root mean square modulus |c + i s| over all tokens, channels and planes; initially 1
-    gains     [layers - 1, K] float32, of each attention update but the last, which nothing reads. TAPE has one for each head;
-              K is 0 for encodings without gains
+    gains     [layers - 1, K] float32, of each layer's attention update but the last, which nothing reads; 0 in layers without
+              positions. TAPE has one for each head; K is 0 for encodings without gains
     """
 
     tokens: list[str]
