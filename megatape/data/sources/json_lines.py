@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
+from posixpath import dirname, join
 from typing import Any
 
 import orjson
@@ -48,7 +49,7 @@ class Documents(JsonLines):
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         if source.max_documents is not None and len(inputs) > 1:
             raise UserError(f"max_documents: `source` documents takes one `input` with it, got {len(inputs)}: give one")
-        files = find_files(inputs, f"{DOCUMENTS}-*{SUFFIX}", recursive=False, option=option)
+        files = _document_files(inputs, option)
         splits = ["".join(PurePath(file).name.removesuffix(SUFFIX).split("-")[2:]) for file in files]
         states = zip(files, splits, file_states(files), strict=True)
         return [Unit((file,), state.size, split=split, versions=(state.version,)) for file, split, state in states]
@@ -62,6 +63,12 @@ class Documents(JsonLines):
                 yield document._replace(place=str(place), scores=scores if isinstance(scores, dict) else {})
 
     def describe(self, source: Source) -> dict[str, Any]:
-        folders = [name.rstrip("/") for name in source.inputs + source.validation]
-        indices = [orjson.loads(open_file(f"{folder}/{INDEX_FILE}").read()) for folder in folders]
+        indices = []
+        for folder in dict.fromkeys(dirname(file) for file in _document_files(source.inputs + source.validation)):
+            with open_file(join(folder, INDEX_FILE)) as file:
+                indices.append(orjson.loads(file.read()))
         return {"cleaned": [{"source": index["source"], "rules": index.get("rules", [])} for index in indices]}
+
+
+def _document_files(inputs: tuple[str, ...], option: str = "input") -> list[str]:
+    return find_files(inputs, f"{DOCUMENTS}-*{SUFFIX}", recursive=False, option=option)

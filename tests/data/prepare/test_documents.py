@@ -93,6 +93,8 @@ def test_two_steps_are_one(corpus: Corpus, tmp_path: Path, tokenizer: Tokenizer,
     assert [index.fingerprint(split) for split in SPLITS] == [before.fingerprint(split) for split in SPLITS]
     cleaned = {"source": before.source, "rules": before.rules}
     assert index.source == {"kind": "documents", "inputs": [str(tmp_path / "kept")], "cleaned": [cleaned]}
+    files = tuple(map(str, (tmp_path / "kept").glob("documents-*.jsonl.zst")))
+    assert Source("documents", files).describe() == {"kind": "documents", "inputs": list(files), "cleaned": [cleaned]}
     document = StoredSplit(tmp_path / "again", "train").tables.document(0)
     assert document.place.endswith("texts/00.jsonl:1") and "last_digit" in json.loads(document.scores)
 
