@@ -105,7 +105,7 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
         document_tables=total.tables if first.document_tables else {},
         ledger=total.counts.inputs,
         rules=first.rules if all(index.rules == first.rules for index in indices) else [],
-        merged=records if len(folders) > 1 else first.merged,
+        merged=records,
         earlier=None,
     )
     if merged.ledger:

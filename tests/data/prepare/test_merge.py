@@ -143,6 +143,7 @@ def test_folders_that_do_not_fit(
     link.symlink_to(folders[1])
     make_earlier(old)
     merge(folders[:2], tmp_path / "merged")
+    merge(folders[:1], tmp_path / "alone", shard_tokens=64)
     index = load_index(plain)
     save_index(replace(index, tokenizer=load_index(folders[0]).tokenizer, dtype="uint16"), plain)
     (tmp_path / "begun.partial").mkdir()
@@ -155,6 +156,7 @@ def test_folders_that_do_not_fit(
             [tmp_path / "merged"],
             f"{tmp_path}/merged has the same data as {folders[0]}, or a part of them: give each folder once",
         ),
+        ([tmp_path / "alone"], f"{tmp_path}/alone has the same data as {folders[0]}, or a part of them"),
         ([old], f"{old} is of an earlier version of the format: give `shard_tokens`, by which shards are new"),
         ([plain], f"only one of {folders[0]} and {plain} has a ledger and tables of documents"),
         ([tmp_path / "begun"], f"{tmp_path}/begun is still being prepared: give the same command again"),
