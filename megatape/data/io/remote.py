@@ -105,7 +105,7 @@ def find_files(
 
     Raises:
         MissingPath: An input does not exist.
-        UserError: A folder has no match or only a part of a set, or a protocol is unknown.
+        UserError: A folder has no match or only a part of a set, a file is given twice, or a protocol is unknown.
         ModuleNotFoundError: The package of a protocol is not installed.
     """
     files: list[str] = []
@@ -120,6 +120,9 @@ def find_files(
         if not partial and found != [name]:
             _check_sets(found, f"{option} {name}")
         files += found
+    paths = [name if is_url(name) else os.path.abspath(name) for name in files]
+    if repeated := [name for name, path in zip(files, paths, strict=True) if paths.count(path) > 1]:
+        raise UserError(f"{option}: {repeated[0]} is given twice")
     return files
 
 
