@@ -61,7 +61,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
 
 
 def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """The value of a JSON file of at most `max_bytes`. Raises OSError, or UserError as `parse_json` does."""
+    """The value of a JSON file of at most `max_bytes`. Raises OSError, or what `parse_json` does."""
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -72,8 +72,8 @@ def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_B
 def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
     """The value of a JSON text.
 
-    Raises UserError if the text is not JSON or nested more than MAX_DEPTH levels deep, and for a key that an object has twice
-    with `unique_keys`: else the last one counts.
+    Raises JSONDecodeError, a ValueError, if the text is not JSON, and UserError if it is nested more than MAX_DEPTH levels deep
+    or, with `unique_keys`, if an object has a key twice: else the last one counts.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique if unique_keys else None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from megatape.benchmark.encodings import BASELINE
 from megatape.benchmark.parts import PARTS
-from megatape.errors import ExistingPath, MissingPath
+from megatape.errors import ExistingPath, MissingPath, UserError
 from megatape.files import append_lines, read_lines
 from megatape.tables import markdown
 
@@ -45,11 +45,13 @@ class Journal:
 def read_results(path: Path) -> dict[str, Result]:
     """Key -> result of a results.jsonl, without lines that are none (a process was killed while it wrote).
 
-    Raises FileNotFoundError.
+    Raises FileNotFoundError, or UserError for a file of something else.
     """
     if not path.is_file():
         raise MissingPath(f"no results at {path}: give the results.jsonl of an earlier benchmark")
     entries = [entry for _, entry in read_lines(path) if isinstance(entry.get("key"), str)]
+    if not entries and path.stat().st_size:
+        raise UserError(f"{path} has no results: give the results.jsonl of an earlier benchmark")
     return {entry.pop("key"): entry for entry in entries}
 
 

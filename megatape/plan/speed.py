@@ -181,7 +181,7 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
     if not results.is_file():
         raise MissingPath(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
     entries = {str(entry.get("key")): entry for _, entry in read_lines(results)}
-    device = str(entries.get("machine/device", {}).get("name"))
+    device = str(entries.get("machine/device", {}).get("name", "a device that it does not name"))
     gpu = named(device)
     if gpu is None:
         raise UserError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/plan/gpus.py")

@@ -50,6 +50,9 @@ def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
     assert again == ["faulty/b", "faulty/d", "faulty"]
     with pytest.raises(FileNotFoundError, match="no results at"):
         run(tmp_path / "other", part("good"), done=tmp_path / "nowhere")
+    (tmp_path / "other.json").write_text('{"name": "H100"}')
+    with pytest.raises(UserError, match="other.json has no results: give the results.jsonl of"):
+        read_results(tmp_path / "other.json")
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

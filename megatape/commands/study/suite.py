@@ -100,7 +100,7 @@ def _confirm(options: Options, asked: "Plan", minutes: float, jobs: int) -> "Pla
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(
             f"nothing was trained: train the plan by {options.typed} --yes; or edit {file} and give `plan` {file} in place of "
-            "`budget`"
+            "`budget`, `size`, `tasks`, `encodings`, `seeds` and `rates`"
         )
     print(f"It is in {file}: edit it if you like.")
     answer = ""

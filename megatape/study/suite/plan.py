@@ -23,7 +23,7 @@ from megatape.benchmark.models import random_model
 from megatape.benchmark.timing import Timer
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
-from megatape.errors import MissingPath, UserError, content_errors, did_you_mean
+from megatape.errors import MissingPath, UserError, content_errors, did_you_mean, path_errors
 from megatape.files import as_type, read_json, write_atomically
 from megatape.options import Count
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
@@ -206,14 +206,15 @@ class _PlanFile(BaseModel):
     left_out: tuple[str, ...] = ()
 
 
+@path_errors()
 def read_plan(path: Path) -> Plan:
-    """The plan in a file that `Plan.write` wrote and a user may have edited. Raises UserError or FileNotFoundError."""
+    """The plan in a file that `Plan.write` wrote and a user may have edited. Raises UserError, which a PathError is, too."""
     try:
         found = as_type(read_json(path), _PlanFile)
         plan = parse_plan(found.size, ",".join(found.tasks), ",".join(found.encodings), found.seeds, found.rates)
     except FileNotFoundError:
         raise MissingPath(f"no plan at {path}: `budget` writes one") from None
-    except UserError as error:
+    except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     return replace(plan, left_out=found.left_out)
 

@@ -139,7 +139,13 @@ def test_a_plan_that_does_not_fit_the_rest(command: Command, trained: list[Plan]
             assert exit.code == 2 and "--budget" in words
             continue
         assert code == 2 and message in errors, errors
-    assert "no plan at" in command("study", "suite", "--plan", tmp_path / "none.json", "--out", tmp_path)[2]
+    file.write_text("{")
+    for path, message in (
+        (tmp_path / "none.json", f"no plan at {tmp_path}/none.json"),
+        (file, f"{file}: Expecting property name"),
+        (tmp_path, f"Is a directory: '{tmp_path}'"),
+    ):
+        assert message in command("study", "suite", "--plan", path, "--out", tmp_path)[2]
     assert not trained
 
 
