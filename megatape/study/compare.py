@@ -38,8 +38,7 @@ def compare(
     encodings: str,
     seeds: int,
     out: Path,
-    jobs: int,
-    launcher: str | None,
+    machine: Machine,
     command: str,
 ) -> Iterator[str]:
     """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
@@ -51,8 +50,7 @@ def compare(
         seeds: Number of seeds, from training.seed upwards. A seed gives all encodings the same samples in the same order, and
             weights of the same name the same initial values.
         out: Folder of the comparison.
-        jobs: Number of runs in parallel.
-        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        machine: Where the runs are made.
         command: Command line of the user, for the table.
 
     Raises:
@@ -60,7 +58,6 @@ def compare(
         OSError: A file cannot be read or written.
         RunsFailed: Runs failed; at the end.
     """
-    machine = Machine(jobs, launcher)
     base = load_config(file, settings)
     if base.model.scaling is not None:
         raise UserError(

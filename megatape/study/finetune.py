@@ -166,8 +166,7 @@ def finetune(
     steps: int,
     settings: Sequence[str],
     out: Path,
-    jobs: int,
-    launcher: str | None,
+    machine: Machine,
     command: str,
 ) -> Iterator[str]:
     """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
@@ -180,8 +179,7 @@ def finetune(
         steps: Steps of each method.
         settings: Overrides of the recipe that an import gives; the methods' own cannot be overridden.
         out: Folder of the comparison.
-        jobs: Number of runs in parallel.
-        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        machine: Where the runs are made.
         command: Command line of the user, for the table.
 
     Raises:
@@ -191,7 +189,6 @@ def finetune(
     """
     names = parse_names("methods", methods, (BASE, *METHODS), "a method")
     names = [name for name in names if name != BASE]  # which is always compared
-    machine = Machine(jobs, launcher)
     base = open_base(folder)
     length = length or 2 * base.length
     changes = {name: method_settings(name, base.length, length) for name in names}

@@ -21,5 +21,7 @@ def run(options: Options) -> Paragraphs:
     """Train and evaluate the models, print the table."""
     options.load()  # report errors before importing torch
     from megatape.study.compare import compare
+    from megatape.study.runs import Machine
 
-    return options.fill(compare, file=options.config, settings=options.set, command=options.typed)
+    machine = options.fill(Machine)
+    return options.fill(compare, file=options.config, settings=options.set, machine=machine, command=options.typed)

@@ -29,6 +29,8 @@ def run(options: Options) -> Paragraphs:
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.study.finetune import finetune
+    from megatape.study.runs import Machine
 
     disable_progress_bar()
-    return options.fill(finetune, folder=options.base, settings=options.set, command=options.typed)
+    machine = options.fill(Machine)
+    return options.fill(finetune, folder=options.base, settings=options.set, machine=machine, command=options.typed)

@@ -62,7 +62,7 @@ class Options(RunsOptions, ImportOptions):
 def run(options: Options) -> Paragraphs:
     """Train and score the models, print the table."""
     from megatape.report.suite_page import write_page
-    from megatape.study.runs import default_jobs
+    from megatape.study.runs import Machine, default_jobs
     from megatape.study.suite.plan import parse_plan, read_plan
     from megatape.study.suite.run import suite
 
@@ -82,7 +82,8 @@ def run(options: Options) -> Paragraphs:
     if options.slurm is not None:
         _submit(options, plan, options.slurm)
         return ()
-    return options.fill(suite, plan=plan, jobs=jobs, command=options.typed, write_page=write_page, only=options.cell)
+    machine = Machine(jobs, options.launcher)
+    return options.fill(suite, plan=plan, machine=machine, command=options.typed, write_page=write_page, only=options.cell)
 
 
 def _confirm(options: Options, asked: "Plan", minutes: float, jobs: int) -> "Plan | None":

@@ -172,8 +172,7 @@ WritePage = Callable[[list[Record], list[str], Plan, dict[str, list[float]], str
 def suite(
     plan: Plan,
     out: Path,
-    jobs: int,
-    launcher: str | None,
+    machine: Machine,
     command: str,
     write_page: WritePage,
     only: int | None = None,
@@ -183,8 +182,7 @@ def suite(
     Args:
         plan: Tasks, encodings, seeds and learning rates.
         out: Folder of the suite.
-        jobs: Number of runs in parallel.
-        launcher: Command that starts a Python script on all ranks; None: one process per run.
+        machine: Where the runs are made.
         command: Command line of the user, for the tables.
         write_page: `write_page` of megatape/report/suite_page.py.
         only: Number of the one task and encoding to train, as a task of an array job; the tables have all.
@@ -195,7 +193,6 @@ def suite(
         UserError: `out` holds other definitions, sizes or shapes; before training.
         RunsFailed: Runs failed; at the end.
     """
-    machine = Machine(jobs, launcher)
     folders = {task: TaskFolder(out, task, SIZES[plan.size]) for task in plan.tasks}
     for folder in folders.values():
         folder.check()
