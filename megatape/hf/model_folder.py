@@ -92,18 +92,24 @@ def _has_code(path: Path) -> bool:
         return False
 
 
-def check_fits(source: ModelWeights, model: ModelConfig) -> None:
-    """Raise UserError naming the parameters that keep `model` from starting with these weights.
+def check_fits(source: ModelWeights, model: ModelConfig) -> set[str]:
+    """Check that `model` can start with these weights. Adapters may be missing.
 
-    With another encoding, what belongs to the encoding alone may be missing, or left over. Adapters may be missing.
+    Returns:
+        The names of the weights that it starts with: with another encoding none that belong to either encoding alone, even if
+        both have one of this name.
+
+    Raises:
+        UserError: It cannot; the message names the parameters.
     """
-    ours, theirs, free = parameter_shapes(model), source.shapes(), set[str]()
+    ours, theirs = parameter_shapes(model), source.shapes()
     if source.model.encoding != model.encoding:
-        free = position_parameters(meta_model(model)) | position_parameters(meta_model(source.model))
-    lacking = {name for name in ours.keys() - theirs.keys() - free if not in_adapter(name)}
+        own = position_parameters(meta_model(model)) | position_parameters(meta_model(source.model))
+        ours, theirs = ({name: shape for name, shape in shapes.items() if name not in own} for shapes in (ours, theirs))
+    lacking = {name for name in ours.keys() - theirs.keys() if not in_adapter(name)}
     faults = {
         "it lacks": sorted(lacking),
-        "this model lacks": sorted(theirs.keys() - ours.keys() - free),
+        "this model lacks": sorted(theirs.keys() - ours.keys()),
         "shapes differ:": [
             f"{name} {theirs[name]}, here {shape}" for name, shape in ours.items() if theirs.get(name, shape) != shape
         ],
@@ -115,6 +121,7 @@ def check_fits(source: ModelWeights, model: ModelConfig) -> None:
                 f"training.init_from {source.directory} holds another model: {fault} {', '.join(names[:_NAMED])}{more}: take "
                 "over its model section, but for the encoding, the scaling, max_positions and new adapters"
             )
+    return ours.keys() & theirs.keys()
 
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")

@@ -54,7 +54,7 @@ def initial_state(
         return fresh, None
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     source, base = _open_verified(Path(config.training.init_from), config.model, frozen, place)
-    stored = source.shapes().keys() & parameters.keys()
+    stored = check_fits(source, config.model)
     if place.topology.is_main:
         place.log.say("\n".join(_summary(source, config.model, len(parameters) - len(stored), tokenizer)))
 
@@ -87,10 +87,9 @@ def _open_verified(
     def verify() -> dict[str, dict[str, Any]]:
         nonlocal source, base
         source = open_model_folder(directory, place.base).weights()
-        check_fits(source, model)
+        taken, stored = check_fits(source, model), source.stored()
         source.verify(topology.rank, topology.world_size)
-        stored = source.stored()
-        base = stored.restricted(sorted(stored.tensors.keys() & frozen))
+        base = stored.restricted(sorted(stored.tensors.keys() & frozen & taken))
         used = {record.file for record in base.tensors.values()}
         unhashed = sorted(used - base.files.keys())[topology.rank :: topology.world_size]  # those of an export
         return {name: describe(base.directory / name) for name in unhashed}

@@ -163,8 +163,9 @@ def test_training_from_an_import(base: dict[str, Any], imported: Callable[..., P
 
 
 def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path) -> None:
-    """A checkpoint of TAPE starts a longer run, one with rope, one with adapters, and one that its export starts too; optimizer
-    and step are new. A checkpoint with adapters starts none without. Data of another tokenizer are warned of."""
+    """A checkpoint of TAPE starts a longer run, one with rope, and one with adapters, and its export starts one; optimizer and
+    step are new, and so is what belongs to another encoding, even under a name that TAPE has, too. A checkpoint with adapters
+    starts none without. Data of another tokenizer are warned of."""
     raw = copy.deepcopy(trained)
     origin = Path(raw["run"]["directory"]) / "base" / "checkpoints" / "step-00000004"
     raw["run"]["directory"] = str(tmp_path / "run")
@@ -172,6 +173,8 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
     kinds: dict[str, dict[str, Any]] = {
         "longer": {"model.max_positions": 64, "data.sequence_length": 64},
         "rope": {"model.encoding": "rope"},
+        "scalars": {"model.encoding": "tape_attention_only", "training.frozen": ["position"]},
+        "vectors": {"model.encoding": "tape_vector"},
         "exported": {"training.init_from": str(tmp_path / "exported")},
         "lora": {"model.lora": {"rank": 2, "alpha": 2.0}, "training.trainable": ["adapters"]},
         "other": {"data.path": str(tmp_path / "other")},
@@ -189,19 +192,22 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
     *started, refused = run_workers(CASES, 1, {"config": raw, "cases": cases}, tmp_path / "workers", imports=WITH_TRANSFORMERS)[
         0
     ]
-    assert started == [{"step": 0, "samples": 0}] * 5
+    assert started == [{"step": 0, "samples": 0}] * 7
     log = (tmp_path / "workers" / "rank0.log").read_text()
     assert log.count("warning: the tokenizer of the data") == 1
     assert "case other" in log[: log.index("warning: the tokenizer")].split("starting from")[-2]
     assert "this model lacks blocks.0.attention.key.adapter.a" in refused["error"]
     expected = CheckpointReader(origin)
-    for name in ("longer", "rope", "exported", "lora"):
+    assert expected.tensor("blocks.0.position.gain").any()
+    for name in ("longer", "rope", "scalars", "vectors", "exported", "lora"):
         found = CheckpointReader(tmp_path / "run" / name / AT_ZERO)
         shared = [key for key in found.names() if ".adapter." not in key]
+        if name in ("scalars", "vectors"):
+            assert not found.tensor("blocks.0.position.gain").any()
+            shared = [key for key in shared if ".position." not in key]
         assert shared and all(torch.equal(found.tensor(key), expected.tensor(key)) for key in shared), name
-        assert set(expected.names()) - set(found.names()) == (
-            {key for key in expected.names() if ".position." in key} if name == "rope" else set()
-        )
+        lost = {key for key in expected.names() if ".position." in key} if name in ("rope", "scalars") else set()
+        assert set(expected.names()) - set(found.names()) == lost - set(found.names())
 
 
 def test_other_models_are_refused(base: dict[str, Any], imported: Callable[..., Path], tmp_path: Path) -> None:
