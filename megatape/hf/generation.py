@@ -57,15 +57,18 @@ def read_prompt(loaded: LoadedModel, text: str) -> Prompt:
     return Prompt(ids)
 
 
-def too_long(loaded: LoadedModel, num_tokens: int, sampling: Sampling) -> str | None:
-    """A warning if a prompt of `num_tokens` and its continuation have more tokens than the model is made for."""
-    total, limit = num_tokens + sampling.max_new_tokens, loaded.model.config.max_position_embeddings
-    if total <= limit:
-        return None
-    return (
-        f"warning: a prompt of {num_tokens} tokens and --max-new-tokens {sampling.max_new_tokens} make {total}, but "
-        f"{loaded.name} is made for {limit} (max_positions): what comes after them may be worthless"
-    )
+def check_length(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: str = "") -> None:
+    """Warn if a prompt of `num_tokens` and its continuation have more tokens than the model is made for.
+
+    hint: the end of the warning. Raises UserError if the model cannot have so many.
+    """
+    total = num_tokens + sampling.max_new_tokens
+    loaded.check_length(total)
+    if total > loaded.max_positions:
+        LOG.warning(
+            f"warning: a prompt of {num_tokens} tokens and --max-new-tokens {sampling.max_new_tokens} make {total}, but "
+            f"{loaded.name} is made for {loaded.max_positions} (max_positions): what comes after them may be worthless{hint}"
+        )
 
 
 @torch.no_grad()

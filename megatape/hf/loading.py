@@ -108,9 +108,17 @@ class LoadedModel:
         """The longest text in tokens."""
         return int(self.model.config.max_position_embeddings)
 
+    def check_length(self, num_tokens: int) -> None:
+        """Raise UserError for more tokens than there are positions of which an encoding draws a different one for each."""
+        encoding = getattr(self.model.base_model, "encoding", None)
+        most = encoding.positions(random_offset=False).drawn_from if encoding else 0
+        if 0 < most < num_tokens:
+            raise UserError(f"{self.name} has {most} positions to draw from, and the text {num_tokens} tokens: shorten it")
+
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
-        """Float32 [B, N, V] of ids [B, N], where the model is."""
+        """Float32 [B, N, V] of ids [B, N], where the model is. Raises UserError as check_length does."""
+        self.check_length(tokens.shape[1])
         logits: Tensor = self.model(input_ids=tokens.to(self.model.device), use_cache=False).logits
         return logits.float()
 

@@ -29,10 +29,10 @@ def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequen
     for setting, entries in (("trainable", trainable), ("frozen", frozen)):
         for entry in entries:
             if not _members(model, [entry]):
-                *_, example = (name for name, _ in model.named_parameters())
+                groups = ", ".join(group for group in (*PATTERNS, POSITION) if _members(model, [group]))
                 raise UserError(
-                    f"training.{setting}: {entry!r} matches no parameter of this model: give a group "
-                    f"({', '.join([*PATTERNS, POSITION])}) or a pattern of names such as {example} or blocks.0.*"
+                    f"training.{setting}: {entry!r} matches no parameter of this model: give a group ({groups}) or a pattern "
+                    "of names such as blocks.0.*"
                 )
     chosen, last = _members(model, trainable) - _members(model, frozen), positioned_layers(model.config)[-1]
     if not chosen:

@@ -114,9 +114,8 @@ def _parse(entry: str) -> Variant:
                 "scaling come first, as in tape+yarn"
             )
     settings = (f"model.encoding={encoding}", *(f"model.{change}" for change in changes))
-    names = [change.partition("=")[0] for change in changes]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"encodings: {entry}: {repeated[0]} is given twice")
+    if len({change.partition("=")[0] for change in changes}) < len(changes):
+        raise UserError(f"encodings: {entry}: one setting is given twice")
     control = None
     for kind, _, other in (text.partition("=") for text in controls):
         if parse_encodings(other) == [encoding]:

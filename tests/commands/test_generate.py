@@ -75,7 +75,7 @@ class Script:
     def __init__(self, answers: list[list[int | None]], max_positions: int = 256) -> None:
         self.answers, self.prompts, self.limits = answers, list[list[int]](), list[int]()
         self.generation_config = GenerationConfig(eos_token_id=600)
-        self.config = SimpleNamespace(max_position_embeddings=max_positions)
+        self.config, self.base_model = SimpleNamespace(max_position_embeddings=max_positions), None
 
     def generate(self, tokens: Tensor, stopping_criteria: list[Any], max_new_tokens: int, **options: Any) -> None:
         self.prompts.append(tokens[0].tolist())

@@ -278,6 +278,17 @@ def test_a_terminal_without_the_texts_letters(
     assert "für" in written and json.loads(written).items() >= record.items()
 
 
+def test_beyond_the_positions_that_are_drawn(exported: Callable[..., Exported], command: Command) -> None:
+    """RandPE has twice as many as the longest sample of training, and each is a text's once."""
+    folder = exported("grouped", "randpe").folder
+    status, _, errors = command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 125)
+    assert status == 2 and errors.startswith(f"error: {folder} has 128 positions to draw from") and errors.count("\n") == 1
+    loaded = load_exported(folder)
+    assert loaded.logits(torch.zeros(1, 128, dtype=torch.long)).shape[1] == 128
+    with pytest.raises(UserError, match="the text 129 tokens: shorten it"):
+        loaded.logits(torch.zeros(1, 129, dtype=torch.long))
+
+
 def test_a_warning_beyond_the_positions(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
     folder = exported("plain").folder
     num_tokens = len(load_exported(folder).tokenizer("The fox").input_ids)

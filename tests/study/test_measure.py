@@ -32,7 +32,7 @@ pytestmark = pytest.mark.numerics
 class Unigrams:
     """A model that predicts every token by its log frequency, whatever came before, and records its inputs."""
 
-    device = torch.device("cpu")
+    device, base_model = torch.device("cpu"), None
 
     def __init__(self, log_frequencies: Tensor) -> None:
         self.logits = log_frequencies

@@ -48,7 +48,7 @@ class Pieces:
 class Ages:
     """A model whose loss is that of position p in the window: log(2 + p mod 7)."""
 
-    device = torch.device("cpu")
+    device, base_model = torch.device("cpu"), None
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(vocab_size=VOCAB_SIZE)

@@ -120,7 +120,7 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
             )
     if encoding_of(model).positions(random_offset=False).drawn_from:
         raise UserError(
-            f"{name}: positions of {model.encoding} follow from the seed of its run, which an export holds: leave out `tp`"
+            f"{name}: positions of {model.encoding} are drawn by a seed in its export: leave out `tp` and `training_code`"
         )
 
 

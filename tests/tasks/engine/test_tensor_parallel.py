@@ -67,7 +67,7 @@ def test_two_tensor_parallel_ranks(models: Path, command: Command, data_director
 def test_refused() -> None:
     with pytest.raises(ValueError, match="tp 3: num_heads of a model is 4"):
         check_divisible(ModelConfig(**SHAPE), 3, "a model")
-    with pytest.raises(ValueError, match="positions of randpe follow from the seed"):
+    with pytest.raises(ValueError, match="are drawn by a seed in its export: leave out `tp` and `training_code`"):
         check_divisible(ModelConfig(**SHAPE | {"encoding": "randpe"}), 1, "a model")
 
 
