@@ -32,8 +32,8 @@ RUNS = {"plain": (1, 1, 0)} | {f"stage {stage}, T {t}": (2 * t, t, stage) for t 
 def train_spectral(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
     declare = parameters.Settings
 
-    def bounded(init: Any, decay: bool, lr_scale: float, role: Any, _: Any) -> Any:
-        return declare(init, decay, lr_scale, role, (0.0, HIGHEST) if init == 1.0 else None)
+    def bounded(shape: tuple[int, ...], init: Any, decay: bool, lr_scale: float, role: Any, _: Any) -> Any:
+        return declare(shape, init, decay, lr_scale, role, (0.0, HIGHEST) if init == 1.0 else None)
 
     with (
         patch.dict(registry.OPTIMIZERS, {"spectral": SPECTRAL}),
