@@ -8,7 +8,7 @@ import io
 import os
 import re
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase, translate
@@ -120,8 +120,8 @@ def find_files(
         if not partial and found != [name]:
             _check_sets(found, f"{option} {name}")
         files += found
-    paths = [name if is_url(name) else os.path.abspath(name) for name in files]
-    if repeated := [name for name, path in zip(files, paths, strict=True) if paths.count(path) > 1]:
+    counts = Counter(name if is_url(name) else os.path.abspath(name) for name in files)
+    if repeated := [name for name, count in counts.items() if count > 1]:
         raise UserError(f"{option}: {repeated[0]} is given twice")
     return files
 

@@ -358,7 +358,7 @@ def test_folders_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert find_files([str(tmp_path / "in.partial")], "*.jsonl") == [f"{tmp_path}/in.partial/3.jsonl"]
     with pytest.raises(UserError, match="no file named"):
         find_files([str(tmp_path / "b")], "*.jsonl", recursive=False)
-    with pytest.raises(UserError, match=f"input: {tmp_path}/b/../b/c/1.jsonl is given twice"):
+    with pytest.raises(UserError, match=f"input: {tmp_path}/b/c/1.jsonl is given twice"):
         find_files([f"{tmp_path}/b/../b/c/1.jsonl", str(tmp_path / "b")], "*.jsonl")
     scan = os.scandir
 
