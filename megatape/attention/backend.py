@@ -46,7 +46,7 @@ class Backend(ABC):
     def unsupported_reason(self, need: Need) -> str | None:
         """Why this backend does not support `need`; None if it does.
 
-        The base class knows what all backends but `blocked` lack: they end with its answer. What fails only on the device at
+        This default is what all backends but `blocked` lack, and so the last reason of each. What fails only on the device at
         hand is found out by model/backends.py.
         """
         return "does not pass keys between the ranks of parallel.cp" if need.ring else None

@@ -134,7 +134,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         manifest = read_json(path)
         version, recorded = manifest["format"], manifest.pop("sha256")
     if recorded != _own_hash(manifest):
-        raise UserError(f"{path}: corrupted, its sha256 is not the one it records; use another checkpoint")
+        raise UserError(f"{path}: corrupted, its sha256 is not the one it records; {ANOTHER}")
     if type(version) is int and version not in FORMATS:
         raise CheckpointError(
             f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMATS[0]} to {FORMATS[-1]}"
@@ -146,9 +146,9 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         try:
             status = file.stat()
         except FileNotFoundError:
-            raise UserError(f"{file}: missing, though the manifest lists it; use another checkpoint") from None
+            raise UserError(f"{file}: missing, though the manifest lists it; {ANOTHER}") from None
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{file}: a folder, a pipe or a device, no file; use another checkpoint")
+            raise UserError(f"{file}: a folder, a pipe or a device, no file; {ANOTHER}")
         if (size := status.st_size) != entry["bytes"]:
             raise UserError(f"{file}: {size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed")
     return manifest
@@ -197,7 +197,7 @@ def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shar
 def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
     """Raise UserError if the file's content is not what was written."""
     if name not in manifest["files"]:
-        raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; use another checkpoint")
+        raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; {ANOTHER}")
     if describe(directory / name) != manifest["files"][name]:
         raise UserError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
 

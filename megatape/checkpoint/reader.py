@@ -84,7 +84,7 @@ class CheckpointReader:
         if base is not None and self.base_record is None:
             raise CheckpointError(f"{directory} holds all of its weights: leave out --base")
         if "weight" not in self.manifest["tensors"]:
-            raise UserError(f"{directory / MANIFEST}: no manifest of MegaTAPE: tensors has no weight; use another checkpoint")
+            raise UserError(f"{directory / MANIFEST}: no manifest of MegaTAPE: tensors has no weight; {ANOTHER}")
         check_file(directory, self.manifest, STATE)
         self.state = _read_state(directory / STATE)
         self.step: int = self.state["step"]

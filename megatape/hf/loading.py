@@ -109,11 +109,11 @@ class LoadedModel:
         return int(self.model.config.max_position_embeddings)
 
     def check_length(self, num_tokens: int) -> None:
-        """Raise UserError for more tokens than there are positions of which an encoding draws a different one for each."""
+        """Raise UserError if the encoding draws a different position for each token and has too few for so many."""
         encoding = getattr(self.model.base_model, "encoding", None)
         most = encoding.positions(random_offset=False).drawn_from if encoding else 0
         if 0 < most < num_tokens:
-            raise UserError(f"{self.name} has {most} positions to draw from, and the text {num_tokens} tokens: shorten it")
+            raise UserError(f"{self.name} draws from {most} positions, too few for a text of {num_tokens} tokens: shorten it")
 
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:

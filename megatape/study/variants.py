@@ -115,7 +115,7 @@ def _parse(entry: str) -> Variant:
             )
     settings = (f"model.encoding={encoding}", *(f"model.{change}" for change in changes))
     if len({change.partition("=")[0] for change in changes}) < len(changes):
-        raise UserError(f"encodings: {entry}: one setting is given twice")
+        raise UserError(f"encodings: {entry}: a setting is given twice")
     control = None
     for kind, _, other in (text.partition("=") for text in controls):
         if parse_encodings(other) == [encoding]:

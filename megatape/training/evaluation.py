@@ -135,13 +135,12 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
         for share in (selected, squares):
             dist.all_reduce(share, group=axis.group)
 
-    names = [name for name in engine.state.parameters if name.endswith(".position.gain")]
-    # By layer, whose number is in blocks.N.position.gain.
+    names = [name for name in engine.state.parameters if name.endswith(".position.gain")]  # blocks.LAYER.position.gain
     gathered = {int(name.split(".")[1]): engine.state.gather(name, WEIGHT, 0) for name in names}
     if not engine.topology.is_main:
         return None
-    by_layer = {layer: gain.flatten().numpy(force=True) for layer, gain in gathered.items() if gain is not None}
-    none = np.zeros_like(next(iter(by_layer.values()), np.zeros(0, np.float32)))
+    gains = {layer: gain.flatten().numpy(force=True) for layer, gain in gathered.items() if gain is not None}
+    zeros = np.zeros_like(next(iter(gains.values()), np.zeros(0, np.float32)))
     # A plane is two numbers of e: its mean squared modulus is twice the mean square of e.
     products = 2 * selected.flatten(2) @ selected.flatten(2).mT / selected[0, 0].numel()
     limit = torch.finfo(torch.float16).max
@@ -150,5 +149,6 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
         places=places.to(torch.int32).numpy(force=True),
         products=products.clamp(-limit, limit).half().numpy(force=True),
         norms=(2 * squares).sqrt().numpy(force=True),
-        gains=np.array([by_layer.get(layer, none) for layer in range(len(read) - 1)]).reshape(len(read) - 1, none.size),
+        # The first row only gives a model of one layer, which has no rows, their width and type.
+        gains=np.stack([zeros, *(gains.get(layer, zeros) for layer in range(len(read) - 1))])[1:],
     )

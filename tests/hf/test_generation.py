@@ -282,10 +282,10 @@ def test_beyond_the_positions_that_are_drawn(exported: Callable[..., Exported], 
     """RandPE has twice as many as the longest sample of training, and each is a text's once."""
     folder = exported("grouped", "randpe").folder
     status, _, errors = command("generate", folder, "--prompt", "The fox", "--max-new-tokens", 125)
-    assert status == 2 and errors.startswith(f"error: {folder} has 128 positions to draw from") and errors.count("\n") == 1
+    assert status == 2 and errors.startswith(f"error: {folder} draws from 128 positions, too few") and errors.count("\n") == 1
     loaded = load_exported(folder)
     assert loaded.logits(torch.zeros(1, 128, dtype=torch.long)).shape[1] == 128
-    with pytest.raises(UserError, match="the text 129 tokens: shorten it"):
+    with pytest.raises(UserError, match="too few for a text of 129 tokens: shorten it"):
         loaded.logits(torch.zeros(1, 129, dtype=torch.long))
 
 

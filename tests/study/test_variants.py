@@ -30,7 +30,7 @@ def test_variants() -> None:
         ("rope:flops=ropes", "'ropes' is not an encoding"),
         ("rope:params=tape:flops=tape", "params=tape chooses mlp_size: remove the other setting"),
         ("rope:params=tape:mlp_size=12", "params=tape chooses mlp_size: remove the other setting"),
-        ("tape:position_size=1:position_size=2", "tape:position_size=1:position_size=2: one setting is given twice"),
+        ("tape:position_size=1:position_size=2", "tape:position_size=1:position_size=2: a setting is given twice"),
         ("tape:12", "'12' is not a model setting"),
         ("tape:encoding=rope", "'encoding=rope' is not a model setting"),
         ("tape:scaling.kind=yarn", "'scaling.kind=yarn' is not a model setting"),

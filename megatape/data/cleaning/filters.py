@@ -24,7 +24,7 @@ class Length(TextRule):
 
     def __post_init__(self) -> None:
         if self.maximum is not None and self.maximum < self.minimum:
-            raise UserError(f"maximum is {self.maximum} and minimum {self.minimum}, which no document is: exchange them")
+            raise UserError(f"maximum {self.maximum} is below minimum {self.minimum}, so no document is kept: exchange them")
 
     def apply(self, text: str) -> str:
         if len(text) < self.minimum:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
-from posixpath import dirname, join
+from posixpath import dirname, join  # of paths and URLs
 from typing import Any
 
 import orjson

@@ -56,7 +56,7 @@ def test_what_a_rule_leaves(rule: str, text: str, wanted: str) -> None:
         (["near_duplicates:bands=20,rows=7"], "rule near_duplicates: 20 bands of 7 rows are more than 128 permutations"),
         (["length:5"], "rule length: '5' is no option=value; its options: minimum, maximum"),
         (["length:minimum=1,minimum=2"], "rule length: minimum is given twice"),
-        (["length:minimum=10,maximum=5"], "rule length: maximum is 5 and minimum 10, which no document is: exchange them"),
+        (["length:minimum=10,maximum=5"], "rule length: maximum 5 is below minimum 10, so no document is kept: exchange them"),
         (["language"], "rule language needs languages: write language:languages=..."),
         (["gopher_repetition:x=1"], "rule gopher_repetition has no option 'x'; its options: none"),
     ],
