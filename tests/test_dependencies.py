@@ -3,10 +3,11 @@
 import re
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -49,6 +50,15 @@ def test_constraints_are_within_the_bounds() -> None:
         for name, requirement in REQUIREMENTS[extra].items():
             assert requirement.specifier.contains(pins[name]), f"{requirement} [{extra}]: constraints.txt has {pins[name]}"
             assert ">=" in str(requirement.specifier), f"{requirement} [{extra}] has no lower bound for make lowest"
+
+
+def test_pins_install_on_the_oldest_python() -> None:
+    """Of 3.11, its first release, as far as they are installed here: pip finds no version on what a pin does not support."""
+    pins = {canonicalize_name(name) for name in PINS}
+    needed = {canonicalize_name(found.name): found.metadata["Requires-Python"] or "" for found in distributions()}
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    refused = {name: needed[name] for name in pins & needed.keys() if not SpecifierSet(needed[name]).contains(oldest)}
+    assert not refused
 
 
 def test_what_nobody_has_tried_is_not_installed() -> None:
