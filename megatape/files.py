@@ -128,7 +128,8 @@ def describe_fault(fault: Mapping[str, Any], field: str) -> str:
     Returns:
         The line. Errors of our validators keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
     """
-    value, message = fault["input"], fault["msg"].replace("Input should be", "must be")
+    value, message = fault["input"], fault["msg"].replace("Input should be", "must be").partition(" or instance of")[0]
+    message = message.replace("a valid dictionary", "an object")
     container = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else ""
     shown = repr(value[:80]) if isinstance(value, str) else container or json.dumps(value, default=str)[:80]
     if fault["type"] != "value_error":
@@ -174,9 +175,16 @@ def new_folder(output: Path) -> Iterator[Path]:
         yield folder
         check_absent(output)
         folder.rename(output)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        name_path(error, output)
         raise
+
+
+def name_path(error: BaseException, path: Path) -> None:
+    """Let an OSError name the path that was written if it names none, as that of a full disk."""
+    if isinstance(error, OSError) and error.strerror and error.filename is None:
+        error.filename = str(path)
 
 
 def is_transient(error: OSError) -> bool:

@@ -1,5 +1,6 @@
 """JSON of unknown origin, and outputs that never replace what somebody else made."""
 
+import errno
 import json
 import os
 import re
@@ -102,6 +103,8 @@ def test_new_folder_leaves_nothing_of_a_failure_and_all_of_others(tmp_path: Path
     with pytest.raises(FileExistsError, match="out exists"), new_folder(output) as folder:
         (folder / "file").touch()
         output.mkdir()  # another process's, in the meantime
+    with pytest.raises(OSError, match="No space left on device: '.*full'"), new_folder(tmp_path / "full"):
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp"] and not list(output.iterdir())
 
 

@@ -103,12 +103,12 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         ({"base": BASE | {"tensors": {"w": {"file": "a", "name": "x", "shape": "none"}}}}, "base.tensors.w.shape"),
         ({"base": BASE | {"files": {"../a": {"bytes": 1, "sha256": ""}}}}, "'../a': not a plain file name"),
         ({"base": BASE | {"tensors": {"w": {"file": "c", "name": "x", "shape": [1]}}}}, "weight of w is in 'c', which is not"),
-        ({"files": []}, "files: must be a valid dictionary"),
+        ({"files": []}, "files: must be an object"),
         ({"files": {"../../a": {}}}, "'../../a': not a plain file name"),
         ({"files": {"..": {}}}, "'..': not a plain file name"),
         ({"files": {"a": {"bytes": "5", "sha256": ""}}}, "files.a.bytes: must be a valid integer"),
         ({"files": {"a": {"bytes": 5}}}, "files.a.sha256: Field required"),
-        ({"tensors": {"weight": ["w"]}}, "tensors.weight: must be a valid dictionary"),
+        ({"tensors": {"weight": ["w"]}}, "tensors.weight: must be an object"),
         ({"tensors": {"weight": {"w": "d"}}}, "weight of w is in 'd', which is not among the files"),
     ):
         other: dict[str, Any] = {key: value for key, value in (content | forged).items() if key != "sha256"}

@@ -55,7 +55,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ({"model__encoding": "xpos", "model__max_positions": 2**19}, ["max_positions 524288", "xpos", "the most that"]),
         ({"zero__stage": 4}, ["zero.stage: must be 0, 1, 2 or 3, got 4"]),
         ({"training": {"steps": 1}}, ["training.global_batch_size: Field required"]),
-        ({"training": 3}, ["training: must be a valid dictionary or instance of TrainingConfig, got 3"]),
+        ({"training": 3}, ["training: must be an object, got 3"]),
         (
             {"model__lora": {"rank": 2, "alpha": 2.0, "targets": ["key", "up", "key"]}, "training__trainable": ["adapters"]},
             ["model.lora", "targets names key twice"],
@@ -178,6 +178,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
             ["model.num_kv_heads 1 is odd: training.num_shifted_groups 4"],
         ),
         ({"zero__stage": 0, "zero__offload_optimizer": True}, ["offload_optimizer", "stage"]),
+        ({"model__scaling": "linear"}, ["model.scaling: must be an object, got 'linear'"]),
         ({"zero__zero_hpz_partition_size": 2}, ["zero.zero_hpz_partition_size: unknown key", "allowed: stage"]),
         ({"training__train_batch_size": 2}, ["training.train_batch_size: unknown key", "global_batch_size"]),
         ({"cluster": {"nodes": 1, "gpus_per_node": 8}}, ["cluster.gpu: Field required"]),

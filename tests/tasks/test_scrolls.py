@@ -247,7 +247,7 @@ def test_the_official_examples(name: str, command: Command, tmp_path: Path) -> N
             '{"q0": "a", "q1": ["b"], "q2": 1}',
             "no object {id: answer} of one text for each id (q1: must be a valid string",
         ),
-        ('["a"]', "no object {id: answer} of one text for each id (must be a valid dictionary"),
+        ('["a"]', "no object {id: answer} of one text for each id (must be an object"),
         ('{"q0": ', "no object {id: answer} of one text for each id (Expecting value"),
     ],
 )

@@ -29,7 +29,7 @@ from megatape.data.shards.writer import check_share
 from megatape.data.sources.source import CorpusCounts
 from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import PathError, UserError, path_errors
-from megatape.files import check_absent
+from megatape.files import check_absent, name_path
 from megatape.imports import given, import_given
 from megatape.runtime.launchers import PR_SET_PDEATHSIG
 from megatape.runtime.lease import LeaseTimeouts
@@ -86,6 +86,7 @@ def prepare(
     except BaseException as error:
         if isinstance(error, OSError) and output.exists():  # finished by another process, which has removed the folder
             return load_index(output), None
+        name_path(error, output)
         preparation.abandon()
         raise
 

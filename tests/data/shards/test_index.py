@@ -46,7 +46,7 @@ def test_no_index(tmp_path: Path) -> None:
             lambda content: content["tokenizer"].update(vocab_size=-1),
             "tokenizer.vocab_size: must be greater than or equal to 0",
         ),
-        (lambda content: content.update(answers=""), "answers: must be a valid dictionary"),
+        (lambda content: content.update(answers=""), "answers: must be an object"),
         (
             lambda content: content["splits"]["train"]["shards"][0].update(tokens=10**6),
             "train-000000.tar: its 1000000 tokens take .* bytes, it has",
