@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         words = [*takewhile(lambda word: word != "--", self._words)]
         known = ["--help", *(flag for action in self.options for flag in action.option_strings)]
         flags = [word.partition("=")[0] for word in words if word.startswith("--")]
-        unknown = next((flag for flag in flags if not any(each.startswith(flag) for each in known)), None)
+        unknown = next((flag for flag in flags if " " not in flag and not any(each.startswith(flag) for each in known)), None)
         remedy = f"see `{self.prog} --help`"
         if unknown:
             message, remedy = f"{unknown} is not an option", f"{did_you_mean(unknown, known)}{remedy}"

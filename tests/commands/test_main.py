@@ -121,11 +121,12 @@ def test_the_example_of_a_help_is_a_command(name: str) -> None:
         ),
         ("ledger a b", "unexpected: b: see `megatape ledger --help`"),
         ("evaluate passkey a --otput b", "--otput is not an option: did you mean --output? see `megatape evaluate passkey "),
+        ("study suite --slurm '--time 3' --cell 1", "argument --cell: not allowed with argument --slurm: see "),
         ("plan --config a --gpu", "argument --gpu: expected one argument: see `megatape plan --help`"),
     ],
 )
 def test_unknown_words_get_their_nearest_match(words: str, message: str, command: Command) -> None:
-    status, printed, errors = command(*words.split())
+    status, printed, errors = command(*shlex.split(words))
     assert (status, printed, errors.count("\n")) == (2, "", 1) and errors.startswith(f"error: {message}")
 
 
