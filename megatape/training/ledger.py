@@ -73,7 +73,8 @@ def prove(directory: Path) -> Iterator[str]:
     for entry in read_steps(folder.metrics):
         number = entry["step"]
         if number != step + 1:
-            raise UserError(f"{folder.metrics}: step {number} follows step {step}: lines were lost")
+            elsewhere = "" if step else ", or are in another folder, from whose checkpoint the run continued"
+            raise UserError(f"{folder.metrics}: step {number} follows step {step}: lines were lost{elsewhere}")
         first, step, consumed = consumed, number, entry.get("samples")
         if type(consumed) is not int or not 0 <= consumed - first < MAX_STEP_SAMPLES:
             raise UserError(f"{folder.metrics}: step {step} ends with sample {consumed!r} after {first:,}: it was changed")

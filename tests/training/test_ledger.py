@@ -69,6 +69,7 @@ def test_what_is_not_right(runs: Path, command: Command, tmp_path: Path) -> None
         return errors
 
     assert "step 4 follows step 2: lines were lost" in told([*lines[:2], *lines[3:]])
+    assert "step 3 follows step 0: lines were lost, or are in another folder" in told(lines[2:])
     entry = json.loads(lines[4])
     assert "step 5, samples 32 to 39: the run has recorded the digest" in told(
         [*lines[:4], json.dumps(entry | {"digest": entry["digest"] + 1})]
