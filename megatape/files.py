@@ -129,7 +129,7 @@ def describe_fault(fault: Mapping[str, Any], field: str) -> str:
         The line. Errors of our validators keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
     """
     value, message = fault["input"], fault["msg"].replace("Input should be", "must be").partition(" or instance of")[0]
-    message = message.replace("a valid dictionary", "an object")
+    message = message.replace("a valid dictionary", "an object").replace("a valid tuple", "a list")
     container = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else ""
     shown = repr(value[:80]) if isinstance(value, str) else container or json.dumps(value, default=str)[:80]
     if fault["type"] != "value_error":

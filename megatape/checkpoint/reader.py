@@ -184,8 +184,8 @@ class EmaReader(CheckpointReader):
         super().__init__(directory, base)
         if "ema" not in self.manifest["tensors"]:
             raise UserError(
-                f"{directory} has no moving average of its weights: its run has no optimizer.ema_decay; leave out "
-                "--weights ema, or average several of its checkpoints by `megatape average`"
+                f"{directory} has no moving average of its weights, as only checkpoints of a run with optimizer.ema_decay do: "
+                "remove --weights ema, or average several of its checkpoints by `megatape average`"
             )
 
     def tensor(self, name: str) -> Tensor:

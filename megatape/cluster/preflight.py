@@ -191,7 +191,12 @@ def table(reports: list[Report], rates: list[Rate], faults: list[str]) -> str:
     lines = [columns([list(row.values()) for row in rows], list(rows[0]))]
     if rates:
         found = [
-            (rate.name, "correct" if rate.correct else "WRONG", f"{format_bytes(rate.bandwidth)}/s a rank") for rate in rates
+            (
+                rate.name,
+                "correct" if rate.correct else "WRONG",
+                f"{format_bytes(rate.bandwidth)}/s a rank" if rate.bandwidth else "one rank moves nothing",
+            )
+            for rate in rates
         ]
         lines.append(columns(found))
     lines += ["to fix:", *(f"  {fault}" for fault in faults)] if faults else ["all checks passed"]

@@ -34,7 +34,8 @@ def prepare(tmp_path: Path, tokenizer: Tokenizer) -> Prepare:
     ) -> tuple[Path, ExampleCounts]:
         path = write_lines(tmp_path / f"{name}.jsonl", records)
         limit = Limits(**{"sequence_length": 64} | limits)
-        source = ExampleSource(form, (str(path),), (str(path),), limit, max_bad_fraction=max_bad_fraction)
+        held_out = write_lines(tmp_path / f"{name}-validation.jsonl", records)
+        source = ExampleSource(form, (str(path),), (str(held_out),), limit, max_bad_fraction=max_bad_fraction)
         _, counts, _ = prepare_examples(source, tmp_path / name, tokenizer, lambda counts, tokens: None)
         return tmp_path / name, counts
 

@@ -1,6 +1,7 @@
 """SCROLLS: sets are read in their published layout, prompted as in fine-tuning, scored as by the official scorer."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -192,7 +193,8 @@ def test_a_model_that_was_trained_on_it_knows_it(command: Command, raw_config: d
     """By the public commands: the names of twelve topics of Python's documentation, from their first words."""
     records = [{"id": key, "input": f"Which topic is this?\n\n{topics[key]}", "output": key} for key in sorted(topics)[:12]]
     validation = write_set(tmp_path / "sets", "topics", records)
-    files = ["--input", validation, "--validation", validation, "--output", tmp_path / "data"]
+    train = shutil.copy(validation, tmp_path / "train.jsonl")
+    files = ["--input", train, "--validation", validation, "--output", tmp_path / "data"]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "all.txt").write_text("\n".join(topics.values()))
     tokenizer = tmp_path / "tokenizer.model"

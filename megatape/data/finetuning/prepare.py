@@ -12,7 +12,7 @@ import numpy as np
 
 from megatape.data.finetuning.prompt_format import Example, FieldMapping, Format, Limits, RecordDropped
 from megatape.data.io.records import RecordCounts, check_bad_records, read_records
-from megatape.data.io.remote import find_files
+from megatape.data.io.remote import check_distinct, find_files
 from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
 from megatape.data.shards.writer import SplitWriter, check_share, entropy, split_of
 from megatape.data.sources.hub import stream_records
@@ -165,7 +165,8 @@ class ExampleSource:
             return
         files = [(path, first) for path in find_files(self.inputs, *PATTERNS)]
         held_out = [(path, "validation") for path in find_files(self.validation, *PATTERNS, option="validation")]
-        for path, split in [*files, *held_out]:
+        check_distinct([path for path, _ in files + held_out], "validation")
+        for path, split in files + held_out:
             for place, record in read_records(path, self.max_record_bytes, counts):
                 yield place, record, split
 

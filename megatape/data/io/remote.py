@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase, translate
 from itertools import islice, pairwise
@@ -120,10 +120,15 @@ def find_files(
         if not partial and found != [name]:
             _check_sets(found, f"{option} {name}")
         files += found
+    check_distinct(files, option)
+    return files
+
+
+def check_distinct(files: Iterable[str], option: str) -> None:
+    """Raise UserError if a file or a URL is there twice. option: that gave it for the second time."""
     counts = Counter(name if is_url(name) else os.path.abspath(name) for name in files)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise UserError(f"{option}: {repeated[0]} is given twice")
-    return files
 
 
 def relative(name: str, given: str) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from megatape.data.io.records import RecordCounts, check_bad_records, printable
-from megatape.data.io.remote import find_files, relative
+from megatape.data.io.remote import check_distinct, find_files, relative
 from megatape.data.shards.index import DocumentCounts
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
 from megatape.data.sources.units import Unit, grouped
@@ -215,6 +215,8 @@ class Source:
         units = self.reader.units(self, self.inputs)
         if self.validation:
             held_out = self.reader.units(self, self.validation, "validation_input")
+            given = [{name for unit in split for name in unit.inputs} for split in (units, held_out)]
+            check_distinct([name for names in given for name in names], "validation_input")
             return [replace(unit, split="validation") for unit in held_out] + [replace(unit, split="train") for unit in units]
         if self.max_documents is None or len(units) == 1:
             return units

@@ -191,7 +191,7 @@ def test_templates_without_end(
         tmp_path / "out",
     )
     path = write_lines(tmp_path / "in.jsonl", [conversation(MESSAGES)])
-    source = ExampleSource("chat", (str(path),), (str(path),), Limits(256))
+    source = ExampleSource("chat", (str(path),), (), Limits(256), 0.5)
     name = "tokenizer_config.json" if inline else "chat_template.jinja"
     with pytest.raises(UserError, match=f"in.jsonl:1: .*/qwen/{name}: the chat template takes more than"):
         prepare_examples(source, output, load_tokenizer(folder), lambda counts, tokens: None)

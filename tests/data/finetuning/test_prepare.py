@@ -58,6 +58,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
         (["--fields", "prompts=answer"], "--fields 'prompts=answer': did you mean prompt? the format reads prompt, answer"),
         (["--input", "nowhere"], "--input nowhere: no such file or directory"),
         (["--validation", "nowhere"], "--validation nowhere: no such file or directory"),
+        (["--validation", "FILE"], "--validation: FILE is given twice"),
         (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
         (["--validation-share", 1e-9], "the validation split got no example (3 examples, 0 records dropped, 0 bad): give more"),
     ],
@@ -70,6 +71,7 @@ def test_what_the_command_refuses(
     file = write_lines(tmp_path / "a.jsonl", PAIRS)
     before = sorted(tmp_path.iterdir())
     given = ["--format", "pairs", "--input", file, "--tokenizer", tmp_path / "tok.model", "--sequence-length", 64]
+    words = [file if word == "FILE" else word for word in words]
     status, _, errors = command("prepare", "finetuning", *given, "--output", tmp_path / "out", *words)
     assert status == 2 and errors.count("\n") == 1
     assert message.replace("FILE", str(file)) in errors

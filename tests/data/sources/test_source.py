@@ -42,6 +42,13 @@ def test_directory_without_matching_files(c4: Path) -> None:
         read("parquet", c4)
 
 
+def test_a_file_of_both_splits(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_bytes(json_lines("text"))
+    with pytest.raises(UserError, match="validation_input: .*b.jsonl is given twice"):
+        Source("jsonl", (str(tmp_path),), validation=(str(tmp_path / "b.jsonl"),)).units()
+
+
 def test_an_incomplete_set_is_refused_in_folders(tmp_path: Path) -> None:
     """A download that was interrupted; files that are named one by one are what is wanted, and so are parts on request."""
     for number in (0, 3, 4, 7):
