@@ -266,7 +266,7 @@ def test_requeues_end_without_progress(raw_config: dict[str, Any], folder: RunFo
 def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, victim: str) -> None:
     """Two ranks under the real launcher: killed after the first checkpoint, and started again to the same end as any run."""
     raw_config["run"]["directory"] = str(folder.directory)
-    raw_config["training"]["steps"] = 120
+    raw_config["training"]["steps"] = 80
     raw_config["checkpoint"] = {"interval": 20, "keep": 2}
     raw_config["evaluation"]["interval"] = 1000
     (tmp_path / "config.json").write_text(json.dumps(raw_config))
@@ -291,7 +291,7 @@ def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, t
     text = (tmp_path / "log").read_text()
     assert status == 0 and text.count("started again, 0 restarts left") == 1, text
     assert f"supervise: status {247 if victim == 'rank 1' else 137}" in text, text
-    assert list(read_metrics(folder.metrics)) == list(range(1, 121))
+    assert list(read_metrics(folder.metrics)) == list(range(1, 81))
     assert [
         event["event"] for _, event in read_lines(folder.events) if event["event"] in ("started", "resumed", "finished")
     ] == [

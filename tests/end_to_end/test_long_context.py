@@ -1,6 +1,7 @@
 """Long samples: no tensor of N x N, documents at the cost of their own pairs, and positions that are exact far from zero."""
 
 import resource
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,12 @@ class Largest(TorchDispatchMode):
 
 
 LENGTHS = dict.fromkeys(FEW, 32_768) | {"fire": 16_384}
+# Every second one with documents, whose mask is the same for all.
+OTHERS = [(name, number % 2 == 1) for number, name in enumerate(name for name in ENCODINGS if name not in FEW)]
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["one document", "documents"])
 @pytest.mark.parametrize(
-    "encoding", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in ENCODINGS]
+    ("encoding", "masked"), [*product(FEW, (False, True)), *(pytest.param(*other, marks=pytest.mark.slow) for other in OTHERS)]
 )
 def test_no_tensor_has_n_by_n_elements(encoding: str, masked: bool) -> None:
     """A training step of 1024 to 32,768 tokens on shapes of a CPU. It fails with a mask or a bias of all pairs."""

@@ -251,7 +251,7 @@ def quit_well(connection: Connection) -> None:
     connection.send("last words")
 
 
-@pytest.mark.parametrize("num_workers", [16, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", [16, pytest.param(48, marks=pytest.mark.slow)])
 def test_a_death_is_heard_of_within_a_second(num_workers: int) -> None:
     """Though there is always another message: a look at the processes only when there is none would never happen."""
     alive, killed, then, deaths = set[int](), 0, 0.0, list[Death]()
