@@ -150,10 +150,10 @@ def _prompts(loaded: "LoadedModel", records: list[dict[str, Any]], options: Opti
 
 def _print(loaded: "LoadedModel", prompt: str, sampling: Sampling, repeat: bool) -> None:
     """Samples one after the other. repeat: print the prompt before each."""
-    from megatape.hf.generation import check_length, continue_prompts, read_prompt
+    from megatape.hf.generation import check_room, continue_prompts, read_prompt
 
     tokens = read_prompt(loaded, prompt)
-    check_length(loaded, len(tokens.ids), sampling)
+    check_room(loaded, len(tokens.ids), sampling)
     for number in range(1, sampling.samples + 1):
         if sampling.samples > 1:
             _show(f"--- {number} ---\n")
@@ -165,11 +165,11 @@ def _print(loaded: "LoadedModel", prompt: str, sampling: Sampling, repeat: bool)
 
 def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Options) -> None:
     """A line per sample, a batch at a time, so that what is there when the command is interrupted is whole."""
-    from megatape.hf.generation import check_length, continue_prompts
+    from megatape.hf.generation import check_room, continue_prompts
 
     prompts, output = _prompts(loaded, records, options), options.output
     lengths = [len(prompt.ids) for prompt in prompts]
-    check_length(loaded, max(lengths), options)
+    check_room(loaded, max(lengths), options)
     # JSON allows lone surrogates in `records` as escapes only, and so is anything else that a terminal's encoding lacks.
     opened = nullcontext(sys.stdout) if output is None else output.open("x", encoding="utf-8", errors="backslashreplace")
     with opened as file:
@@ -314,7 +314,7 @@ class Chat:
         """Print the answer to a message, and add both to the conversation."""
         import torch
 
-        from megatape.hf.generation import check_length, continue_prompts
+        from megatape.hf.generation import check_room, continue_prompts
 
         messages: list[Message] = [*self.messages, {"role": "user", "content": check_text(text, "the message")}]
         answer, end = "", "interrupted"
@@ -330,7 +330,7 @@ class Chat:
             prompt = self._prompts.prompt(messages)
             room = max(self._loaded.max_positions - len(prompt.ids), MIN_ANSWER)
             sampling = self._sampling.model_copy(update={"max_new_tokens": min(self._sampling.max_new_tokens, room)})
-            check_length(self._loaded, len(prompt.ids), sampling, ": /reset begins a new conversation")
+            check_room(self._loaded, len(prompt.ids), sampling, ": /reset begins a new conversation")
             try:
                 end = continue_prompts(self._loaded, [prompt], sampling, show)[0][0].end
             except torch.OutOfMemoryError:

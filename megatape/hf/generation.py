@@ -57,7 +57,7 @@ def read_prompt(loaded: LoadedModel, text: str) -> Prompt:
     return Prompt(ids)
 
 
-def check_length(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: str = "") -> None:
+def check_room(loaded: LoadedModel, num_tokens: int, sampling: Sampling, hint: str = "") -> None:
     """Warn if a prompt of `num_tokens` and its continuation have more tokens than the model is made for.
 
     hint: the end of the warning. Raises UserError if the model cannot have so many.
