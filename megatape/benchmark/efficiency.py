@@ -155,13 +155,11 @@ class LlamaSubject(TrainingSubject):
         self.model = build(config, [], length, subject.x.device, subject.x.dtype)[LLAMA].train()
 
     def loss(self) -> Tensor:
-        loss: Tensor = self.model(self.tokens, labels=self.tokens, use_cache=False).loss
-        return loss
+        return self.model(self.tokens, labels=self.tokens, use_cache=False).loss
 
     def blocks(self) -> Tensor:
         inputs = self.x.detach().requires_grad_()
-        outputs: Tensor = self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
-        return outputs.sum()
+        return self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state.sum()
 
 
 TRAINING_PARTS: dict[str, Callable[[TrainingSubject], None]] = {

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
+import psutil
 import torch
 from tqdm import tqdm
 
@@ -78,10 +78,10 @@ def worker(config: Config) -> Measured:
     topology = discover()
     initialize_distributed(topology)
     mesh = make_mesh(topology, {"tensor": config.parallel.tp})
-    before = _resident()
+    before = psutil.Process().memory_info().rss
     engine = Engine(config, topology, mesh, partial(build_model, config.model))
     engine.state.load(fresh_state(config, engine.state.parameters), step=0)
-    initialized, peak_initializing = _resident() - before, peak_memory() - before
+    initialized, peak_initializing = psutil.Process().memory_info().rss - before, peak_memory() - before
     length = config.data.sequence_length
     generator = torch.Generator().manual_seed(mesh["batch"].rank)
     tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)
@@ -91,10 +91,6 @@ def worker(config: Config) -> Measured:
         engine.update(1e-4, *engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
     shut_down()
     return Measured(initialized, peak_initializing, peak_memory() - before)
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def report() -> Iterator[str]:

@@ -114,8 +114,7 @@ class StaticSession:
         torch.compiler.cudagraph_mark_step_begin()
         tokens, positions = self.tokens[:, first:end].clone(), self.positions[:, first:end].clone()
         given = {"attention_mask": self.mask, "position_ids": positions, "past_key_values": self.cache}
-        logits: Tensor = forward(tokens, **given, use_cache=True, logits_to_keep=1).logits
-        return logits
+        return forward(tokens, **given, use_cache=True, logits_to_keep=1).logits
 
 
 def serving(bench: Bench) -> None:

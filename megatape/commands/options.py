@@ -131,7 +131,7 @@ class HeldOutOptions(CommandOptions):
         validation_share: fraction of documents, or of prompts, in the validation split
     """
 
-    validation_share: float = option(0.02, metavar="P")
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = option(0.02, metavar="P")
 
 
 class NewDataOptions(CommandOptions):

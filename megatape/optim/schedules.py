@@ -76,8 +76,7 @@ def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig
     progress = (step - warmup) / max(1, steps - warmup)
     if warmup:  # without a step of it inverse_sqrt still needs the fraction
         config = config.model_copy(update={"warmup_fraction": warmup / steps})  # of whole steps, as above
-    fraction: float = SCHEDULES[config.kind].load()(progress, config)
-    return peak * fraction
+    return peak * SCHEDULES[config.kind].load()(progress, config)
 
 
 def linear(progress: float, config: ScheduleConfig) -> float:

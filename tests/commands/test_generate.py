@@ -31,7 +31,7 @@ CASES = {
     "--chat --conversation bad.jsonl": "bad.jsonl is not a conversation",
     "--chat --conversation role.jsonl": "role.jsonl is not a conversation",
     "--chat --conversation nowhere/talk.json": "--conversation nowhere/talk.json: nowhere is not a folder: create it, or give",
-    "--chat --conversation list.json": 'list.json is not a conversation {"messages": [...]} (must be a valid dict',
+    "--chat --conversation list.json": 'list.json is not a conversation {"messages": [...]} (must be an object',
     "--chat --conversation open.json": 'open.json is not a conversation {"messages": [...]} (its last message is of the user',
     "--chat --conversation .": "Is a directory",
     "--chat --system f\udcfcr": "--system 'f\\udcfcr' is not valid UTF-8",

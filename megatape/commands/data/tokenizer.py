@@ -5,7 +5,7 @@ from pathlib import Path
 from megatape.commands.options import SourceOptions
 from megatape.errors import MissingPath, path_errors
 from megatape.files import check_absent
-from megatape.options import option
+from megatape.options import Count, option
 
 
 class Options(SourceOptions):
@@ -18,7 +18,7 @@ class Options(SourceOptions):
     """
 
     output: Path = option(metavar="FILE")
-    vocab_size: int = option(4096, metavar="N")
+    vocab_size: Count = option(4096, metavar="N")
     max_training_bytes: int | None = option(None, ge=1, metavar="N")
 
 

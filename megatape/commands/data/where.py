@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Literal
 
-from megatape.errors import UserError
 from megatape.options import CommandOptions, option
 
 TEXT_TOKENS = 64  # shown on either side
@@ -19,6 +18,8 @@ class Options(CommandOptions):
         document: its number, counted from 0 in the split
     """
 
+    exactly_one = (("token", "document"),)
+
     directory: Path = option(positional=True, metavar="FOLDER")
     split: Literal["train", "validation"] = "train"
     token: int | None = option(None, metavar="N")
@@ -30,8 +31,6 @@ def run(options: Options) -> None:
     from megatape.data.io.records import printable, printable_lines
     from megatape.data.shards.stored_split import StoredSplit
 
-    if (options.token is None) == (options.document is None):
-        raise UserError("give either `token` or `document`")
     split = StoredSplit(options.directory, options.split)
     found = split.tables.find(options.token) if options.token is not None else split.tables.document(options.document or 0)
     place = found.first if options.token is None else options.token

@@ -39,7 +39,7 @@ class Options(HeldOutOptions, SourceOptions):
 
     output: Path | None = option(None, metavar="FOLDER")
     tokenizer: Path | None = option(None, metavar="PATH")
-    vocab_size: int = option(4096, metavar="N")
+    vocab_size: Count = option(4096, metavar="N")
     validation_input: tuple[str, ...] = option((), metavar="PATH")
     max_documents: Count | None = option(None, metavar="N")
     keep_duplicates: bool = False

@@ -14,7 +14,7 @@ from megatape.data.finetuning.prompt_format import Example, FieldMapping, Format
 from megatape.data.io.records import RecordCounts, check_bad_records, read_records
 from megatape.data.io.remote import check_distinct, find_files
 from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
-from megatape.data.shards.writer import SplitWriter, check_share, entropy, split_of
+from megatape.data.shards.writer import SplitWriter, entropy, split_of
 from megatape.data.sources.hub import stream_records
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
 from megatape.data.sources.source import Source
@@ -118,7 +118,7 @@ class ExampleSource:
         fields: Fields of the format that have another name in records, as FieldMapping takes them.
 
     Raises:
-        UserError: The share is nothing or everything, a field is malformed, or an option is not for this kind.
+        UserError: A field is malformed, or an option is not for this kind.
     """
 
     format: str
@@ -140,8 +140,6 @@ class ExampleSource:
         if self.kind == "hub" and self.split in self.validation:
             raise UserError(f"validation {self.split}: `split` has the same name: give another one, or `validation_share`")
         Source(self.kind, self.inputs, self.subset, split=self.split)  # checks which options each kind has
-        if not self.validation:
-            check_share(self.validation_share)
 
     def describe(self) -> dict[str, Any]:
         """The source that the index records."""

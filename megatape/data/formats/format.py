@@ -15,7 +15,7 @@ import numpy as np
 
 from megatape.data.shards.index import SPLITS, Index, build_index, check_filled, load_index, store_tokenizer, token_dtype
 from megatape.data.shards.reader import Report, SplitReader
-from megatape.data.shards.writer import SplitWriter, check_share, split_of
+from megatape.data.shards.writer import SplitWriter, split_of
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
@@ -101,7 +101,7 @@ class TokenFiles:
         append_eos: Whether documents (samples of mds) lack the end token, which is then added.
 
     Raises:
-        UserError: The share is nothing or everything, or documents of the format cannot lack an end token.
+        UserError: Documents of the format cannot lack an end token.
     """
 
     format: str
@@ -111,8 +111,6 @@ class TokenFiles:
     append_eos: bool = False
 
     def __post_init__(self) -> None:
-        if not self.validation:
-            check_share(self.validation_share)
         if self.append_eos and self.reader.piece == "block":
             raise UserError(f"append_eos: files of format {self.format} do not say where documents end: leave it out")
 

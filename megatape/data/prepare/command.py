@@ -25,7 +25,6 @@ from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit import Progress
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import Index, load_index
-from megatape.data.shards.writer import check_share
 from megatape.data.sources.source import CorpusCounts
 from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import PathError, UserError, path_errors
@@ -69,8 +68,6 @@ def prepare(
         UserError: The source cannot be read, or something else was begun there.
         ChildProcessError: Workers were killed again and again.
     """
-    if not corpus.source.validation:
-        check_share(corpus.validation_share)
     check_absent(output)
     preparation = Preparation(corpus, PartialFolder(output, timeouts), corpus.source.units(), task=task)
     try:

@@ -34,12 +34,6 @@ MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
 ROWS = 2**14  # of a table in a group, which is what a writer holds in memory
 
 
-def check_share(validation_share: float) -> None:
-    """Raise UserError if the fraction leaves a split without documents."""
-    if not 0 < validation_share < 1:
-        raise UserError(f"validation_share is {validation_share}: give a share between 0 and 1, such as 0.02")
-
-
 def document_hash(content: bytes) -> bytes:
     """16 bytes, different for different contents: by BLAKE2b, for which nobody finds an equal one, and by XXH3."""
     return hashlib.blake2b(content, digest_size=8).digest() + xxhash.xxh3_64_digest(content)

@@ -36,8 +36,6 @@ def train_tokenizer(
     Raises:
         UserError: The texts do not suffice for `vocab_size`, or need a larger one.
     """
-    if vocab_size < 1:
-        raise UserError(f"vocab_size is {vocab_size}: give the number of tokens, such as 4096")
     lines = _training_lines(texts, max_training_bytes)
     model = io.BytesIO()
     try:

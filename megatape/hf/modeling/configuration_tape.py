@@ -97,8 +97,7 @@ class TapeConfig(PreTrainedConfig):
     @property
     def rotary_base(self) -> float:
         """The base of the rotary frequencies."""
-        base: float = self.rope_parameters["rope_theta"]
-        return base
+        return self.rope_parameters["rope_theta"]
 
     @property
     def scaling(self) -> Any:

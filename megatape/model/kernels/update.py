@@ -30,25 +30,12 @@ PROGRAMS = 792
 MIN_SIZE = 16  # the smallest factor of a matrix product
 
 
-def fused_update(
-    initial: Tensor,
-    delta: Tensor | None,
-    attended: Tensor | None,
-    gain: Tensor | None,
-    active: Tensor,
-    up: Tensor,
-    down: Tensor,
-) -> Tensor:
-    """The delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`.
+class _Update(torch.autograd.Function):
+    """The delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`. Keeps its arguments.
 
     initial: float32 [B, N, 1, R]; delta: [B, N, L, R] or None; attended: A e [B, N, H, R] with its gain [H], or None; active: a
     [B, N, I]; up: W_up [I, L]; down: W_down [L, I].
     """
-    return _Update.apply(initial, delta, attended, gain, active, up, down)
-
-
-class _Update(torch.autograd.Function):
-    """Keeps its arguments."""
 
     @staticmethod
     def forward(
@@ -90,6 +77,9 @@ class _Update(torch.autograd.Function):
         d_gain, d_up, d_down = parts.sum(0).to(up.dtype).split(sizes)
         d_gain = None if gain is None else d_gain
         return None, d_delta, d_attended, d_gain, d_active, d_up.view_as(up), d_down.view_as(down)
+
+
+fused_update = _Update.apply
 
 
 def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tensor) -> dict[str, int]:

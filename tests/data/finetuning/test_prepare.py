@@ -54,7 +54,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
             ["--format", "scrolls_qa", "--max-answer-tokens", 9],
             "the first: FILE:1: 'input' is missing; the record",
         ),
-        (["--validation-share", 1.5], "--validation-share is 1.5: give a share between 0 and 1"),
+        (["--validation-share", 1.5], "--validation-share: must be less than 1, got '1.5'"),
         (["--fields", "prompts=answer"], "--fields 'prompts=answer': did you mean prompt? the format reads prompt, answer"),
         (["--input", "nowhere"], "--input nowhere: no such file or directory"),
         (["--validation", "nowhere"], "--validation nowhere: no such file or directory"),
