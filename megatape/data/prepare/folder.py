@@ -197,7 +197,8 @@ class PartialFolder:
             splits = total.splits()
             written, share = total.counts.total.written, plan.validation_share
             few = f"none of the {written} documents at `validation_share` {share}: change the share or give more documents"
-            check_filled(splits, "no documents of its own: give other `input` or `validation_input`" if source.validation else few)
+            own = "no documents of its own: give other `input` or `validation_input`"
+            check_filled(splits, own if source.validation else few)
         except UserError:
             self.remove()
             raise
