@@ -27,6 +27,7 @@ from megatape.imports import given
 from megatape.model.accounting import meta_model
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
+from megatape.registry import ENCODINGS
 
 LOG = logging.getLogger(__name__)
 LENGTH = 4096  # of samples, unless the model or the user says otherwise
@@ -100,6 +101,8 @@ def starting_config(
         export["family"] = found.config.model_type
     elif model.pop("sliding_window", None):
         LOG.info("the attention window is not kept: with %s a token attends to all before it", encoding)
+    if not ENCODINGS[encoding].scalable and model.pop("scaling", None):
+        LOG.info("the scaling of rotary frequencies is not kept: %s has none of these", encoding)
     if "sliding_window" in model:
         longest = found.model.max_positions
     model["max_positions"] = max(longest, length)

@@ -338,6 +338,12 @@ def test_a_window_is_kept(command: Command, source: Callable[..., Path], tmp_pat
         assert status == 2 and message in errors
 
 
+def test_scaling_is_not_kept_where_nothing_rotates(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
+    status, printed, errors = command("import", source("llama3"), tmp_path / "import", "--encoding", "alibi")
+    assert status == 0 and "the scaling of rotary frequencies is not kept: alibi has none of these" in printed, errors
+    assert load_config(tmp_path / "import" / "config.json", ["data.path=D", "training.steps=1"]).model.scaling is None
+
+
 def test_imports_that_are_refused(command: Command, source: Callable[..., Path], tmp_path: Path) -> None:
     """Weights that another shape would lack are not drawn at random; a changed source is not exported."""
     folder = source("llama")
