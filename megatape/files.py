@@ -38,6 +38,7 @@ PARTIAL = ".partial"  # end of the name of the folder in which a data directory 
 
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
+FULL = {errno.ENOSPC, errno.EDQUOT}
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
 
@@ -182,8 +183,8 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def name_path(error: BaseException, path: Path) -> None:
-    """Let an OSError name the path that was written if it names none, as that of a full disk."""
-    if isinstance(error, OSError) and error.strerror and error.filename is None:
+    """Let the error of a full disk, which names no file, name the path that was being written."""
+    if isinstance(error, OSError) and error.errno in FULL and error.strerror and error.filename is None:
         error.filename = str(path)
 
 

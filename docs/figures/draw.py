@@ -106,22 +106,13 @@ def _draw_accuracy(axes: Axes) -> None:
     found = table("suite.md", SUITE)
     tasks, rows = found[""], {name: cells for name, cells in found.items() if "±" in cells[0]}
     shown = {"path": 0.2, "rope": -0.1, "tape": 0.1}  # and where it is beside the middle of its task
-    for name in (*(rows.keys() - shown.keys()), *shown):
-        cells = [numbers(cell) for cell in rows[name]]
-        places = [index + shown.get(name, 0.0) for index in range(len(tasks))]
-        known = name in shown
-        axes.errorbar(
-            places,
-            [cell[0] for cell in cells],
-            [cell[1] for cell in cells] if known else None,
-            fmt="o",
-            color=COLOURS[name if known else "other"],
-            alpha=1 if known else 0.5,
-            markersize=4 if known else 3,
-            elinewidth=0.8,
-            label=name if known else None,
-        )
-    axes.plot([], [], "o", color=COLOURS["other"], alpha=0.5, markersize=3, label=f"{len(rows) - len(shown)} others")
+    others = [[numbers(cell)[0] for cell in cells] for name, cells in rows.items() if name not in shown]
+    grey = axes.plot(list(zip(*others, strict=True)), "o", color=COLOURS["other"], alpha=0.5, markersize=3)
+    grey[0].set_label(f"{len(others)} others")
+    for name, offset in shown.items():
+        means, deviations = zip(*map(numbers, rows[name]), strict=True)
+        places = [index + offset for index in range(len(tasks))]
+        axes.errorbar(places, means, deviations, fmt="o", color=COLOURS[name], markersize=4, elinewidth=0.8, label=name)
     axes.set_xticks(range(len(tasks)), [fill(task.replace("_", " "), 9) for task in tasks])
     axes.tick_params(axis="x", labelsize=7)
     axes.set_ylim(-3, 118)

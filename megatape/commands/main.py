@@ -218,7 +218,7 @@ def run_command(kind: type[Options], run: Callable[[Options], Outcome], args: ar
     except UnicodeEncodeError as error:
         if error.reason != "surrogates not allowed":
             raise
-        return fail(f"{error.object!r} is not UTF-8, and a library that gets it needs that: rename it", ExitStatus.USER_ERROR)
+        return fail(f"{error.object!r} is not UTF-8, as a library needs it: rename it", ExitStatus.USER_ERROR)
     except UserError as error:
         LOG.debug("raised here:", exc_info=True)
         return fail(name_flags(kind, str(error)), error.status)

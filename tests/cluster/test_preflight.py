@@ -35,6 +35,7 @@ def test_nothing_to_fix() -> None:
     assert (
         text.splitlines()[-1] == "all checks passed" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
     )
+    assert "all-reduce  correct  one rank moves nothing" in table(reports[:1], [Rate("all-reduce", True, 0.0)], [])
 
 
 def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:

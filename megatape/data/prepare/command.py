@@ -68,6 +68,8 @@ def prepare(
         UserError: The source cannot be read, or something else was begun there.
         ChildProcessError: Workers were killed again and again.
     """
+    if not (corpus.source.validation or 0 < corpus.validation_share < 1):  # before hours of work for an empty split
+        raise UserError(f"validation_share is {corpus.validation_share}: give a share between 0 and 1, such as 0.02")
     check_absent(output)
     preparation = Preparation(corpus, PartialFolder(output, timeouts), corpus.source.units(), task=task)
     try:

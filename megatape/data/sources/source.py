@@ -215,8 +215,8 @@ class Source:
         units = self.reader.units(self, self.inputs)
         if self.validation:
             held_out = self.reader.units(self, self.validation, "validation_input")
-            given = [{name for unit in split for name in unit.inputs} for split in (units, held_out)]
-            check_distinct([name for names in given for name in names], "validation_input")
+            files = [dict.fromkeys(name for unit in split for name in unit.inputs) for split in (units, held_out)]
+            check_distinct([*files[0], *files[1]], "validation_input")  # a file of one split may be in several units
             return [replace(unit, split="validation") for unit in held_out] + [replace(unit, split="train") for unit in units]
         if self.max_documents is None or len(units) == 1:
             return units

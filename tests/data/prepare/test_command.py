@@ -115,8 +115,8 @@ def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, mo
 @pytest.mark.parametrize(
     "share, max_documents, message",
     [
-        (0.0, None, "the validation split got none of the"),
-        (1.0, None, "the train split got none of the"),
+        (0.0, None, "validation_share is 0.0"),
+        (1.0, None, "validation_share is 1.0"),
         (0.02, 3, "the validation split got none of the 3 documents at `validation_share` 0.02: change the share"),
         (0.999, 3, "the train split got none of the 3 documents"),
     ],
