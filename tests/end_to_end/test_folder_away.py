@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from megatape import files
-from megatape.config import parse_config
+from megatape.config import Config, parse_config
 from megatape.data.training.mixture import open_data
 from megatape.errors import ExitStatus, NotSaved
 from megatape.files import read_lines
@@ -53,51 +52,50 @@ class Away:
 
 def train_without_folder(payload: dict[str, Any], topology: Topology) -> list[str]:
     """How each of {"config": base, "kinds": [...], "data": folder of a copy for the last kind} ends."""
-    ends, start = [], Prefetcher.start
+    ends = []
     for kind in payload["kinds"]:
         print(f"case {kind}", flush=True)
         raw = copy.deepcopy(payload["config"])
         raw["run"]["directory"] = str(Path(raw["run"]["directory"]) / kind)
         if kind == "without data":
             raw["data"]["path"] = payload["data"]
-        config = parse_config(raw, kind)
-        folder = RunFolder(Path(config.run.directory))
-        away = Away(folder.directory)
-        actions = _actions(kind, away, folder, Path(raw["data"]["path"]))
-
-        def disturbed(self: Prefetcher, consumed: int, actions: dict[int, Callable[[Lease], None]] = actions) -> None:
-            made = consumed // 8 - 1  # called in the step before
-            if made in actions and topology.is_main:
-                actions.pop(made)(lease)
-            start(self, consumed)
-
         try:
-            with (
-                patch.object(Prefetcher, "start", disturbed),
-                patch.object(files, "WAITS", (0.01, 0.02)),
-                hold(folder.lease, topology, TIMEOUTS) as lease,
-            ):
-                ends.append(f"unfinished: {Trainer(config, open_data(config), topology, lease).train()}")
+            ends.append(f"unfinished: {_train(kind, parse_config(raw, kind), topology)}")
         except (ValueError, OSError) as error:
             ends.append(f"{type(error).__name__}: {error}")
     return ends
 
 
-def _actions(kind: str, away: Away, folder: RunFolder, data: Path) -> dict[int, Callable[[Lease], None]]:
+def _train(kind: str, config: Config, topology: Topology) -> bool:
+    folder = RunFolder(Path(config.run.directory))
+    away = Away(folder.directory)
+    actions = _actions(kind, away, Path(config.data.path))
+    start, wait = Prefetcher.start, Lease.wait
+
+    def disturbed(self: Prefetcher, consumed: int) -> None:
+        made = consumed // 8 - 1  # called in the step before
+        if made in actions and topology.is_main:
+            actions.pop(made)(lease)
+        start(self, consumed)
+
+    def waited(self: Lease, requested: Callable[[], bool], warn: Callable[[str], object]) -> None:
+        def end_wait(line: str) -> None:
+            warn(line)
+            _end_wait(kind, away, folder)
+
+        wait(self, requested, end_wait)
+
+    with (
+        patch.object(Prefetcher, "start", disturbed),
+        patch.object(Lease, "wait", waited),
+        patch.object(files, "WAITS", (0.01, 0.02)),
+        hold(folder.lease, topology, TIMEOUTS) as lease,
+    ):
+        return Trainer(config, open_data(config), topology, lease).train()
+
+
+def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], None]]:
     """What happens in the step after so many steps."""
-
-    def go_for_long(lease: Lease) -> None:
-        away.go(3600, lease)
-        threading.Timer(0.5, come_back).start()
-
-    def come_back() -> None:
-        if kind == "taken over":
-            lease = away.aside / folder.lease.name
-            lease.write_text(json.dumps(json.loads(lease.read_text()) | {"nonce": "another"}))
-        if kind == "stopped":
-            os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            away.come()
 
     def remove_data(lease: Lease) -> None:
         away.go(25, lease)
@@ -109,7 +107,18 @@ def _actions(kind: str, away: Away, folder: RunFolder, data: Path) -> dict[int, 
         return {3: lambda lease: away.go(25, lease), 7: lambda lease: away.come()}
     if kind == "without data":
         return {3: remove_data}
-    return {3: go_for_long}
+    return {3: lambda lease: away.go(3600, lease)}
+
+
+def _end_wait(kind: str, away: Away, folder: RunFolder) -> None:
+    """What ends the wait of training: no time after the folder went, since a step may take longer."""
+    if kind == "stopped":
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
+    if kind == "taken over":
+        lease = away.aside / folder.lease.name
+        lease.write_text(json.dumps(json.loads(lease.read_text()) | {"nonce": "another"}))
+    away.come()
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -118,10 +118,8 @@ def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(
     assert lease.attempt()
     elsewhere(path)
     lease._content = path.read_bytes()
-    started = time.monotonic()
     with pytest.raises(ValueError, match="on host n7"):
         take(path)
-    assert time.monotonic() - started < 0.5, "one heartbeat tells"
     with pytest.raises(ValueError, match=r"cannot tell .* on host n7, since .*, last heartbeat at 20.* UTC, now it is 20"):
         Lease(path, TIMEOUTS).check_free()
     lease._over.set()  # from now on it is silent
@@ -280,9 +278,13 @@ def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
         lease.check()
     lease.wait(lambda: True, warnings.append)
     assert warnings == []
-    threading.Timer(0.1, lambda: aside.rename(path.parent)).start()
-    deadline = time.monotonic() + 5
-    lease.wait(lambda: time.monotonic() > deadline, warnings.append)
+
+    def warn(line: str) -> None:
+        warnings.append(line)
+        aside.rename(path.parent)
+
+    deadline = time.monotonic() + 60
+    lease.wait(lambda: time.monotonic() > deadline, warn)
     assert len(warnings) == 1 and f"run.directory {path.parent} has not answered for 3600 s" in warnings[0]
     assert not lease.is_late
     lease.release()
