@@ -6,8 +6,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, Any
+
+from megatape.runtime.signals import handled
 
 ERROR_LINES, ERROR_LENGTH = 3, 500  # kept of a failure's message
 
@@ -76,15 +78,9 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> AbstractContextManager[None]:
     """SIGINT and SIGTERM raise KeyboardInterrupt, also in background jobs, for which shells ignore SIGINT."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handled(signal.default_int_handler, signal.SIGINT, signal.SIGTERM)
 
 
 def _alive(group: int) -> bool:

@@ -16,6 +16,7 @@ from megatape.errors import ExitStatus, UserError
 from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import PR_SET_PDEATHSIG
+from megatape.runtime.signals import STOPPING, handled
 from megatape.runtime.waiting import wait_until
 
 LOG = logging.getLogger(__name__)
@@ -104,12 +105,8 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
         if command is not None and number != signal.SIGINT:  # a terminal has sent that to the command as well
             command.send(number)
 
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # by nohup
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, stop) for number in numbers}
     unsaved = 0  # starts in a row that ended with NOT_SAVED
-    try:
+    with handled(stop, *STOPPING):
         for left in range(restarts, -1, -1):
             before = completed(folder)
             command = Command(words)
@@ -134,9 +131,6 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
             LOG.warning("supervise: status %d: started again%s, %d restarts left", status, after, left - 1)
             if wait_until(lambda: stopped, pause, interval=1.0):
                 break
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     return status
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from megatape.commands.options import ImportOptions
 from megatape.errors import UserError
 from megatape.options import Count, option
+from megatape.runtime.signals import handled
 
 BUSY_SHARE = 0.1  # of the time may go into reading the runs
 
@@ -40,9 +41,11 @@ def run(options: Options) -> None:
     if options.once:
         console.print(monitor)
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the terminal is left as it was
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), Live(monitor, console=console, screen=True, auto_refresh=False) as live:
+    with (
+        suppress(KeyboardInterrupt),
+        handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP),  # as Ctrl-C: the terminal is left as it was
+        Live(monitor, console=console, screen=True, auto_refresh=False) as live,
+    ):
         while True:
             began = time.monotonic()
             monitor.look()

@@ -29,6 +29,7 @@ from megatape.runtime.lease import Lease
 from megatape.runtime.pace import Pace, PhaseKind
 from megatape.runtime.run_log import RunLog
 from megatape.runtime.shared_folder import check_shared
+from megatape.runtime.signals import STOPPING, handled
 from megatape.runtime.software import package_version, typed_command, versions
 from megatape.runtime.topology import Topology
 from megatape.training.build import build_engine, build_loader
@@ -149,7 +150,8 @@ class Trainer:
             LeaseLost: another run has taken the folder.
             DataError: a rank cannot read its samples; a checkpoint is left.
         """
-        with self.interrupt, self.callbacks, self._saved_without_data(), self.checkpoints, self.prefetcher:
+        signals = handled(self.interrupt.request, *STOPPING)
+        with signals, self.callbacks, self._saved_without_data(), self.checkpoints, self.prefetcher:
             stop = self._begin()
             is_save_due = False
             while self.state.step < self.config.training.steps and not stop:
