@@ -124,7 +124,10 @@ def content_errors(
 def path_error(error: OSError, text: str | None = None) -> PathError:
     """A PathError of the same kind, which keeps the errno of `error` and whether all ranks raise it. text: by default its."""
     kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
-    found = kinds.get(type(error), PathError)(str(error) if text is None else text)
+    if text is None:
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+        text = f"{error}: a file has the name of a folder: remove it, or give another name" if in_the_way else str(error)
+    found = kinds.get(type(error), PathError)(text)
     found.errno, found.everywhere = error.errno, getattr(error, "everywhere", False)
     return found
 

@@ -4,6 +4,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from megatape.errors import PathError, path_errors
+
 PACKAGE = Path(__file__).parents[1] / "megatape"
 EXPORTED = "hf/modeling/"  # runs without our package
 
@@ -39,3 +43,10 @@ def test_only_commands_print() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert not prints, "use logging.getLogger(__name__)"
+
+
+@pytest.mark.parametrize("path", ["file", "file/run"])
+def test_a_file_in_place_of_a_folder(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PathError, match=f"'{tmp_path / path}': a file has the name of a folder: remove it"), path_errors():
+        (tmp_path / path).mkdir(exist_ok=True)
