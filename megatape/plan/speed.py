@@ -181,8 +181,10 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
     if not results.is_file():
         raise MissingPath(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
     entries = {str(entry.get("key")): entry for _, entry in read_lines(results)}
-    device = str(entries.get("machine/device", {}).get("name", "a device that it does not name"))
-    gpu = named(device)
+    device = entries.get("machine/device", {}).get("name")
+    if device is None:
+        raise UserError(f"{results} names no device: give the results.jsonl of megatape benchmark gpu")
+    gpu = named(str(device))
     if gpu is None:
         raise UserError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/plan/gpus.py")
     own = math.log(count_parameters(config.model).total)

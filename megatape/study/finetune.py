@@ -63,13 +63,8 @@ METHODS: dict[str, Settings] = {
 }
 
 
-def method_settings(name: str, original: int, length: int) -> Settings:
-    """Settings of a method of METHODS that extends a model made for `original` tokens to `length` tokens."""
-    return extension(original, length) | METHODS[name]
-
-
 def extension(original: int, length: int) -> Settings:
-    """Settings of all methods: longer samples, whose positions are divided to stay within the original length.
+    """Settings of all methods, beside METHODS: longer samples, whose positions are divided to stay within the original length.
 
     Raises UserError if `length` is not longer.
     """
@@ -191,8 +186,8 @@ def finetune(
     names = [name for name in names if name != BASE]  # which is always compared
     base = open_base(folder)
     length = length or 2 * base.length
-    changes = {name: method_settings(name, base.length, length) for name in names}
-    _check_free(settings, {key for each in changes.values() for key in each})
+    extended = extension(base.length, length)
+    _check_free(settings, extended.keys() | {key for name in names for key in METHODS[name]})
     base.check(data, length)
     if any(out.glob("*/seed-*")):
         raise UserError(f"out {out} holds runs of megatape study compare: choose another folder")
@@ -204,7 +199,7 @@ def finetune(
         lengths = extended_lengths(base.length, length)
         runs = []
         for name in (BASE, *names):
-            own = common | changes.get(name, extension(base.length, length)) | {"run.directory": str(out / name)}
+            own = common | extended | METHODS.get(name, {}) | {"run.directory": str(out / name)}
             overrides = [*(f"{key}={json.dumps(value)}" for key, value in own.items()), *settings]
             config = load_config(imported / "config.json", overrides)
             check_text(config, length)

@@ -244,6 +244,6 @@ def test_measured_steps_correct_the_time(plan: Command, raw_config: dict[str, An
         status, _, errors = plan(*options, "--measured", str(results))
         assert status == 2 and message in errors
     results.write_text("{}\n")
-    assert "was measured on a device that it does not name" in plan(*options, "--measured", str(results))[2]
+    assert "names no device: give the results.jsonl of" in plan(*options, "--measured", str(results))[2]
     assert "no measurements at nowhere" in plan(*options, "--measured", "nowhere")[2]
     assert "--measured corrects the time of a step on a cluster" in plan("--measured", str(results))[2]

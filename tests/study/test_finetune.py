@@ -18,7 +18,7 @@ from megatape.hf.importer import starting_config
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.hf.tokenizer import write_tokenizer
 from megatape.model.accounting import count_trainable
-from megatape.study.finetune import BASE, METHODS, Settings, method_settings
+from megatape.study.finetune import BASE, METHODS, Settings, extension
 from megatape.study.runs import Outcome
 from megatape.tasks.perplexity import evaluate_perplexity
 from tests.helpers import bounds
@@ -65,7 +65,7 @@ def configured(name: str, size: str = "llama2_7b_8k", settings: Settings | None 
 @pytest.mark.parametrize("name", METHODS)
 def test_files_are_the_methods(name: str, size: str) -> None:
     """Applied to the file that trains everything."""
-    settings = method_settings(name, *LENGTHS[size]) | {"run.directory": f"runs/finetune/{name}_{size}"}
+    settings = extension(*LENGTHS[size]) | METHODS[name] | {"run.directory": f"runs/finetune/{name}_{size}"}
     assert configured(name, size) == configured("full", size, settings)
 
 
@@ -75,7 +75,7 @@ def test_the_base_is_what_import_makes_of_llama_2(tmp_path: Path) -> None:
     raw = starting_config(read_architecture(tmp_path), tmp_path, Path("runs/llama2_7b"), "rope", 8192, "float16")
     raw["data"]["path"], raw["training"]["steps"] = "data", 1000
     (tmp_path / "imported.json").write_text(json.dumps(raw))
-    settings = [f"{path}={json.dumps(value)}" for path, value in method_settings("full", 4096, 8192).items()]
+    settings = [f"{path}={json.dumps(value)}" for path, value in (extension(4096, 8192) | METHODS["full"]).items()]
     changed = {found.path for found in differences(load_config(tmp_path / "imported.json", settings), configured("full"))}
     free = {"zero.stage", "evaluation.interval", "evaluation.samples", "checkpoint.interval", "checkpoint.keep", "cluster"}
     assert changed <= {"run.directory", "data.path", "training.init_from"} | free
@@ -109,7 +109,7 @@ def test_all_methods_see_the_same_samples_at_the_same_positions() -> None:
         changed = {found.path for found in differences(configs["full"], config) if found.identity is Identity.SAMPLES}
         assert not changed
     with pytest.raises(ValueError, match="length 4096 is no longer than the 4096 tokens"):
-        method_settings("lora", 4096, 4096)
+        extension(4096, 4096)
 
 
 def test_the_paper_s_recipe() -> None:
