@@ -16,7 +16,7 @@ from megatape.pictures import DARK, LIGHT, dark_version, style
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
-SUITE = "Rates from a grid, seven tasks, three seeds"
+SUITE = "Rates from a grid, eight tasks, three seeds"
 COLOURS = {"tape": "C0", "rope": "C1", "path": "C2", "other": "C7"}
 
 
