@@ -126,7 +126,7 @@ def path_error(error: OSError, text: str | None = None) -> PathError:
     kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
     if text is None:
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
-        text = f"{error}: a file has the name of a folder: remove it, or give another name" if in_the_way else str(error)
+        text = f"{error}: a file has the name of a folder: move it, or give another name" if in_the_way else str(error)
     found = kinds.get(type(error), PathError)(text)
     found.errno, found.everywhere = error.errno, getattr(error, "everywhere", False)
     return found
