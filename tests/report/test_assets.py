@@ -4,7 +4,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -291,36 +291,37 @@ def test_one_point_is_a_number(browser: "Chrome", data_directory: Path, tmp_path
 
 def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
     """The page reads itself again while a run goes on, as its reader has set it, and stops when the run has finished."""
-    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
+
+    def until(what: Callable[["Chrome"], object]) -> None:
+        """Repeats what fails because the page has just read itself again."""
+        waiting = WebDriverWait(browser, 60, ignored_exceptions=(WebDriverException,))
+        waiting.until(lambda driver: what(driver) in (None, True))
 
     run = make_run(tmp_path / "run", data_directory, encoding="rope")
     lines = run.metrics.read_text().splitlines(keepends=True)
     run.metrics.write_text("".join(lines[:12]))
     pages = watch_report([run.directory], [], tmp_path / "out", 1)
     visit(browser, next(pages)[0])
-    smooth(browser, 0.9)
-    click(browser, "[data-axis=tokens]")
-    click(browser, "#configuration-1 summary")
-    assert browser.find_element(By.ID, "live").is_displayed()
+    until(lambda driver: smooth(driver, 0.9))
+    until(lambda driver: click(driver, "[data-axis=tokens]"))
+    until(lambda driver: click(driver, "#configuration-1 summary"))
+    until(lambda driver: driver.find_element(By.ID, "live").is_displayed())
 
-    def until(step: int) -> None:
-        shown = "return document.querySelector('#now b')?.textContent"
-        WebDriverWait(browser, 60).until(lambda driver: driver.execute_script(shown) == str(step))
-
+    step = "document.querySelector('#now b')?.textContent"
+    chosen = "[document.getElementById('smoothing').value, document.getElementById('configuration-1').open]"
     append_lines(run.metrics, map(json.loads, lines[12:15]))
     next(pages)
-    until(15)
-    chosen = "[document.getElementById('smoothing').value, document.getElementById('configuration-1').open]"
-    WebDriverWait(browser, 60).until(lambda driver: values(driver, chosen) == ["0.9", True])  # the page's script has run
-    read_again = (StaleElementReferenceException,)  # between finding the chart and its key
-    WebDriverWait(browser, 60, ignored_exceptions=read_again).until(lambda driver: read_end(driver).startswith("tokens 3,840"))
+    until(lambda driver: values(driver, step) == "15")
+    until(lambda driver: values(driver, chosen) == ["0.9", True])  # the page's script has run
+    until(lambda driver: read_end(driver).startswith("tokens 3,840"))
     append_lines(run.metrics, map(json.loads, lines[15:]))
     list(pages)
-    until(20)
-    WebDriverWait(browser, 60).until(lambda driver: not driver.find_element(By.ID, "live").is_displayed())
-    WebDriverWait(browser, 60).until(lambda driver: values(driver, chosen) == ["0.9", True])
+    until(lambda driver: values(driver, step) == "20")
+    until(lambda driver: not driver.find_element(By.ID, "live").is_displayed())
+    until(lambda driver: values(driver, chosen) == ["0.9", True])
     assert [entry for entry in browser.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == []
 
 
