@@ -122,11 +122,14 @@ def content_errors(
 
 
 def path_error(error: OSError, text: str | None = None) -> PathError:
-    """A PathError of the same kind, which keeps the errno of `error` and whether all ranks raise it. text: by default its."""
+    """A PathError of the same kind, which keeps the errno of `error` and whether all ranks raise it.
+
+    text: by default its own, with what to do about a file where a folder is needed.
+    """
     kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
     if text is None:
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
-        text = f"{error}: a file has the name of a folder: move it, or give another name" if in_the_way else str(error)
+        text = f"{error}: a file is where a folder is needed: move it, or give another name" if in_the_way else str(error)
     found = kinds.get(type(error), PathError)(text)
     found.errno, found.everywhere = error.errno, getattr(error, "everywhere", False)
     return found

@@ -48,5 +48,5 @@ def test_only_commands_print() -> None:
 @pytest.mark.parametrize("path", ["file", "file/run"])
 def test_a_file_in_place_of_a_folder(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PathError, match=f"'{tmp_path / path}': a file has the name of a folder: move it"), path_errors():
+    with pytest.raises(PathError, match=f"'{tmp_path / path}': a file is where a folder is needed: move it"), path_errors():
         (tmp_path / path).mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
-    """Let `handler` take these signals inside the block; but not SIGHUP where nohup lets the process ignore it."""
+    """Let `handler` take these signals inside the block, but not SIGHUP in a process that nohup has made ignore it."""
     taken = [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in taken}
     try:

@@ -64,7 +64,7 @@ METHODS: dict[str, Settings] = {
 
 
 def extension(original: int, length: int) -> Settings:
-    """Settings of all methods, beside METHODS: longer samples, whose positions are divided to stay within the original length.
+    """Settings that all methods share: longer samples, whose positions are divided to stay within the original length.
 
     Raises UserError if `length` is not longer.
     """

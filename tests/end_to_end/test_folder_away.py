@@ -111,7 +111,7 @@ def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], N
 
 
 def _end_wait(kind: str, away: Away, folder: RunFolder) -> None:
-    """What ends the wait of training: no time after the folder went, since a step may take longer."""
+    """Ends training's wait, once it has begun: a timer may go off before, while a step is still being made."""
     if kind == "stopped":
         os.kill(os.getpid(), signal.SIGTERM)
         return
