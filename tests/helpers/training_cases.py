@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -61,6 +62,9 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
                 run.train()
     except (ValueError, OSError, TrainingDiverged) as error:
         return {"error": f"{type(error).__name__}: {error}"}
+    finally:  # DeepSpeed keeps engines of stage 3, and collects garbage among them when it makes the next
+        gc.collect()
+        gc.freeze()
     return begun
 
 
