@@ -172,7 +172,9 @@ class Engine:
             if not fault and not math.isfinite(norm):
                 update.fault = f"the gradient norm is {norm}{self._name_ranks(not math.isfinite(float(self._local_square())))}"
             update.decide(norm)
-            self._clip(norm)
+            if self.gradient_clip:
+                parameters = self.state.parameters.values()
+                nn.utils.clip_grads_with_norm_(parameters, self.gradient_clip, torch.tensor(norm, device=self.device))
         self.deepspeed.step()
         if not update.is_decided:  # DeepSpeed found a norm that is not finite, and called no optimizer
             update.decide(math.nan)
@@ -241,13 +243,6 @@ class Engine:
                 square = parameter.grad.float().square().sum()
                 (divided if hasattr(parameter, "partition_dim") else shared).add_(square)
         return (divided.double() + shared.double() / self.mesh["tensor"].size) / self.mesh["replicate"].size
-
-    def _clip(self, norm: float) -> None:
-        """Clip the gradients at stage 0 by their norm."""
-        if self.gradient_clip and norm > self.gradient_clip:
-            for parameter in self.state.parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.gradient_clip / (norm + 1e-6))  # the same epsilon as at the other stages
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Inputs], num_targets: int) -> float:
