@@ -326,7 +326,8 @@ class TapeModel(TapePreTrainedModel):
         """Instead of a mask of all pairs of tokens: where each row's tokens lie between padding, if that says it all."""
         if self.config._attn_implementation != "sdpa" or self.has_bias:
             return None
-        if torch.compiler.is_compiling() or past or attention_mask is None or attention_mask.shape != x.shape[:2]:
+        one_token = x.shape[1] == 1  # its attention reads the whole cache, and so needs a mask
+        if torch.compiler.is_compiling() or past or one_token or attention_mask is None or attention_mask.shape != x.shape[:2]:
             return None
         return find_spans(attention_mask)
 

@@ -158,8 +158,9 @@ def test_beams_with_and_without_cache(exported: Callable[..., Exported], shape: 
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("first", [1, 5])
 @pytest.mark.parametrize("static", [False, True])
-def test_cached_logits_token_by_token(exported: Callable[..., Exported], static: bool) -> None:
+def test_cached_logits_token_by_token(exported: Callable[..., Exported], static: bool, first: int) -> None:
     """Positions are counted right without `generate`, from the mask or the cache, whatever pieces a text comes in."""
     model = exported("grouped").load()
     tokens, mask = padded(prompts(12, 20))
@@ -167,7 +168,7 @@ def test_cached_logits_token_by_token(exported: Callable[..., Exported], static:
         expected = model(tokens, attention_mask=given).logits
         cache = StaticCache(config=model.config, max_cache_len=32) if static else DynamicCache(config=model.config)
         begin = 0
-        for end in (5, 6, 14, 15, 20):
+        for end in (first, 6, 14, 15, 20):
             seen = None if given is None else given[:, :end]
             part = model(tokens[:, begin:end], attention_mask=seen, past_key_values=cache).logits
             real = slice(max(begin, 8), end)  # of the first row, whose 8 first tokens are padding
