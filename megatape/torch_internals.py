@@ -143,9 +143,9 @@ def has_cpp_compiler() -> bool:
     return True
 
 
-def limit_recompilations(limit: int) -> None:
-    """Compile a function for at most this many shapes."""
-    torch._dynamo.config.recompile_limit = limit
+def limit_recompilations() -> None:
+    """Compile a function for at most 64 shapes. Lengths, training and evaluation soon meet torch's limit of 8."""
+    torch._dynamo.config.recompile_limit = 64
 
 
 def fail_beyond_recompile_limit() -> None:

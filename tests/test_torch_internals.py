@@ -115,7 +115,7 @@ def test_compiler() -> None:
         forward: Callable[..., Any] = graph.forward
         return forward
 
-    torch_internals.limit_recompilations(8)
+    torch_internals.limit_recompilations()
     torch_internals.fail_beyond_recompile_limit()
     x = torch.ones(3, requires_grad=True)
     torch.compile(lambda x: (x * x).sum(), backend=torch_internals.aot_backend(compiler))(x).backward()

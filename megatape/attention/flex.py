@@ -21,8 +21,6 @@ from megatape.torch_internals import limit_recompilations
 MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
 BLOCK = 128  # tokens; the kernels skip what a mask hides in blocks of this size
 
-NUM_SHAPES = 64  # that are compiled; torch's limit of 8 is soon met by training, evaluation and different values
-
 # torch chooses tiles by the width of the queries alone. With wider values those of the forward pass spill registers, so it gets
 # the tiles of heads as wide as the values.
 WIDER_VALUES = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
@@ -97,7 +95,7 @@ def _compiled() -> Callable[..., Any]:
     A run has few shapes: kernels for any length are slower, and torch makes them at the second length that it sees. What cannot
     be compiled is an error, because uncompiled it would be N x N.
     """
-    limit_recompilations(NUM_SHAPES)
+    limit_recompilations()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 

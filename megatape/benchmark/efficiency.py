@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,6 @@ from megatape.model.accounting import count_parameters, forward_flops, record_sa
 from megatape.model.block import Block, Streams
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
-from megatape.model.transformer import Transformer
 from megatape.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.registry import AUTO
 from megatape.tables import markdown
@@ -47,30 +45,7 @@ class Cost:
     saved_blocks: int
 
 
-class TrainingSubject:
-    """A model whose training steps are timed.
-
-    Attributes:
-        model: The model.
-    """
-
-    model: nn.Module
-
-    def loss(self) -> Tensor:
-        """Forward pass of the whole model with its loss."""
-        raise NotImplementedError
-
-    def blocks(self) -> Tensor:
-        """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
-        raise NotImplementedError
-
-    def step(self, forward: Callable[[], Tensor]) -> None:
-        """Forward and backward pass, without the optimizer."""
-        forward().backward()
-        self.model.zero_grad(set_to_none=True)
-
-
-class Subject(TrainingSubject):
+class Subject:
     """One encoding's model and its inputs. It shares weights of equal name and shape through `weights`, and adds its own.
 
     Attributes:
@@ -80,8 +55,6 @@ class Subject(TrainingSubject):
         state: State of the encoding at these positions.
         x: Input of the blocks [B, N, C].
     """
-
-    model: Transformer
 
     def __init__(
         self,
@@ -107,9 +80,11 @@ class Subject(TrainingSubject):
         self.x = torch.linspace(-1, 1, batch * length * config.hidden_size, device=device, dtype=dtype).view(batch, length, -1)
 
     def loss(self) -> Tensor:
+        """Forward pass of the whole model with its loss."""
         return self.model(self.tokens, self.positions, targets=self.tokens)
 
     def blocks(self) -> Tensor:
+        """Forward pass of the blocks alone, without embedding, final norm, head and loss. Returns the sum of their output."""
         streams = Streams(self.x.detach().requires_grad_(), PositionState(self.model.encoding.state(self.positions)))
         for block in self.model.blocks:
             streams = block(streams)
@@ -138,13 +113,11 @@ class Subject(TrainingSubject):
         return Cost(count_parameters(config).total, forward_flops(config, self.tokens.shape[1]), *saved)
 
 
-class LlamaSubject(TrainingSubject):
+class LlamaSubject:
     """transformers' Llama of the same shape, with its own weights, the same inputs and attention by `sdpa`.
 
     The final norm, which transformers counts among the blocks, is in `blocks`.
     """
-
-    model: Any  # transformers' LlamaForCausalLM
 
     def __init__(self, subject: Subject) -> None:
         from megatape.benchmark.serving import BASELINE as LLAMA
@@ -155,16 +128,24 @@ class LlamaSubject(TrainingSubject):
         self.model = build(config, [], length, subject.x.device, subject.x.dtype)[LLAMA].train()
 
     def loss(self) -> Tensor:
+        """As Subject has it."""
         return self.model(self.tokens, labels=self.tokens, use_cache=False).loss
 
     def blocks(self) -> Tensor:
+        """As Subject has it, with the final norm."""
         inputs = self.x.detach().requires_grad_()
         return self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state.sum()
 
 
-TRAINING_PARTS: dict[str, Callable[[TrainingSubject], None]] = {
-    "training step": lambda subject: subject.step(subject.loss),
-    "training step, blocks alone": lambda subject: subject.step(subject.blocks),
+def train(model: nn.Module, forward: Callable[[], Tensor]) -> None:
+    """Forward and backward pass, without the optimizer."""
+    forward().backward()
+    model.zero_grad(set_to_none=True)
+
+
+TRAINING_PARTS: dict[str, Callable[[Subject | LlamaSubject], None]] = {
+    "training step": lambda subject: train(subject.model, subject.loss),
+    "training step, blocks alone": lambda subject: train(subject.model, subject.blocks),
 }
 PARTS: dict[str, Callable[[Subject], None]] = {
     **TRAINING_PARTS,

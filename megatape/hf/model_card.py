@@ -10,6 +10,7 @@ from megatape.model.encodings import encoding_of
 from megatape.registry import ENCODINGS
 
 _TEMPLATE = Path(__file__).with_suffix(".md")
+_BASE = " It is a base model: it continues text and has had no\ninstruction tuning or safety training."
 
 
 def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer: str) -> str:
@@ -23,9 +24,8 @@ def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer
         tags=family.config_class.model_type,
         title=f"Language model with `{model.encoding}` positions",
         encoding=description + (f" (frequencies scaled: {model.scaling.kind})" if model.scaling else ""),
-        origin="trained with MegaTAPE from the weights of another model"
-        if config.training.init_from
-        else "pretrained with MegaTAPE",
+        origin="trained with MegaTAPE" + (" from the weights of another model" if config.training.init_from else ""),
+        kind=_BASE if config.data.samples != "examples" and not config.training.init_from else "",
         trust=", trust_remote_code=True" if family.remote_code else "",
         code=family.code_note,
         parameters=count_parameters(model).total,

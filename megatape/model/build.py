@@ -25,7 +25,7 @@ from megatape.model.transformer import Transformer
 from megatape.parallel.linear import Linear, Product
 from megatape.parallel.mesh import SINGLE, Axis
 from megatape.parallel.remat import add, keep_on_host, linear, rebuild_output, recompute, remat
-from megatape.torch_internals import has_cpp_compiler
+from megatape.torch_internals import has_cpp_compiler, limit_recompilations
 
 
 def build_model(
@@ -197,6 +197,7 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
             "training.compile needs a C++ compiler, and this machine has none: install g++, name another one by CXX, or set "
             "training.compile to false"
         )
+    limit_recompilations()
     for block in model.blocks:
         assert isinstance(block, Block)
         # A graph that breaks would be slower than none: that is an error instead.

@@ -191,7 +191,7 @@ def saves_more(place: Place, other: Place) -> bool:
 def _ladders(config: Config, cluster: ClusterConfig) -> list[list[Setting]]:
     """The values that are tried, those of the configuration among them."""
     training, parallel, zero = config.training, config.parallel, config.zero
-    offloads = [(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)]
+    offloads = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
     most = max(1, min(training.global_batch_size, LARGE // config.data.sequence_length))
     micro = {2**power for power in range(most.bit_length())} | {training.micro_batch_size}
     ladders: dict[str, Iterable[Any]] = {
@@ -204,7 +204,7 @@ def _ladders(config: Config, cluster: ClusterConfig) -> list[list[Setting]]:
     }
     return [
         *([{key: value} for value in values] for key, values in ladders.items()),
-        [{"zero.offload_optimizer": state, "zero.offload_parameters": weights} for state, weights in dict.fromkeys(offloads)],
+        [{"zero.offload_optimizer": state, "zero.offload_parameters": weights} for state, weights in sorted(offloads)],
     ]
 
 

@@ -39,6 +39,8 @@ def _entry(run: Run, max_maps: int, notes: list[str]) -> dict[str, Any] | None:
     limits[limits == 0] = 1
     rows, columns = np.tril_indices(len(last.tokens))
     quantized = np.clip(np.rint(maps / limits * 127), -127, 127).astype(np.int8)[..., rows, columns]
+    model = run.config.model
+    by_head = last.gains.shape[1] == model.num_heads and not model.encoding.startswith("tape_vector")
     return {
         "run": run.name,
         "tokens": last.tokens,
@@ -49,7 +51,7 @@ def _entry(run: Run, max_maps: int, notes: list[str]) -> dict[str, Any] | None:
         "maps": [[base64.b64encode(one.tobytes()).decode() for one in step] for step in quantized],
         "norms": [[rounded(float(norm)) for norm in view.norms] for view in same.values()],
         "gains": [[[rounded(float(gain)) for gain in layer] for layer in view.gains] for view in same.values()],
-        "by": "head" if last.gains.shape[1] == run.config.model.num_heads else "entry",
+        "by": "head" if by_head else "entry",
     }
 
 

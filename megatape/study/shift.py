@@ -98,8 +98,8 @@ def _mean(of_sequences: list[Change]) -> Change:
 def report(subjects: list[Subject], shift: int) -> Iterator[str]:
     """Yields the paragraphs of the study. Raises UserError as `changes` does."""
     yield "\n".join(subject.source for subject in subjects)
-    count, length = subjects[0].tokens.shape
-    yield f"{count} sequences of {length} tokens, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
+    sizes = dict.fromkeys("{} sequences of {} tokens".format(*subject.tokens.shape) for subject in subjects)
+    yield f"{', '.join(sizes)}, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
     found = {subject.label: (subject, changes(subject, shift)) for subject in subjects}
     for title, of_paper, pick in (
         ("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),

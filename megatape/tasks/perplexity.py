@@ -25,6 +25,7 @@ MAX_TOKENS = 2**15  # of the text of `evaluate_perplexity`
 AUTHORS_STRIDE = 256  # of the paper's windows, and the default of sliding ones
 MAX_CHARACTERS = 64  # of a token, more than the mean of any text has
 NUM_POSITIONS = 64  # points of the curve over positions
+MAX_NATS = 700  # exp of more than 709 is no float
 BATCH_TOKENS = 2**12  # per forward pass, whose logits are [4096, V]
 
 
@@ -94,8 +95,8 @@ class LengthScore:
 
     @property
     def perplexity(self) -> float:
-        """exp(nats)."""
-        return math.exp(self.nats)
+        """exp(nats), at most exp(MAX_NATS)."""
+        return math.exp(min(MAX_NATS, self.nats))
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest
     dataset = TokenDataset(data, "validation", longest)
     tokens = dataset.stream(0, min(dataset.num_samples, max(1, MAX_TOKENS // longest)) * longest + 1)
     batches = _batched(_windows(tokens, "disjoint", length, longest))
-    return math.exp(fmean(float(losses.mean()) for batch in batches for losses in _losses(model, batch)))
+    return math.exp(min(MAX_NATS, fmean(float(losses.mean()) for batch in batches for losses in _losses(model, batch))))
 
 
 def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatape.benchmark import efficiency
-from megatape.benchmark.efficiency import PARTS, LlamaSubject, costs_table, prepare, report
+from megatape.benchmark.efficiency import PARTS, LlamaSubject, costs_table, prepare, report, train
 from megatape.benchmark.encodings import with_encoding
 from megatape.benchmark.models import Shape, paper_config
 from megatape.config import ModelConfig
@@ -82,10 +82,10 @@ def test_a_llama_of_transformers() -> None:
     passes: list[str] = []
     for module in (llama.model.lm_head, *llama.model.model.layers):
         module.register_full_backward_hook(lambda module, *_: passes.append(type(module).__name__))
-    llama.step(llama.loss)
+    train(llama.model, llama.loss)
     assert passes == ["Linear", *["LlamaDecoderLayer"] * SMALL.num_layers]
     passes.clear()
-    llama.step(llama.blocks)
+    train(llama.model, llama.blocks)
     assert passes == ["LlamaDecoderLayer"] * SMALL.num_layers
     assert all(parameter.grad is None for parameter in llama.model.parameters())
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,21 @@ def test_no_gpus_asked_for_on_cpu_nodes(study: Study) -> None:
     assert "--gpus" not in text and "#SBATCH --ntasks-per-node=4" in text
 
 
-def test_containers_see_the_runs_folders(study: Study) -> None:
-    data, run = study.configs["config.json"].data.path, study.directory
+def test_containers_see_the_runs_folders(study: Study, tmp_path: Path) -> None:
+    """Those of its data, their copies, the weights that it begins with, and its own."""
+    config, run = study.configs["config.json"], study.directory
+    places = {"data.cache": str(tmp_path / "cache"), "training.init_from": str(tmp_path / "weights")}
+    data, cache, weights = config.data.path, places["data.cache"], places["training.init_from"]
+    config = config.model_copy(
+        update={
+            "data": config.data.model_copy(update={"cache": cache}),
+            "training": config.training.model_copy(update={"init_from": weights}),
+        }
+    )
+    study = replace(study, configs={"config.json": config})
     job = new_job("tiny", 1, 4, True, pyxis="registry#megatape:1")
     text = render(study, job, SNAPSHOT)
-    mounts = ",".join(f"{folder}:{folder}" for folder in sorted((str(Path.cwd()), data, str(run))))
+    mounts = ",".join(f"{folder}:{folder}" for folder in sorted((str(Path.cwd()), data, str(run), cache, weights)))
     assert f"--container-image='registry#megatape:1' --container-mounts={mounts} --container-workdir={Path.cwd()}" in text
     job = new_job("tiny", 1, 4, True, apptainer="megatape.sif")
     assert f"apptainer exec --nv --bind {mounts} --pwd {Path.cwd()} megatape.sif python \\" in render(study, job, SNAPSHOT)

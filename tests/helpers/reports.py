@@ -46,7 +46,7 @@ def make_run(
         for step in range(1, steps + 1):
             loss = 2 + 4 * math.exp(-step / steps) + seed / 10_000 + 0.1 * math.sin(step)
             view = None
-            if encoding == "tape":
+            if encoding.startswith("tape"):
                 view = some_view(config.model.num_layers, 16, config.model.num_heads, scale=step / steps)
             ema_loss = loss + 0.1 if ema else None
             validation = Validation(loss + 0.2, view, ema_loss=ema_loss) if step % evaluated == 0 else None

@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.export import export
+from megatape.hf.families import family_of
+from megatape.hf.model_card import model_card
 from megatape.model.build import build_model
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
@@ -66,6 +68,21 @@ def test_model_card(exported: Callable[..., Exported]) -> None:
     assert "trust_remote_code=True" in card and "position size" in card
     rope = (exported("grouped", "rope").folder / "README.md").read_text()
     assert "trust_remote_code" not in rope and "position size" not in rope
+
+
+@pytest.mark.parametrize(
+    ("samples", "init_from", "base"), [("packed", None, True), ("packed", "weights", False), ("examples", None, False)]
+)
+def test_the_card_calls_no_other_model_a_base_model(
+    raw_config: dict[str, Any], samples: str, init_from: str | None, base: bool
+) -> None:
+    """Nothing is known of the training of other weights, and examples may be instructions."""
+    raw_config["data"]["samples"] = samples
+    raw_config["training"]["init_from"] = init_from
+    config = parse_config(raw_config, "config")
+    card = model_card(config, family_of(config), 7, 1234, "")
+    assert ("It is a base model: it continues text and has had no\ninstruction tuning" in card) == base
+    assert ("from the weights of another model" in card) == bool(init_from)
 
 
 # Runs alone: -I keeps out this project, its folder and PYTHONPATH, and an installed megatape is blocked.

@@ -29,6 +29,18 @@ APPLIED: dict[str, dict[str, Any]] = {
 }
 
 
+def test_compiled_blocks_take_more_lengths_than_torch_expects() -> None:
+    """Those of a warm-up, each in training and in evaluation: at torch's limit of 8 a graph that must be whole is an error."""
+    torch._dynamo.reset()
+    drawn = random_model(encoding="rope")
+    model = build_model(drawn.config, compiler="eager")
+    for length in range(4, 11):
+        tokens, positions = (values[:, :length] for values in tokens_and_positions())
+        model.train()(tokens, positions).sum().backward()
+        with torch.no_grad():
+            model.eval()(tokens, positions)
+
+
 @pytest.mark.parametrize("name", APPLIED)
 def test_parameters_and_evaluation_are_those_of_the_plain_model(name: str) -> None:
     torch._dynamo.reset()

@@ -25,6 +25,7 @@ CASES: list[Any] = [
     pytest.param(1, 0.3, {"model.encoding": "rope", "training.activation_checkpointing": "selective"}, id="some fit"),
     pytest.param(2, 0.2, {"training.precision": "bfloat16", "zero.stage": 2}, id="few fit"),
     pytest.param(2, 2.0, {"model.num_kv_heads": 2, "zero.stage": 3, "zero.offload_optimizer": True}, id="all fit"),
+    pytest.param(1, 0.5, {"zero.stage": 3, "zero.offload_parameters": True}, id="weights alone are offloaded"),
 ]
 
 

@@ -86,6 +86,9 @@ def test_position_view(command: Command, data_directory: Path, tmp_path: Path) -
         assert np.abs(decoded - products[rows, columns].clip(-limit, limit)).max() <= limit / 127
     assert view["norms"][1] == pytest.approx(original.norms.tolist(), rel=1e-5)
     assert np.array(view["gains"][1]) == pytest.approx(original.gains, rel=1e-5)
+    vector = make_run(tmp_path / "vector", data_directory, encoding="tape_vector", steps=20, evaluated=5)
+    _, content, _ = page_of(command, tmp_path / "other", vector.directory)
+    assert content["views"][0]["by"] == "entry"  # as many as heads here, and yet not theirs
 
 
 def test_a_long_run_of_many_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> None:

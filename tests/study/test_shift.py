@@ -73,6 +73,14 @@ def test_report_stands_beside_the_paper() -> None:
     assert "| `nope` " in paragraphs[-1] and len(paragraphs) == 7
 
 
+def test_lengths_of_the_models() -> None:
+    """Models have the sequences of their own lengths."""
+    long = subject("rope")
+    short = Subject("short", "short", long.model, long.tokens[:, :20], bos=1)
+    count = f"{len(long.tokens)} sequences of"
+    assert list(report([long, short], 2))[1].startswith(f"{count} 40 tokens, {count} 20 tokens, float32 on a CPU")
+
+
 @pytest.mark.parametrize("shift", [0, -1, 40, 41])
 def test_a_shift_that_is_none(shift: int) -> None:
     with pytest.raises(ValueError, match=f"shift is {shift}, but the sequences have 40 tokens: give 1 to 39"):

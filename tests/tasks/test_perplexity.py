@@ -83,6 +83,20 @@ def test_uniform_logits_give_the_vocabulary(data_directory: Path, mode: str, str
     assert_close([score.perplexity for score in result.scores], [float(VOCAB_SIZE)] * 2, bounds.PERPLEXITY)
 
 
+def test_a_loss_beyond_the_exponents_of_floats(data_directory: Path) -> None:
+    """A model that diverged is measured to the end, and its perplexity is a number that JSON has."""
+
+    class Diverged(Uniform):
+        def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
+            found = super().__call__(input_ids, use_cache)
+            found.logits[..., 0] = 1000.0
+            return found
+
+    result = measure(LoadedModel("a model", Diverged(), Pieces(data_directory)), data_directory, (32,), "disjoint", None, 1000)
+    (score,) = result.scores
+    assert score.nats > 900 and score.perplexity == math.exp(700)
+
+
 def test_windows(data_directory: Path) -> None:
     """Which tokens the windows hold, and which losses count, by a plain loop."""
     tokens = TokenDataset(data_directory, "validation", 999).tokens(0)

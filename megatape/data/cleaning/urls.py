@@ -15,6 +15,7 @@ from megatape.data.sources.source import Document
 from megatape.errors import UserError
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+DOMAIN = re.compile(r"[\w:-][\w.:-]*")  # or an address; entries of other kinds of list have other characters
 MAX_PARTS = 32  # of a host or a path that are looked for, so that the time is linear
 
 
@@ -74,7 +75,7 @@ def _read(names: tuple[str, ...]) -> np.ndarray:
                         host, rest = _parts(entry)
                     except ValueError:
                         host = ""
-                    if not host or len(entry.split()) > 1:
+                    if not DOMAIN.fullmatch(host) or len(entry.split()) > 1:
                         raise UserError(f"{path}:{number}: {entry!r:.80} is not a domain or a URL: correct the line")
                     hashes.append(_hash(host + rest))
     return np.unique(np.array(hashes, np.uint64))

@@ -51,6 +51,9 @@ class Documents(JsonLines):
             raise UserError(f"max_documents: `source` documents takes one `input` with it, got {len(inputs)}: give one")
         files = _document_files(inputs, option)
         splits = ["".join(PurePath(file).name.removesuffix(SUFFIX).split("-")[2:]) for file in files]
+        if "validation" in splits and option == "input" and (source.validation or source.max_documents is not None):
+            file = files[splits.index("validation")]
+            raise UserError(f"{file} is held out: with max_documents or `validation_input` give `input` training files alone")
         states = zip(files, splits, file_states(files), strict=True)
         return [Unit((file,), state.size, split=split, versions=(state.version,)) for file, split, state in states]
 

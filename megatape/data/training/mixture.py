@@ -59,13 +59,13 @@ def open_data(config: Config) -> RunData:
     corpora = {name: open_split(data, corpus.path, "train") for name, corpus in data.corpora.items()}
     for name, corpus in corpora.items():
         _check_corpus(config, data.corpora[name].path, corpus)
-    mixture = Mixture(data, corpora, training.seed)
-    mixture.check_epochs(training.steps, config.batches)
-    validation = {name: open_split(data, data.corpora[name].path, "validation") for name in mixture.corpora}
     first, *others = corpora.values()
     for corpus in others:
         if corpus.tokenizer_entry != first.tokenizer_entry:  # else its ids are those that are compared with the first one's
             corpus.tokenizer()
+    mixture = Mixture(data, corpora, training.seed)
+    mixture.check_epochs(training.steps, config.batches)
+    validation = {name: open_split(data, data.corpora[name].path, "validation") for name in mixture.corpora}
     return RunData(mixture, validation, first.tokenizer())
 
 
@@ -125,11 +125,12 @@ class Mixture:
         self._settings = {name: data.corpora[name] for name in self.corpora}
         (first, one), *others = self.corpora.items()
         for name, corpus in others:
-            if corpus.tokenizer_hash != one.tokenizer_hash:
+            special = [(each.bos_id, each.eos_id) for each in (one, corpus)]
+            if corpus.tokenizer_hash != one.tokenizer_hash or special[0] != special[1]:
                 raise UserError(
                     f"data.mixture: {first} ({self._settings[first].path}) and {name} ({self._settings[name].path}) have "
-                    f"different tokenizers (sha256 {one.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}): prepare one of "
-                    "them with --tokenizer of the other"
+                    f"different tokenizers (sha256 {one.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}, bos_id and "
+                    f"eos_id {special[0]} and {special[1]}): prepare one of them with --tokenizer of the other"
                 )
         self.seed, self.sequence_length = seed, one.sequence_length
         self.vocab_size, self.tokenizer_hash = one.vocab_size, one.tokenizer_hash

@@ -397,6 +397,9 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
             attentions=outputs.attentions,
         )
 
+    def _get_static_cache_init_shape(self) -> None:
+        """None: keys and values differ in width, so the first tokens make the cache, in pieces of a prompt, too."""
+
     def _prepare_cache_for_generation(
         self,
         generation_config: Any,

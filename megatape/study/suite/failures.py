@@ -108,7 +108,7 @@ def look(model: Transformer, task: SyntheticTask, samples: list[SyntheticSample]
             said.append("".join(encoder.tokenizer.decode([token]) for token in given[own].tolist()))
         queries = torch.tensor([answer.begin for answer in sample.answers])
         sources = queries + 1 - torch.tensor([answer.key for answer in sample.answers])
-        views.append([_view(layer, queries, sources) for layer in layers])
+        views.append([_view(layer, queries, sources, layers[0].positions) for layer in layers])
     return AttentionView(
         torch.tensor(right),
         said,
@@ -118,19 +118,20 @@ def look(model: Transformer, task: SyntheticTask, samples: list[SyntheticSample]
     )
 
 
-def _view(layer: LayerInputs, queries: Tensor, sources: Tensor) -> LayerView:
+def _view(layer: LayerInputs, queries: Tensor, sources: Tensor, start: PositionState) -> LayerView:
+    """start: e before any block, that of the first layer itself."""
     rows = probabilities(layer)[0][:, queries].transpose(0, 1)  # [A, H, N]
     upto, here = rows.cumsum(-1), torch.arange(len(queries))
     source = rows[here, :, sources]
     farther = upto[here, :, sources] - source
     most = rows.topk(min(MOST, rows.shape[-1]))
     without = moved = None
-    initial, delta = layer.positions
-    if delta is not None:
-        unmoved = PositionState(initial)
-        without = probabilities(replace(layer, positions=unmoved))[0][:, queries, sources].T
-        e = unmoved.tensor(delta.shape[2])[0]
-        moved = (delta[0].flatten(1).norm(dim=-1) / e.flatten(1).norm(dim=-1))[queries]
+    delta = layer.positions.delta
+    if delta is not None and layer.positions is not start:
+        without = probabilities(replace(layer, positions=start))[0][:, queries, sources].T
+        added = delta if start.delta is None else delta - start.delta
+        e = start.tensor(delta.shape[2])[0]
+        moved = (added[0].flatten(1).norm(dim=-1) / e.flatten(1).norm(dim=-1))[queries]
     return LayerView(farther, source, 1 - source - farther, most.indices, most.values, without, moved)
 
 

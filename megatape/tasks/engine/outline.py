@@ -37,7 +37,7 @@ def read_outline(
     if trust_remote_code and opened.kind != "checkpoint":
         given: dict[str, Any] = {"trust_remote_code": True, "local_files_only": True}
         config = AutoConfig.from_pretrained(opened.files, **given)
-        tokenizer = AutoTokenizer.from_pretrained(opened.files, **given)
+        tokenizer = AutoTokenizer.from_pretrained(opened.files, split_special_tokens=True, **given)
         return Outline(name, tokenizer, config.vocab_size, config.max_position_embeddings)
     source = opened.weights()
     source.verify(share, shares)

@@ -1,5 +1,6 @@
 """Documents that hold a part of an evaluation."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -29,5 +30,18 @@ def test_decontamination(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("only a few words")
     with pytest.raises(ValueError, match="^rule decontaminate: .*b.txt has no text of 13 words or more"):
         parse_rules([rule])  # before a document is read
-    with pytest.raises(ValueError, match="Is a directory"):
-        parse_rules([f"decontaminate:files={tmp_path}"])
+
+
+def test_folders_and_files_that_are_no_text(tmp_path: Path) -> None:
+    """A folder stands for its files. Compressed bytes are no text, whose words no document would have."""
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    (folder / "a.txt").write_text(PROSE)
+    rule = f"decontaminate:files={folder}"
+    assert verdict(rule, f"x {PROSE[40:200]} y") == f"dropped by decontaminate: shares 13 words with {folder / 'a.txt'}"
+    name = folder / "b.json.gz"
+    name.write_bytes(gzip.compress(json.dumps({"text": PROSE}).encode()))
+    with pytest.raises(ValueError, match=f"^rule decontaminate: {name} is no text in UTF-8 .*: give text, or lines of JSON as"):
+        parse_rules([rule])
+    with pytest.raises(ValueError, match="no such file, nor a folder with files"):
+        parse_rules([f"decontaminate:files={tmp_path / 'missing'}"])

@@ -67,6 +67,9 @@ def test_folders_are_read_whole_and_decide_the_result(tmp_path: Path) -> None:
         ),
         ("http://[x\n", "allow={file}", "{file}:1: "),
         ("/path\n", "allow={file}", "{file}:1: "),
+        ("a.example\n*.b.example\n", "block={file}", "{file}:2: '*.b.example' is not a domain or a URL"),
+        ("||ads.example^\n", "block={file}", "{file}:1: "),
+        (".example\n", "block={file}", "{file}:1: "),
         (
             "a.example",
             "block={file}.missing",

@@ -162,6 +162,21 @@ def test_one_more_source(corpus: Corpus, tmp_path: Path, tokenizer: Tokenizer) -
     assert StoredSplit(tmp_path / "both", "validation").tables.document(0).place == f"{tmp_path}/held.jsonl:1"
 
 
+@pytest.mark.parametrize("options", [{"max_documents": 5}, {"validation": ("a",)}])
+def test_documents_that_were_held_out_stay_so(corpus: Corpus, tmp_path: Path, options: dict[str, Any]) -> None:
+    """A first few documents, or other validation files, would leave them in the training split."""
+    (tmp_path / "held.jsonl").write_text(json.dumps({"text": text_of(0)}))
+    (tmp_path / "more.jsonl").write_text("\n".join(json.dumps({"text": text_of(number)}) for number in range(1, 20)))
+    source = Source("jsonl", (str(tmp_path / "more.jsonl"),), validation=(str(tmp_path / "held.jsonl"),))
+    prepare(replace(corpus, source=source, cleaning=Cleaning(), keep_documents=True), tmp_path / "kept")
+    with pytest.raises(UserError, match=r"validation.jsonl.zst is held out: with max_documents or `validation_input`"):
+        Source("documents", (str(tmp_path / "kept"),), **options).units()
+    held = tuple(map(str, (tmp_path / "kept").glob("documents-*validation*")))
+    training = tuple(str(path) for path in (tmp_path / "kept").glob("documents-*") if str(path) not in held)
+    options = {"validation": held} if "validation" in options else options
+    assert Source("documents", training, **options).units()
+
+
 @pytest.mark.parametrize(
     "more, message",
     [

@@ -109,15 +109,23 @@ def test_epochs_are_counted_ahead(corpora: dict[str, TokenDataset]) -> None:
         allowing.check_epochs(steps + 5, BatchSizes(8))
 
 
-def test_other_tokenizers_are_refused(corpora: dict[str, TokenDataset], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"sha256": "1" * 64}, r"sha256 0000.* and 1111.*, bos_id and eos_id \(1, 2\) and \(1, 2\)"),
+        ({"eos_id": 5}, r"sha256 0000.* and 0000.*, bos_id and eos_id \(1, 2\) and \(1, 5\)"),
+    ],
+)
+def test_other_tokenizers_are_refused(
+    corpora: dict[str, TokenDataset], tmp_path: Path, other: dict[str, Any], message: str
+) -> None:
+    """And the same one whose documents end otherwise: samples would be padded with the end of another corpus."""
     index = load_index(tmp_path / "code")
-    entry = TokenizerEntry(**{**vars(index.tokenizer), "sha256": "1" * 64})
+    entry = TokenizerEntry(**{**vars(index.tokenizer), **other})
     save_index(type(index)(**{**vars(index), "tokenizer": entry}), tmp_path / "code")
-    other = TokenDataset(tmp_path / "code", "train", LENGTH)
-    with pytest.raises(
-        ValueError, match=r"books \(books\) and code \(code\) have different tokenizers \(sha256 0000.* and 1111"
-    ):
-        mixture(corpora | {"code": other})
+    code = TokenDataset(tmp_path / "code", "train", LENGTH)
+    with pytest.raises(ValueError, match=rf"books \(books\) and code \(code\) have different tokenizers \({message}"):
+        mixture(corpora | {"code": code})
 
 
 def test_a_corpus_alone_is_a_mixture_of_one(corpora: dict[str, TokenDataset]) -> None:

@@ -73,7 +73,9 @@ def test_greedy_with_and_without_cache(exported: Callable[..., Exported], shape:
         with pytest.raises(ValueError, match="StaticLayer has no place for: use transformers' DynamicCache"):
             generate(model, tokens, cache_implementation="static", **varied)
     else:
-        assert torch.equal(generate(model, tokens, cache_implementation="static", **varied), expected)
+        varied["cache_implementation"] = "static"
+        assert torch.equal(generate(model, tokens, **varied), expected)
+        assert torch.equal(generate(model, tokens, **varied, prefill_chunk_size=4), expected)
 
 
 def test_no_cache_follows_training(exported: Callable[..., Exported]) -> None:

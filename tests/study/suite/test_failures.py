@@ -68,6 +68,21 @@ def test_what_blocks_add_is_the_gain_times_the_mean_of_e() -> None:
         assert moved is not None and float(moved[row]) == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_start_that_encodings_compute_is_not_what_blocks_add() -> None:
+    """Selective RoPE's angles are there before any block, whose updates begin with zeros."""
+    task, samples = flip_flop()
+    model = random_model(vocab_size=Encoder(task).tokenizer.vocab_size, num_layers=2, encoding="tape_selective_rope", std=0.6)
+    for block in model.blocks:
+        block.position.gain.data.zero_()
+        block.position.up.data.zero_()
+    first, second = look(model, task, samples, len(TEXT), 0).layers
+    assert first.moved is None and first.without is None
+    assert second.moved is not None and not second.moved.any()
+    assert second.without is not None and torch.equal(second.without, second.source)
+    model.blocks[0].position.gain.data.fill_(0.5)
+    assert look(model, task, samples, len(TEXT), 0).layers[1].moved.min() > 0.01
+
+
 def test_updates_are_left_out_where_the_tables_say_so() -> None:
     """What the model says, and how its layers attend, is then what it is with gains and W_up of zero."""
     task, _ = flip_flop()

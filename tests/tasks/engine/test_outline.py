@@ -19,7 +19,7 @@ from tests.helpers.runs import flip_byte
 from tests.helpers.tiny_models import save_tiny
 from tests.helpers.workers import Workers
 
-TEXTS = ["The fox  jumps.", "", " 12345\n<|end_of_text|></s>"]
+TEXTS = ["The fox  jumps.", "", " 12345\n<|end_of_text|></s>", " a<|begin|>b<|end|>"]
 
 
 def check(folder: Path, adapter: Path | None = None, **options: Any) -> None:
