@@ -16,7 +16,7 @@ from megatape.pictures import DARK, LIGHT, dark_version, style
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
-SUITE = "Rates from a grid, eight tasks, four seeds"
+SUITE = "Rates from a grid, eight tasks, five seeds"
 COLOURS = {"tape": "C0", "rope": "C1", "path": "C2", "other": "C7"}
 
 
@@ -120,7 +120,7 @@ def _draw_accuracy(axes: Axes) -> None:
     _titles(
         axes,
         "Inputs unlike those of training",
-        "accuracy in %, mean ± deviation of 4 seeds, each encoding\nat the rate that validation chose (higher is better)",
+        "accuracy in %, mean ± deviation of 5 seeds, each encoding\nat the rate that validation chose (higher is better)",
     )
     _legend(axes, loc="upper left", ncols=4)
 
