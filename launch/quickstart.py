@@ -33,7 +33,10 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=["demo", "test", "install"], default="demo")
     parser.add_argument("--steps", type=int, help="number of training steps (default: the configuration's)")
     parser.add_argument(
-        "--c4", metavar="FOLDER", help="train on C4 files (c4-train.*.json.gz) instead of Python's standard library"
+        "--c4",
+        metavar="FOLDER",
+        type=os.path.abspath,  # commands run in the repository
+        help="train on C4 files (c4-train.*.json.gz) instead of Python's standard library",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show the full log of DeepSpeed and its launcher, not only errors"

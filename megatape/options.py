@@ -5,10 +5,11 @@ Descriptions of fields stand in the docstring of their class.
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -43,6 +44,13 @@ def split_commas(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
+def check_words(text: str) -> str:
+    """A text as it is. Raises ValueError if a shell could not divide it into words."""
+    shlex.split(text)
+    return text
+
+
+Words = Annotated[str, AfterValidator(check_words)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]  # of nodes, seconds, bytes of a record, ...
 Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]  # written with commas between the values
 

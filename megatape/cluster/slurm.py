@@ -26,7 +26,7 @@ from megatape.cluster.job import Job
 from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
 from megatape.config import Config, load_config, save_config
 from megatape.data.training.mixture import open_data
-from megatape.errors import ExitStatus, UserError, check_line, path_errors
+from megatape.errors import ExitStatus, UserError, check_line, content_errors, path_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.software import PACKAGE
@@ -55,13 +55,16 @@ def plan_study(path: str, overrides: Sequence[str], changes: Path | None) -> Stu
     directory = Path(base.run.directory)
     if changes is None:
         return Study({"config.json": base}, directory, False)
-    lines = [shlex.split(line, comments=True) for line in changes.read_text(encoding="utf-8").splitlines()]
+    with content_errors(str(changes), "write section.key=value overrides in UTF-8, with closed quotes"):
+        texts = changes.read_text(encoding="utf-8").splitlines()
+        lines = [shlex.split(re.sub(r"(^|\s)#.*", "", text)) for text in texts]  # to shlex, # begins a comment anywhere
     configs = {}
     for number, items in enumerate(items for items in lines if items):
         if any(item.startswith("run.directory=") for item in items):
             raise UserError(f"{changes}, run {number}: run.directory is always {directory}/{number}: remove it")
         own = f"run.directory={directory / str(number)}"
-        configs[f"config-{number}.json"] = load_config(path, [*overrides, *items, own])
+        with content_errors(f"{changes}, run {number}", "correct its line", UserError):
+            configs[f"config-{number}.json"] = load_config(path, [*overrides, *items, own])
     if not configs:
         raise UserError(f"{changes}: no runs: write a line of section.key=value overrides for each run")
     return Study(configs, directory, True)
@@ -76,7 +79,7 @@ def check(study: Study, job: Job, resume: bool) -> None:
         Lease(folder.lease).check_free()
         if not resume:
             folder.check_new()
-    if job.time is not None and (minutes := _minutes(job.time)) is not None and minutes * 60 <= job.checkpoint_seconds:
+    if job.time is not None and (minutes := _minutes(job.time)) and minutes * 60 <= job.checkpoint_seconds:
         raise UserError(
             f"time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
             "before the time limit (`checkpoint_seconds`)"

@@ -13,7 +13,7 @@ from megatape.config.section import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
 from megatape.errors import UserError
 from megatape.imports import OPTION
-from megatape.options import CommandOptions, Count, option
+from megatape.options import CommandOptions, Count, Words, option
 from megatape.registry import SOURCES, TOKEN_FORMATS, Entry
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class RunsOptions(CommandOptions):
 
     out: Path = option(metavar="FOLDER")
     jobs: Count = option(1, metavar="J")
-    launcher: str | None = option(None, metavar="COMMAND")
+    launcher: Words | None = option(None, metavar="COMMAND")
     typed: str = ""
 
 

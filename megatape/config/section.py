@@ -92,7 +92,7 @@ class ByKind:
 
     def options(self, raw: Any) -> Any:
         """The type of a section that has these keys, or None for a kind that does not exist."""
-        entry = self.entries.get(raw.get("kind", self.default)) if isinstance(raw, dict) else None
+        entry = self.entries.get(str(raw.get("kind", self.default))) if isinstance(raw, dict) else None
         return entry and entry.load_options()
 
     def __call__(self, raw: Any) -> Any:

@@ -211,4 +211,5 @@ def _label(runs: list[Run]) -> str:
     common = re.sub(r"[\W_]*(seed)?[\W_]*$", "", "".join(words))
     if not common:  # seed-1, seed-2 and so on, or names without anything in common
         common = runs[0].folder.directory.parent.name if words else runs[0].name
-    return f"{common} ({len(runs)} seeds)"
+    seeds = {run.config.training.seed for run in runs}
+    return f"{common} ({len(runs)} {'seeds' if len(seeds) == len(runs) else 'runs'})"

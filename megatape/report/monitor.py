@@ -36,9 +36,9 @@ class Monitor:
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
-        self._directories, self._seen, self._fault = directories, seen(directories), ""
+        self._directories, self._fault, self._panels = directories, "", list[Panel]()
         with path_errors():
-            self._runs = load_runs(directories)
+            self._seen, self._runs = seen(directories), load_runs(directories)
 
     def look(self) -> None:
         """Read the runs again if their files have changed. After an error of a file system the view says so and stays."""
@@ -51,12 +51,15 @@ class Monitor:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The panels, which share the width."""
+        width = options.max_width // max(1, min(len(self._runs), options.max_width // PANEL_WIDTH))
+        try:
+            states = progress(self._runs)
+            self._panels = [_panel(run, state, width) for run, state in zip(self._runs, states, strict=True)]
+        except OSError as error:  # the panels say how old files are
+            self._fault = f"what follows is not up to date: {error}"
         if self._fault:
             yield _text(self._fault, "red")
-        states = progress(self._runs)
-        width = options.max_width // max(1, min(len(states), options.max_width // PANEL_WIDTH))
-        panels = [_panel(run, state, width) for run, state in zip(self._runs, states, strict=True)]
-        yield Columns(panels, padding=0)
+        yield Columns(self._panels, padding=0)
 
 
 def _panel(run: Run, state: Progress, width: int) -> Panel:

@@ -284,8 +284,6 @@ def read_set(
     questions: dict[str, Question] = {}
     inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
     without: list[str] = []
-    if not data.is_dir():
-        raise MissingPath(f"scrolls {data}: no such folder")
     path = data / name / f"{split}.jsonl"
     if not path.is_file():
         raise MissingPath(f"scrolls {data}: expected {name}/{split}.jsonl in it: unpack SCROLLS' {name}.zip there")

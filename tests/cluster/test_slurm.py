@@ -160,6 +160,22 @@ def test_study(slurm: Slurm, cluster_config: dict[str, Any], one_host: list[floa
     check_losses(tmp_path / "run" / "0", one_host)
 
 
+def test_tasks_of_a_study_are_requeued_one_by_one(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """The last task has the array's own id, by which Slurm would requeue all of them, those that are complete too."""
+    config, study, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "study", tmp_path / "run"
+    study.write_text("training.steps=2\ntraining.seed=1\ntraining.seed=2\n")
+    job = submit(slurm, config, "--nodes", "1", "--cpu-ranks-per-node", "1", "--study", str(study))
+    wait_until_completed(slurm, f"{job}_0", run)
+    for task in ("1", "2"):
+        wait_for_steps(slurm, job, run / task, 7)
+    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
+    for number, starts in ((0, 1), (1, 2), (2, 2)):
+        wait_until_completed(slurm, f"{job}_{number}", run)
+        text = (run / "logs" / f"megatape-{job}_{number}.log").read_text()
+        assert (text.count(", start "), text.count("requeued")) == (starts, starts - 1), text
+        assert len(losses(run / str(number))) == (STEPS if number else 2)
+
+
 def test_nothing_is_queued_with_a_bad_configuration(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
     config = write_config(tmp_path, cluster_config)
     for options, message in (

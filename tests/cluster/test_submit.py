@@ -136,18 +136,32 @@ def test_study(raw_config: dict[str, Any], tmp_path: Path) -> None:
     for text, message in (
         ("", "no runs"),
         ("run.directory=x", "run 0: run.directory is always"),
-        ("training.step=1", "unknown"),
+        ("training.seed=1\ntraining.step=1", "study, run 1 .*unknown key.*: correct its line"),
+        ("training.seed='1", r"study \(No closing quotation\): write section.key=value overrides"),
+        ("\xff", r"study \(.*can't decode byte 0xff.*: write section.key=value overrides in UTF-8"),
     ):
-        lines.write_text(text)
-        with pytest.raises(ValueError, match=message):
+        lines.write_bytes(text.encode("latin-1"))
+        with pytest.raises(UserError, match=f"(?s){message}"):
             plan_study(str(config), [], lines)
+    lines.write_text("  # don't\ndata.cache=/x#7 training.seed=3 # the third\n")
+    assert [(c.data.cache, c.training.seed) for c in plan_study(str(config), [], lines).configs.values()] == [("/x#7", 3)]
 
 
 @pytest.mark.parametrize(
     ("time", "enough"),
-    [("5", False), ("6", True), ("4:59", False), ("00:05:00", False), ("1:00:00", True), ("1-0", True), ("INFINITE", True)],
+    [
+        ("5", False),
+        ("6", True),
+        ("4:59", False),
+        ("00:05:00", False),
+        ("1:00:00", True),
+        ("1-0", True),
+        ("0", True),
+        ("INFINITE", True),
+    ],
 )
 def test_time_to_write_a_checkpoint(study: Study, time: str, enough: bool) -> None:
+    """To Slurm, 0 is no limit."""
     job = new_job("tiny", 1, 1, False, time=time, checkpoint_seconds=300)
     if enough:
         check(study, job, resume=False)

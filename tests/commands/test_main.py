@@ -121,6 +121,8 @@ def test_the_example_of_a_help_is_a_command(name: str) -> None:
         ),
         ("ledger a b", "unexpected: b: see `megatape ledger --help`"),
         ("evaluate passkey a --otput b", "--otput is not an option: did you mean --output? see `megatape evaluate passkey "),
+        ('study suite --out a --slurm "--partition \'x"', '--slurm is "--partition \'x": No closing quotation'),
+        ('study suite --out a --launcher "python \'x"', '--launcher is "python \'x": No closing quotation'),
         ("study suite --slurm '--time 3' --cell 1", "argument --cell: not allowed with argument --slurm: see "),
         ("plan --config a --gpu", "argument --gpu: expected one argument: see `megatape plan --help`"),
     ],

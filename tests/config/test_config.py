@@ -15,6 +15,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ({"optimizer__lr": 3}, ["optimizer.lr: unknown key", "learning_rate"]),
         ({"optimizer": {"kind": "adam", "betas": [0.9]}}, ["optimizer.kind is 'adam'", "choose one of adamw"]),
         ({"schedule": {"kind": "poly", "power": 2}}, ["schedule.kind is 'poly'"]),
+        ({"optimizer": {"kind": ["muon"]}}, ["optimizer.kind: must be a valid string, got a list"]),
         ({"run__directory": "~/run"}, ["run.directory", "begins with ~", "write the whole path"]),
         ({"model__num_layers": "2"}, ["model.num_layers: must be a valid integer, got '2'"]),
         ({"model__num_layers": 2.5}, ["model.num_layers: must be a valid integer, got 2.5"]),

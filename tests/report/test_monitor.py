@@ -82,11 +82,24 @@ def test_new_steps_and_a_file_server_that_is_away(data_directory: Path, tmp_path
     config.rename(folder.config)
     monitor.look()
     assert "not up to date" not in shown(monitor, 100)
+    metrics = folder.metrics.rename(tmp_path / "metrics")
+    folder.metrics.symlink_to("x" * 300)  # a file that cannot even be looked at
+    monitor.look()
+    assert "1.2500" in shown(monitor, 100) and "not up to date" in shown(monitor, 100)
+    folder.metrics.unlink()
+    metrics.rename(folder.metrics)
+    monitor.look()
+    assert "1.2500" in shown(monitor, 100) and "not up to date" not in shown(monitor, 100)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["run"], "the output is no terminal: add --once"), (["gone", "--once"], "no folder"), ([".", "--once"], "holds no run")],
+    [
+        (["run"], "the output is no terminal: add --once"),
+        (["gone", "--once"], "no folder"),
+        (["x" * 300, "--once"], "File name too long"),
+        ([".", "--once"], "holds no run"),
+    ],
 )
 def test_errors(words: list[str], message: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

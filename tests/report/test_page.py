@@ -71,6 +71,13 @@ def test_runs_that_differ_only_in_their_seed(command: Command, data_directory: P
     assert cells(text, "training.seed") == ["1", "1001", "1234"] and "4 checkpoints" in text and "5 to 20" in text
 
 
+def test_runs_with_the_same_seed(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """Their band is no spread over seeds."""
+    runs = [make_run(tmp_path / name, data_directory) for name in ("tape-1", "tape-2")]
+    _, content, _ = page_of(command, tmp_path / "out", *(run.directory for run in runs))
+    assert content["labels"] == ["tape (2 runs)"]
+
+
 def test_position_view(command: Command, data_directory: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data_directory, steps=20, evaluated=5, num_layers=4)
     original = PositionView.load(run.position_view(15))

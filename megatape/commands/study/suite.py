@@ -9,7 +9,7 @@ from pydantic import Field
 
 from megatape.commands.options import ImportOptions, RunsOptions
 from megatape.errors import UserError
-from megatape.options import Count, Listed, Paragraphs, option
+from megatape.options import Count, Listed, Paragraphs, Words, option
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
 
@@ -55,7 +55,7 @@ class Options(RunsOptions, ImportOptions):
     plan: Path | None = option(None, metavar="FILE")
     yes: bool = False
     cell: int | None = option(None, metavar="K")
-    slurm: str | None = option(None, metavar="OPTIONS")
+    slurm: Words | None = option(None, metavar="OPTIONS")
     rates: Listed[Annotated[float, Field(gt=0, lt=1)]] | None = option(None, metavar="A,B")
 
 
