@@ -74,7 +74,7 @@ def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig
     if step < warmup:
         return peak * min(step + size, warmup) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
-    if warmup:  # without a step of it inverse_sqrt still needs the fraction
+    if warmup or not isinstance(config, InverseSqrtOptions):  # which needs a fraction without a step of it, too
         config = config.model_copy(update={"warmup_fraction": warmup / steps})  # of whole steps, as above
     return peak * SCHEDULES[config.kind].load()(progress, config)
 

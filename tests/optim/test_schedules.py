@@ -61,12 +61,14 @@ def test_lengths_in_tokens_do_not_depend_on_the_end() -> None:
         assert learning_rate(step, 20, 1.0, short) == pytest.approx(learning_rate(step, 50, 1.0, long))
 
 
-@pytest.mark.parametrize("steps", [30, 40, 100])
+@pytest.mark.parametrize("steps", [12, 30, 40, 100])
 def test_lengths_count_from_whole_steps_of_the_warm_up(steps: int) -> None:
-    """A warm-up that is no whole number of steps is rounded for all."""
+    """A warm-up that is no whole number of steps is rounded for all, to none in a run of 12 steps."""
     wsd = WsdOptions(kind="wsd", warmup_fraction=0.0333, decay_tokens=5, final_fraction=0.0).in_fractions(steps)
     decay = [learning_rate(steps - 5 + step, steps, 1.0, wsd) for step in range(5)]
     assert decay == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    restarts = CosineRestartsOptions(kind="cosine_restarts", warmup_fraction=0.0333, cycle_tokens=5).in_fractions(steps)
+    assert learning_rate(round(0.0333 * steps) + 5, steps, 1.0, restarts) == pytest.approx(1.0, abs=1e-9)
     root = InverseSqrtOptions(kind="inverse_sqrt", warmup_tokens=600).in_fractions(256 * steps)
     assert learning_rate(3, steps, 1.0, root) == pytest.approx((2 / 3) ** 0.5)
 
