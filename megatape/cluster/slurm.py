@@ -198,8 +198,7 @@ def _inside(study: Study, job: Job) -> str:
     image = job.pyxis or job.apptainer
     if image is None:
         return quoted(sys.executable)
-    configs = study.configs.values()
-    given = {path for c in configs for path in (*c.data.paths, c.data.cache, c.training.init_from) if path}
+    given = {path for c in study.configs.values() for path in (*c.data.paths, c.data.cache, c.training.init_from) if path}
     folders = {Path.cwd(), study.directory.absolute(), *(Path(path).absolute() for path in given if "://" not in path)}
     mounts = sorted(str(folder) for folder in folders if not any(parent in folders for parent in folder.parents))
     workdir = quoted(Path.cwd())

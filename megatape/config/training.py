@@ -217,7 +217,7 @@ class ScheduleConfig(Section):
         kind: decay after the warm-up
         warmup_fraction: fraction of all steps spent in the warm-up
         warmup_tokens: its length in tokens, instead of warmup_fraction
-        final_fraction: fraction of the peak left at the end (linear and cosine)
+        final_fraction: fraction of the peak left at the end of a decay
     """
 
     kind: Compared[ScheduleName] = "linear"

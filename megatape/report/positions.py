@@ -39,8 +39,7 @@ def _entry(run: Run, max_maps: int, notes: list[str]) -> dict[str, Any] | None:
     limits[limits == 0] = 1
     rows, columns = np.tril_indices(len(last.tokens))
     quantized = np.clip(np.rint(maps / limits * 127), -127, 127).astype(np.int8)[..., rows, columns]
-    model = run.config.model
-    by_head = last.gains.shape[1] == model.num_heads and not model.encoding.startswith("tape_vector")
+    by_head = last.gains.shape[1] == run.config.model.num_heads and not run.config.model.encoding.startswith("tape_vector")
     return {
         "run": run.name,
         "tokens": last.tokens,

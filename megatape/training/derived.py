@@ -68,7 +68,7 @@ def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Pa
     first = batches.steps(warmup)
     least = min((step_learning_rate(config, one) for one in range(first, step + 1)), default=0.0)
     if least < peak:
-        fault = f"its learning rate has been {least / peak:.1%} of the peak" if least else f"its warm-up has {first:,} steps"
+        fault = f"step {step + 1:,} has {least / peak:.1%} of the peak" if step >= first else f"its warm-up has {first:,} steps"
         raise UserError(
             f"{reader.directory} is not in the stable part of its run: {fault}; choose a checkpoint at the peak, of a run with "
             "schedule.kind wsd or constant"

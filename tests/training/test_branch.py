@@ -78,7 +78,8 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
     """Nothing is written."""
     for run, step, message in (
         ("stable", 1, "is not in the stable part of its run: its warm-up has 2 steps"),
-        ("decayed", 4, "its learning rate has been 50.0% of the peak"),
+        ("decayed", 4, "step 5 has 50.0% of the peak"),
+        ("decayed", 6, "step 7 has 0.0% of the peak"),
     ):
         checkpoint = stable.with_name(run) / "checkpoints" / f"step-{step:08d}"
         status, _, errors = command("branch", checkpoint, "--decay-tokens", 100, "--out", tmp_path / "new")

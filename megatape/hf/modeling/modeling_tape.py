@@ -410,7 +410,7 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
     ) -> Any:
         """Tell an encoding that draws positions how long texts may get.
 
-        Not if an earlier call made the cache: its limit is not known. An assistant does not know the argument.
+        Not if an earlier call made the cache: its limit is not known.
         """
         cache = model_kwargs.get("past_key_values")
         draws = self.model.encoding.positions(random_offset=False).drawn_from
@@ -421,3 +421,8 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         return super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
+
+    def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
+        """An assistant does not know the argument `position_length`."""
+        known = {name: value for name, value in model_kwargs.items() if name != "position_length"}
+        return super()._get_candidate_generator(*args, model_kwargs=known, **kwargs)

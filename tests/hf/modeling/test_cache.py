@@ -272,7 +272,7 @@ def test_rows_repeat_with_all_that_they_hold(exported: Callable[..., Exported], 
         assert_close(found, model(tokens).logits[:, 10:].expand(2, -1, -1), bounds.EXPORTED)
 
 
-@pytest.mark.parametrize("encoding", ["tape", "alibi"])
+@pytest.mark.parametrize("encoding", ["tape", "alibi", "randpe"])
 def test_an_assistant_changes_no_token(exported: Callable[..., Exported], encoding: str) -> None:
     found = exported("grouped", encoding)
     model, assistant = found.load(), exported("grouped", "rope").load()
