@@ -201,6 +201,19 @@ def test_links_exist() -> None:
             assert target.startswith("https://") or (ROOT / target).exists(), f"{page.name}: {target}"
 
 
+def test_readme_and_ci_run_the_same_commands() -> None:
+    """Readers find how to clone, run and test on the first screen of README, and CI runs the same two commands."""
+    first_screen = (ROOT / "README.md").read_text().splitlines()[:24]
+    assert "git clone URL megatape && cd megatape" in first_screen
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    for readme_command, ci_command in (
+        ("python3 launch/quickstart.py", "python3 launch/quickstart.py --steps 10"),
+        ("python3 launch/quickstart.py test", "python3 launch/quickstart.py test"),
+    ):
+        assert readme_command in first_screen, f"README.md does not show `{readme_command}` on its first screen"
+        assert ci_command in ci, f".ci/run does not run `{ci_command}`"
+
+
 def test_make_targets_and_extras_exist() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
