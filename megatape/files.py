@@ -24,7 +24,7 @@ from typing import IO, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
-from megatape.errors import ExistingPath, UserError
+from megatape.errors import ExistingPath, PathError, UserError
 
 LOG = logging.getLogger(__name__)
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
@@ -39,6 +39,7 @@ PARTIAL = ".partial"  # end of the name of the folder in which a data directory 
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 FULL = {errno.ENOSPC, errno.EDQUOT}
+NO_OUTPUT = "a link, a pipe or a device, through which nothing is written: remove it, or replace it by the file"
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
 
@@ -54,9 +55,10 @@ def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
 
     Raises:
         BlockingIOError: Another process holds the lock, unless `wait`.
+        PathError: `path` is a link, a pipe or a device.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with open_in_place(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield file
 
@@ -147,6 +149,72 @@ def open_regular(path: Path) -> Iterator[io.BufferedReader]:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise UserError(f"{path}: a pipe or a device, not a file: replace it by the original file")
         yield file
+
+
+def create_file(path: Path) -> IO[bytes]:
+    """Create a file to write.
+
+    An output folder may hold names that somebody else chose, such as those of a downloaded index. So nothing of the name is
+    replaced, and a symbolic link is not followed to the file that it points to.
+
+    Args:
+        path: The file, which must not exist.
+
+    Returns:
+        The open file.
+
+    Raises:
+        ExistingPath: There is a file, a folder or a link of this name.
+        OSError: The file cannot be created.
+    """
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        raise _existing_output(path) from None
+
+
+def _existing_output(path: Path) -> ExistingPath:
+    return ExistingPath(f"{path} exists already, and outputs replace no file and follow no link: remove it, or rename it")
+
+
+@contextmanager
+def open_in_place(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to read and to append, which is created if it is missing. A symbolic link is not followed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        PathError: `path` is a link, a pipe or a device.
+        OSError: The file cannot be opened.
+    """
+    try:
+        descriptor = without_links(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise PathError(f"{path}: {NO_OUTPUT}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PathError(f"{path}: {NO_OUTPUT}")
+    with open(descriptor, "ab+") as file:
+        yield file
+
+
+def without_links(name: str | Path, flags: int) -> int:
+    """Open a file for `open`, as its `opener`, unless its last part is a symbolic link.
+
+    Args:
+        name: Path of the file.
+        flags: Flags of `os.open`.
+
+    Returns:
+        The file's descriptor.
+
+    Raises:
+        OSError: The file is a link (ELOOP) or cannot be opened.
+    """
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # O_NONBLOCK: a pipe would wait for its other end
 
 
 def _check_file_name(name: str) -> str:
@@ -241,7 +309,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file, so that a process killed meanwhile leaves either the old or the new content."""
     partial = temporary_name(path)
     try:
-        with partial.open("wb") as file:
+        with create_file(partial) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -296,8 +364,9 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
 
     Raises:
         OSError: The file cannot be written. Some of the lines may be in it.
+        PathError: The file is a link, a pipe or a device.
     """
-    with path.open("ab+") as file:
+    with open_in_place(path) as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
@@ -309,9 +378,59 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
 
 
 def link_file(source: str | Path, target: str | Path) -> None:
-    """Give a file another name, or copy it where the file system has no links between the two folders."""
+    """Give a file another name, or copy it where the file system has no links between the two folders.
+
+    If `source` is a symbolic link, `target` becomes a name or a copy of the file that it points to. A copy of the link itself
+    would be broken in another folder if the link is relative, as the links in snapshots of the hub's cache are.
+
+    Args:
+        source: The file, or a link to it.
+        target: New name.
+
+    Raises:
+        UserError: `source` is, or is a link to, a folder, a pipe or a device.
+        ExistingPath: There is a file, a folder or a link named `target`.
+        OSError: `source` is missing, or `target` cannot be written.
+    """
+    target = Path(target)
+    original = check_regular(Path(source))
     try:
-        os.link(source, target)
+        os.link(original, target)
+    except FileExistsError:
+        raise _existing_output(target) from None
     except OSError:
-        shutil.copyfile(source, target)
-        sync(Path(target))
+        _copy(original, target)
+
+
+def check_regular(path: Path) -> Path:
+    """Check that a path is a file, or a link to a file.
+
+    Args:
+        path: The path.
+
+    Returns:
+        Path of the file, without links.
+
+    Raises:
+        UserError: It is, or is a link to, a folder, a pipe or a device.
+        OSError: It is missing, or a link to nothing.
+    """
+    original = Path(os.path.realpath(path, strict=True))
+    mode = original.lstat().st_mode
+    if stat.S_ISREG(mode):
+        return original
+    found = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+    if path.is_symlink():
+        found = f"a link to {found}"
+    raise UserError(f"{path}: {found}, not a file: replace it by the original file")
+
+
+def _copy(source: Path, target: Path) -> None:
+    with open_regular(source) as content, create_file(target) as copy:
+        try:
+            shutil.copyfileobj(content, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        except OSError as error:
+            name_path(error, target)
+            raise

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from megatape.data.shards.layout import EarlierShard
+from megatape.errors import ExistingPath, PathError, UserError
 from megatape.files import (
     MAX_DEPTH,
     MAX_LINE_BYTES,
     FileName,
     append_lines,
     as_type,
+    create_file,
+    link_file,
+    locked,
     new_folder,
     open_regular,
     parse_json,
@@ -131,3 +135,61 @@ def test_append(before: bytes | None, tmp_path: Path) -> None:
     append_lines(path, [{"number": 3}])
     assert [entry["number"] for _, entry in read_lines(path)] == [*([0] if before else []), 1, 2, 3]
     assert path.read_bytes().endswith(b'{"number": 3}\n')
+
+
+@pytest.mark.timeout(60)
+def test_no_output_goes_through_a_link(tmp_path: Path) -> None:
+    """A planted link, or another name of a file, would let a downloaded folder change files outside of itself."""
+    victim, link, pipe = tmp_path / "victim", tmp_path / "link", tmp_path / "pipe"
+    victim.write_bytes(b"kept")
+    os.mkfifo(pipe)
+    for target in (victim, tmp_path / "missing"):
+        link.symlink_to(target)
+        for path in (link, victim):
+            with pytest.raises(ExistingPath, match=f"{path} exists already, and outputs replace no file and follow no link"):
+                create_file(path)
+            with pytest.raises(ExistingPath, match=f"{path} exists already"):
+                link_file(__file__, path)
+        for path in (link, pipe):
+            with pytest.raises(PathError, match=f"{path}: a link, a pipe or a device"), locked(path):
+                raise AssertionError("not reached")
+            with pytest.raises(PathError, match=f"{path}: a link, a pipe or a device"):
+                append_lines(path, [{"number": 1}])
+        link.unlink()
+    with locked(victim):
+        pass
+    assert victim.read_bytes() == b"kept" and not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("links_work", [True, False])
+def test_a_link_to_a_file_becomes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool) -> None:
+    """A relative link leads nowhere from another folder. What is no file is named."""
+    if not links_work:
+        monkeypatch.setattr(os, "link", no_links)
+    names = "file", "linked", "folder", "device", "loop", "nothing"
+    file, linked, folder, device, loop, nothing = (tmp_path / "given" / name for name in names)
+    output = tmp_path / "deep" / "output"
+    file.parent.mkdir()
+    output.parent.mkdir()
+    file.write_bytes(b"content")
+    for path, target in ((linked, "file"), (folder, "/usr"), (device, "/dev/zero"), (loop, "loop"), (nothing, "missing")):
+        path.symlink_to(target)
+    link_file(linked, output)
+    assert output.read_bytes() == b"content" and not output.is_symlink()
+    assert output.samefile(file) == links_work
+    for path, reason in (
+        (folder, f"{folder}: a link to a folder, not a file"),
+        (device, f"{device}: a link to a pipe or a device, not a file"),
+        (tmp_path, f"{tmp_path}: a folder, not a file"),
+        (loop, "Too many levels of symbolic links"),
+        (nothing, "No such file"),
+    ):
+        with pytest.raises((UserError, OSError), match=reason):
+            link_file(path, tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+
+
+def no_links(source: Path, target: Path) -> None:
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, "File exists", str(target))
+    raise OSError(errno.EXDEV, "Invalid cross-device link")

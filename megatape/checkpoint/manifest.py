@@ -25,7 +25,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from megatape.config import Section
 from megatape.errors import CheckpointError, MissingPath, UserError, content_errors
-from megatape.files import FileName, as_type, open_regular, read_json
+from megatape.files import FileName, as_type, create_file, open_regular, read_json, write_atomically
 from megatape.run_folder import RunFolder
 
 # What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
@@ -101,12 +101,21 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any]:
-    """Write a file and wait until it is on disk. Returns its size in bytes and sha256, as the manifest records them.
+    """Write a file and wait until it is on disk.
 
-    Both are of what was given, not of what the file then held: a file that was altered meanwhile fails verification.
+    Args:
+        path: The file, which must not exist.
+        parts: Its content.
+
+    Returns:
+        Its size in bytes and sha256, as the manifest records them. Both are of what was given, not of what the file then held:
+        a file that was altered meanwhile fails verification.
+
+    Raises:
+        OSError: There is a file or a link of this name, or it cannot be written.
     """
     digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
+    with create_file(path) as file:
         for part in parts:
             file.write(part)
             digest.update(part)
@@ -177,7 +186,7 @@ def save_manifest(
     manifest: dict[str, Any] = {"format": version, "files": files, "tensors": tensors}
     if base:
         manifest["base"] = base
-    write_file(directory / MANIFEST, [as_json(manifest | {"sha256": _own_hash(manifest)})])
+    write_atomically(directory / MANIFEST, as_json(manifest | {"sha256": _own_hash(manifest)}))
 
 
 def as_json(value: Any) -> bytes:

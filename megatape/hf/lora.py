@@ -201,7 +201,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
 
         write_weights(folder, shapes, dtype, read, names.__getitem__)
         for path in sorted(base.iterdir()):
-            if path.is_file() and ".safetensors" not in path.name:
+            if path.is_file() and ".safetensors" not in path.name and path.name != "config.json":
                 shutil.copyfile(path, folder / path.name)
         fields: dict[str, Any] = read_object(base / "config.json")
         fields.pop("torch_dtype", None)

@@ -27,6 +27,7 @@ from typing import Any, Self
 import torch.distributed as dist
 
 from megatape.errors import ExitStatus, UserError
+from megatape.files import without_links
 from megatape.runtime.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
 from megatape.runtime.pace import Pace, WatchLimits
 from megatape.runtime.topology import Topology
@@ -221,7 +222,7 @@ class Watch:
     def _write_stacks(self, path: Path, text: str) -> None:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
+            with open(path, "a", encoding="utf-8", opener=without_links) as file:
                 place = f"rank {self.topology.rank}, {self.process}, in {self.pace.phase.name}"
                 file.write(f"{format_time(time.time())}, {place}: {text}\n")
                 file.flush()

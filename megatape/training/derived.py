@@ -5,7 +5,6 @@ of others, for which no step was made.
 """
 
 import os
-import shutil
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatape.checkpoint.manifest import STATE, as_json, save_manifest, write_file
+from megatape.checkpoint.manifest import MANIFEST, STATE, as_json, save_manifest, write_file
 from megatape.checkpoint.reader import Average, CheckpointReader
 from megatape.checkpoint.resume import IMMUTABLE
 from megatape.checkpoint.tensors import describe_base, save_tensors
@@ -51,7 +50,10 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
     folder = RunFolder(Path(config.run.directory))
     with new_folder(folder.directory) as directory:
         partial = RunFolder(directory)
-        shutil.copytree(reader.directory, partial.checkpoint(reader.step), copy_function=link_file)
+        copied = partial.checkpoint(reader.step)
+        copied.mkdir(parents=True)
+        for file in (*reader.manifest["files"], MANIFEST):  # anything else in the folder is no part of the checkpoint
+            link_file(reader.directory / file, copied / file)
         lines = [f"{line}\n" for step, line in read_metrics(origin.metrics).items() if step <= reader.step]
         write_atomically(partial.metrics, "".join(lines).encode())
         save_config(config, partial.config)

@@ -19,6 +19,7 @@ from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.training.mixture import RunData, open_data
 from megatape.errors import ExitStatus, RankMismatch, UserError, path_errors
+from megatape.files import without_links
 from megatape.imports import file_hashes
 from megatape.model.accounting import count_parameters, count_trainable
 from megatape.model.backends import attention_needs
@@ -102,7 +103,7 @@ def _append(path: Path, text: str) -> None:
     """Add the text to a file of the run, if that can be written."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=without_links) as file:
             file.write(text)
 
 

@@ -39,6 +39,7 @@ def test_what_was_altered_while_it_was_written_is_not_blessed(tmp_path: Path, mo
     def altered(descriptor: int) -> None:
         os.pwrite(descriptor, b"\xff", 0)
 
+    path.unlink()
     monkeypatch.setattr(os, "fsync", altered)
     assert save_tensors({"a": torch.ones(3)}, path) == expected
     assert path.read_bytes() != good

@@ -116,6 +116,18 @@ def hashes_of(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
+def linked_snapshot(folder: Path) -> Path:
+    """Make a copy of a folder like a snapshot in the hub's cache, whose files are relative links to `blobs`."""
+    root = folder.parent / f"hub-{folder.name}"
+    snapshot, blobs = root / "snapshots" / "main", root / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        (blobs / f"{number}").write_bytes(path.read_bytes())
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    return snapshot
+
+
 def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     path = directory / "index.json"
     content = json.loads(path.read_text())

@@ -12,6 +12,7 @@ from megatape.checkpoint.manifest import load_manifest
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import load_config
 from tests.helpers.command import Command
+from tests.helpers.data_directory import linked_snapshot
 from tests.helpers.runs import flip_byte, step_tensors
 from tests.helpers.workers import run_workers
 
@@ -114,3 +115,13 @@ def test_earlier_versions_refuse_it(stable: Path, command: Command, tmp_path: Pa
     monkeypatch.setattr("megatape.checkpoint.manifest.FORMATS", (1, 2, 3, 4))
     with pytest.raises(ValueError, match="checkpoint format 5, this version of MegaTAPE reads 1 to 4"):
         load_manifest(tmp_path / "average")
+
+
+def test_snapshots_of_relative_links(stable: Path, command: Command, tmp_path: Path) -> None:
+    """The average has the files that it takes from the newest one, not links that lead nowhere from it."""
+    given = [linked_snapshot(Path(shutil.copytree(each, tmp_path / each.name))) for each in checkpoints(stable, 1, 2)]
+    out = tmp_path / "deep" / "average"
+    status, _, errors = command("average", *given, "--output", out)
+    assert status == 0, errors
+    verified_checkpoint(out)
+    assert not any(path.is_symlink() for path in out.iterdir())

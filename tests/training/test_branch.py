@@ -1,6 +1,7 @@
 """A branch of a stable run is, bit for bit, the run that was configured with its decay from the start."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
 from tests.helpers.command import Command
+from tests.helpers.data_directory import linked_snapshot
 from tests.helpers.runs import step_tensors
 from tests.helpers.workers import run_workers
 
@@ -106,10 +108,42 @@ def test_names_that_are_relative(stable: Path, command: Command, monkeypatch: py
 def test_copies_where_links_do_not_work(
     stable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
     status, _, errors = command(
         "branch", stable / "checkpoints" / "step-00000006", "--decay-tokens", 9, "--out", tmp_path / "new"
     )
     assert status == 0, errors
     CheckpointReader(tmp_path / "new" / "checkpoints" / "step-00000006").verify()
     assert load_config(tmp_path / "new" / "config.json").training.steps == 7
+
+
+@pytest.mark.parametrize("links_work", [True, False])
+def test_a_snapshot_of_relative_links(
+    stable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool
+) -> None:
+    """The branch has its files, as far as the manifest lists them, and nothing to which other links lead."""
+    if not links_work:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
+    checkpoint, secrets = stable / "checkpoints" / "step-00000006", tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "key").write_text("private")
+    snapshot = linked_snapshot(Path(shutil.copytree(checkpoint, tmp_path / "step-00000006")))
+    (snapshot / "more").symlink_to(secrets)
+    out = tmp_path / "deep" / "branch"
+    status, _, errors = command("branch", snapshot, "--decay-tokens", 9, "--out", out)
+    assert status == 0, errors
+    branched = out / "checkpoints" / "step-00000006"
+    CheckpointReader(branched).verify()
+    assert {path.name for path in branched.iterdir()} == {path.name for path in checkpoint.iterdir()}
+    assert not any(path.is_symlink() for path in branched.iterdir())
+
+
+def test_a_file_that_links_to_a_device(stable: Path, command: Command, tmp_path: Path) -> None:
+    """It is named, and nothing is written."""
+    copied = tmp_path / "step-00000006"
+    shutil.copytree(stable / "checkpoints" / "step-00000006", copied)
+    (copied / "rng.safetensors").unlink()
+    (copied / "rng.safetensors").symlink_to("/dev/zero")
+    status, _, errors = command("branch", copied, "--decay-tokens", 9, "--out", tmp_path / "new")
+    assert status == 2 and f"{copied}/rng.safetensors: a folder, a pipe or a device, no file" in errors
+    assert not (tmp_path / "new").exists()

@@ -21,7 +21,7 @@ from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
-from megatape.files import new_folder
+from megatape.files import create_file, new_folder
 from megatape.registry import FORMATS
 
 
@@ -85,7 +85,8 @@ class ExampleWriter:
         """Write the rest and return the split's parts of the index."""
         stream = io.BytesIO()
         np.lib.format.write_array(stream, np.array(self._answers, np.int64), version=(1, 0), allow_pickle=False)
-        self._path.write_bytes(stream.getvalue())
+        with create_file(self._path) as file:
+            file.write(stream.getvalue())
         return self._tokens.close(), Answers(
             file=self._path.name,
             sha256=hashlib.sha256(stream.getvalue()).hexdigest(),

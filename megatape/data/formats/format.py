@@ -19,7 +19,7 @@ from megatape.data.shards.writer import SplitWriter, split_of
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
-from megatape.files import new_folder, open_regular
+from megatape.files import create_file, new_folder, open_regular
 from megatape.registry import TOKEN_FORMATS
 
 BLOCK_IDS = 2**20
@@ -80,7 +80,7 @@ class Flat(TokenFormat):
                 yield ids
 
     def write(self, path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:
-        with path.with_name(f"{path.name}.bin").open("wb") as file:
+        with create_file(path.with_name(f"{path.name}.bin")) as file:
             for ids in documents:
                 file.write(np.ascontiguousarray(ids, dtype).data)
 

@@ -26,7 +26,7 @@ from megatape.data.formats.format import TokenFormat
 from megatape.data.io.records import CORRUPTED, unpacked
 from megatape.data.shards.layout import Count
 from megatape.errors import MissingPath, UserError, content_errors
-from megatape.files import FileName, as_type, read_json
+from megatape.files import FileName, as_type, create_file, read_json
 
 INDEX, VERSION = "index.json", 2
 COLUMNS = ("tokens", "input_ids")
@@ -218,6 +218,7 @@ def _write(folder: Path, number: int, settings: dict[str, Any], samples: list[by
     offsets = begin + np.cumsum([0, *map(len, samples)])
     content = b"".join([struct.pack("<I", len(samples)), offsets.astype("<u4").tobytes(), config, *samples])
     path = folder / f"shard.{number:05}.mds"
-    path.write_bytes(content)
+    with create_file(path) as file:
+        file.write(content)
     raw = {"basename": path.name, "bytes": len(content), "hashes": {HASH: hashlib.new(HASH, content).hexdigest()}}
     return settings | {"raw_data": raw, "samples": len(samples), "zip_data": None}

@@ -26,7 +26,7 @@ import numpy as np
 
 from megatape.data.formats.format import TokenFormat
 from megatape.errors import UserError
-from megatape.files import open_regular
+from megatape.files import create_file, open_regular
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEADER = struct.Struct("<9sQBQQ")
@@ -66,13 +66,13 @@ class Megatron(TokenFormat):
     def write(self, path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:
         code = 8 if dtype.itemsize == 2 else 4  # there is no uint32
         lengths = array("i")
-        with _beside(path, "bin").open("wb") as file:
+        with create_file(_beside(path, "bin")) as file:
             for ids in documents:
                 file.write(np.ascontiguousarray(ids, DTYPES[code]).data)
                 lengths.append(ids.size)
         sizes = np.array(lengths, LENGTH)
         places = (np.cumsum(sizes, dtype=PLACE) - sizes) * DTYPES[code].itemsize
-        with _beside(path, "idx").open("wb") as index:
+        with create_file(_beside(path, "idx")) as index:
             index.write(HEADER.pack(MAGIC, VERSION, code, sizes.size, sizes.size + 1))
             for numbers in (sizes, places, np.arange(sizes.size + 1, dtype=PLACE)):
                 index.write(numbers.data)

@@ -20,7 +20,7 @@ from braceexpand import braceexpand
 
 from megatape.data.io.remote_file import Attempts, RemoteFile, file_system, is_http, within
 from megatape.errors import MissingPath, PathError, UserError
-from megatape.files import PARTIAL
+from megatape.files import PARTIAL, create_file
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"
@@ -48,11 +48,17 @@ def open_file(name: str) -> BinaryIO:
 
 
 def copy_file(name: str, path: Path, size: int | None = None) -> None:
-    """Copy a file to the local `path`, which is overwritten. Raises OSError; then `path` is incomplete.
+    """Copy a file to a local path.
 
-    size: in bytes, that it must have; None: any.
+    Args:
+        name: Path or URL of the file.
+        path: Name of the copy, which must not exist.
+        size: Size in bytes that the file must have; None: any.
+
+    Raises:
+        OSError: The file has another size, or cannot be read or written. Then the copy is incomplete.
     """
-    with open_file(name) as source, path.open("wb") as copy:
+    with open_file(name) as source, create_file(path) as copy:
         if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
             raise PathError(f"{name}: {found:,} bytes, not {size:,}")
         source.seek(0)

@@ -54,7 +54,14 @@ class PartialFolder:
         self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)  # of leases by name
 
     def create(self) -> bool:
-        """Create the folder. Returns False if it already exists. Raises ExistingPath if it is not a preparation's."""
+        """Create the folder.
+
+        Returns:
+            False if it already exists.
+
+        Raises:
+            ExistingPath: It is not a preparation's, or has a link through which units would be written to elsewhere.
+        """
         created = not self._units.is_dir()
         ours = {PLAN, *(part.name for part in (self._units, self._final, self._decisions, self._tokenizer))}
         for path in self.path.glob("*") if created else ():
@@ -62,6 +69,9 @@ class PartialFolder:
                 raise ExistingPath(
                     f"{self.path} has {path.name}, so it is no unfinished preparation: rename it, or choose another output"
                 )
+        for folder in (self._units, self._final, self._decisions, self._tokenizer):
+            if folder.is_symlink():
+                raise ExistingPath(f"{folder} is a link, through which nothing is written: remove it, or choose another output")
         self._units.mkdir(parents=True, exist_ok=True)
         self._decisions.mkdir(exist_ok=True)
         return created

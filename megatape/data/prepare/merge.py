@@ -3,6 +3,7 @@
 All tokens are read once, which verifies them and counts how often each one occurs.
 """
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,8 +64,12 @@ def append(folders: Sequence[Path], directory: Path, progress: Report = lambda t
     load_index(directory)
     with locked(directory / LOCK), TemporaryDirectory(dir=directory) as new:
         index = _merged([directory, *folders], Path(new), None, progress, in_place=True)
-        for file in Path(new).iterdir():
-            file.rename(directory / file.name)
+        listed = {*load_index(directory).files}
+        added = sorted(os.listdir(new))
+        if repeated := listed.intersection(added):
+            raise UserError(f"{directory} lists {min(repeated)} already, which would be replaced: merge into a new folder")
+        for name in added:
+            Path(new, name).rename(directory / name)
         sync(directory)
         save_index(index, directory)
     return index

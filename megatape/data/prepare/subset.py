@@ -23,7 +23,7 @@ from megatape.data.shards.reader import Report
 from megatape.data.shards.stored_split import DOMAIN, StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, ROWS, SplitWriter
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.files import new_folder
+from megatape.files import create_file, new_folder
 
 KIND = "subset"
 
@@ -115,7 +115,8 @@ def subset(folder: Path, output: Path, selection: Selection, progress: Report = 
                 counts.add(DocumentCounts(chosen.size, len(rows), num_tokens, text_bytes))
                 if len(rows):
                     path = new / f"{split}-{number:05d}-documents.parquet"
-                    parquet.write_table(rows, path, ROWS, compression="zstd", use_dictionary=False, write_statistics=False)
+                    with create_file(path) as file:
+                        parquet.write_table(rows, file, ROWS, compression="zstd", use_dictionary=False, write_statistics=False)
                     tables[split].append(DocumentTable(path.name, file_sha256(path), len(rows), num_tokens))
                 edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))  # of documents that follow each other
                 for begin, end in firsts[edges].reshape(-1, 2).tolist():

@@ -113,6 +113,7 @@ class ShardCache:
         partial = copy.with_name(f"{shard.file}.partial")
         try:
             self._cache.make_room(shard.bytes)
+            partial.unlink(missing_ok=True)  # left by a killed process, or a link to somewhere else
             copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
             partial.rename(copy)
         except OSError as error:

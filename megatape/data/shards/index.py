@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -211,6 +212,17 @@ class Index:
     merged: list[MergedFolder] = field(default_factory=list)
     earlier: Earlier | None = None
 
+    @property
+    def files(self) -> list[str]:
+        """Names of all files of the data directory but the index: tokenizer, shards, tables of documents and answers."""
+        names = [*self.tokenizer.files]
+        for split in self.splits.values():
+            names += [shard.file for shard in split.shards]
+        for tables in self.document_tables.values():
+            names += [table.file for table in tables]
+        names += [answers.file for answers in self.answers.values()]
+        return names
+
     def fingerprint(self, split: str) -> str:
         """sha256 over the content of a split and its tokenizer."""
         if self.earlier is not None:
@@ -255,9 +267,9 @@ def check_filled(splits: Mapping[str, Split], reason: str) -> None:
 
 
 def store_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Write the files of a tokenizer into a folder."""
+    """Write the files of a tokenizer into a folder, where an interrupted attempt may have written them before."""
     for name, content in tokenizer.files.items():
-        (directory / name).write_bytes(content)
+        write_atomically(directory / name, content)
 
 
 def file_sha256(path: Path) -> str:
@@ -330,6 +342,10 @@ def _check(index: Index) -> None:
         raise UserError(f"dtype is {index.dtype}, vocab_size {index.tokenizer.vocab_size} needs {dtype.name}")
     if index.answers and index.answers.keys() != index.splits.keys():
         raise UserError(f"answers has {', '.join(index.answers)}, not every split")
+    listed = Counter(index.files)
+    for name, count in listed.items():
+        if count > 1 or name == INDEX_FILE:
+            raise UserError(f"{name} is listed as two files")
     for name, split in index.splits.items():
         for shard in split.shards:
             end = covered_bytes(shard.tokens, shard.member_tokens, dtype.itemsize)

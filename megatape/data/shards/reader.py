@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import resource
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache as once
@@ -208,10 +209,12 @@ class SplitReader:
     def _check_size(self, shard: Shard) -> None:
         path = f"{self._directory}/{shard.file}"
         try:
-            size = os.stat(path).st_size
+            status = os.stat(path)
         except FileNotFoundError:
             raise MissingPath(f"{path}: shard not found, the index lists it with {shard.bytes} bytes: {REMEDY}") from None
-        if size != shard.bytes:
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path}: a folder, a pipe or a device, or a link to one, not a shard: {REMEDY}")
+        if (size := status.st_size) != shard.bytes:
             raise UserError(f"{path}: shard of {size} bytes, the index says {shard.bytes} ({shard.tokens} tokens): {REMEDY}")
 
     def _file(self, number: int) -> ShardFile:

@@ -20,7 +20,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import xxhash
@@ -28,6 +28,7 @@ import xxhash
 from megatape.data.shards.index import DocumentTable, Shard, Split, file_sha256, token_dtype
 from megatape.data.shards.layout import BLOCK, CHECKSUMS, NPY_HEADER, checksums
 from megatape.errors import UserError
+from megatape.files import create_file
 
 MEMBER_TOKENS = 524_288
 MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token
@@ -127,7 +128,8 @@ class SplitWriter:
         path = self.directory / f"{self.name}-{len(self._shards):06d}.tar"
         tar, self._tar = self._tar, _ShardTar()
         sha256 = tar.finish()
-        path.write_bytes(tar.content.getbuffer())
+        with create_file(path) as file:
+            file.write(tar.content.getbuffer())
         size = tar.content.tell()
         self._shards.append(Shard(path.name, size, tar.tokens, tar.documents, self._buffer.size, sha256))
 
@@ -177,6 +179,7 @@ class TableWriter:
         self._path = directory / f"{name}-documents.parquet"
         self._columns: list[list[Any]] = [[], [], [], [], [], []]
         self._writer: Any = None  # a ParquetWriter
+        self._file: IO[bytes] | None = None
         self._num_documents = self._num_tokens = 0
 
     def add(self, tokens: Sequence[int], *others: Sequence[Any]) -> None:
@@ -197,6 +200,8 @@ class TableWriter:
         if self._writer is None:
             return []
         self._writer.close()
+        assert self._file is not None
+        self._file.close()
         return [DocumentTable(self._path.name, file_sha256(self._path), self._num_documents, self._num_tokens)]
 
     def _write(self) -> None:
@@ -208,7 +213,8 @@ class TableWriter:
         columns = [_arrow_array(column[:ROWS], kind) for column, (_, kind) in zip(self._columns, names, strict=True) if column]
         schema = pyarrow.schema(names[: len(columns)])
         if self._writer is None:
-            self._writer = ParquetWriter(self._path, schema, compression="zstd", use_dictionary=False, write_statistics=False)
+            self._file = create_file(self._path)
+            self._writer = ParquetWriter(self._file, schema, compression="zstd", use_dictionary=False, write_statistics=False)
         self._writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
         for column in self._columns:
             del column[:ROWS]

@@ -282,6 +282,7 @@ def test_the_same_files_by_path_and_by_url(web: Web, tmp_path: Path) -> None:
             assert file.read() == b"22"
         copy_file(two, tmp_path / "copy")
         assert (tmp_path / "copy").read_bytes() == b"22"
+        (tmp_path / "copy").unlink()
         names = find_files([f"{root}/a/"], "*.jsonl")
         assert [name.partition("/a/")[2] for name in names] == ["b/three.jsonl", "one.jsonl", "two.jsonl"]
         if root in ("memory://sources", web.address):

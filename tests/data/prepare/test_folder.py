@@ -34,6 +34,18 @@ def test_a_plan_of_millions_of_files(tmp_path: Path, tokenizer: Tokenizer) -> No
     assert folder.plan() == plan
 
 
+@pytest.mark.parametrize("name", ["units", "verdicts", "tokenizer", "final"])
+def test_a_planted_link_is_not_followed(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
+    elsewhere, partial = tmp_path / "elsewhere", tmp_path / "out.partial"
+    elsewhere.mkdir()
+    partial.mkdir()
+    (partial / name).symlink_to(elsewhere)
+    (tmp_path / "a.jsonl").write_text('{"text": "a document"}\n')
+    with pytest.raises(ExistingPath, match=f"{partial}/{name} is a link, through which nothing is written"):
+        prepare(Corpus(Source("jsonl", (str(tmp_path / "a.jsonl"),)), 0.2, tokenizer, 0), tmp_path / "out")
+    assert not list(elsewhere.iterdir())
+
+
 def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no unit has too many of may be too much in all: nothing that is finished is lost, and nothing is read again."""
     monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 2000)

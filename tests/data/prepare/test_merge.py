@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -23,7 +25,16 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from tests.helpers.command import Command
-from tests.helpers.data_directory import Documents, MakeDirectory, flip, hashes_of, make_earlier, read_all
+from tests.helpers.data_directory import (
+    Documents,
+    MakeDirectory,
+    edit_index,
+    flip,
+    hashes_of,
+    linked_snapshot,
+    make_earlier,
+    read_all,
+)
 
 EARLIER = Path(__file__).parents[2] / "compatibility" / "fixtures" / "earlier_data" / "version-2"
 
@@ -112,16 +123,16 @@ def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
     def link(source: Path, target: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    def copy(source: Path, target: Path) -> None:
-        target.write_bytes(source.read_bytes())
+    def copy(source: BinaryIO, target: BinaryIO) -> None:
+        target.write(source.read())
         copied.append(source)
         if len(copied) > number:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     before, names = hashes_of(folders[0]), set(os.listdir(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr("os.link", link)
-        patch.setattr("shutil.copyfile", copy)
+        patch.setattr(os, "link", link)
+        patch.setattr(shutil, "copyfileobj", copy)
         with pytest.raises(OSError, match="No space left"):
             merge(folders, tmp_path / "all")
         assert set(os.listdir(tmp_path)) == names
@@ -132,6 +143,86 @@ def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
         copied.clear()
         check_whole(tmp_path / "all", folders, merge(folders, tmp_path / "all"))
     assert not (tmp_path / "all" / "train-0000-00000-000000.tar").samefile(folders[0] / "train-00000-000000.tar")
+
+
+def rename_table(folder: Path, number: int, name: str) -> Path:
+    """Give a table of the training split another name in the index. Returns the renamed file."""
+
+    def rename(content: dict[str, Any]) -> None:
+        table = content["document_tables"]["train"][number]
+        (folder / table["file"]).rename(folder / name)
+        table["file"] = name
+
+    edit_index(folder, rename)
+    return folder / name
+
+
+@pytest.mark.parametrize("shard_tokens", [None, MEMBER_TOKENS])
+def test_a_hostile_folder_writes_nowhere_else(folders: list[Path], tmp_path: Path, shard_tokens: int | None) -> None:
+    """Names of two outputs collide, and the first one is a link to a file of the user's, to which the second was written."""
+    evil, victim = folders[0], tmp_path / ".bashrc"
+    planted = rename_table(evil, 0, "trainx.parquet" if shard_tokens is None else "train00.tar")
+    victim.write_bytes(planted.read_bytes())
+    planted.unlink()
+    planted.symlink_to(victim)
+    if shard_tokens is None:
+        rename_table(evil, 1, "x.parquet")
+    content, names = victim.read_bytes(), set(os.listdir(tmp_path))
+    with pytest.raises(UserError, match="exists already, and outputs replace no file"):
+        merge([evil], tmp_path / "out", shard_tokens)
+    assert victim.read_bytes() == content and set(os.listdir(tmp_path)) == names
+
+
+def test_append_through_a_link(folders: list[Path], tmp_path: Path) -> None:
+    """Neither the lock nor a file that the index lists already is replaced."""
+    victim = tmp_path / ".bashrc"
+    victim.write_text("kept")
+    lock = folders[0] / "append.lock"
+    lock.symlink_to(victim)
+    with pytest.raises(UserError, match="append.lock: a link, a pipe or a device"):
+        append(folders[1:2], folders[0])
+    assert victim.read_text() == "kept"
+    lock.unlink()
+    taken = rename_table(folders[0], 0, f"train-0001{load_index(folders[1]).document_tables['train'][0].file[5:]}")
+    before = hashes_of(folders[0])
+    with pytest.raises(UserError, match=f"lists {taken.name} already, which would be replaced"):
+        append(folders[1:2], folders[0])
+    assert {name: found for name, found in hashes_of(folders[0]).items() if name != "append.lock"} == before
+
+
+@pytest.mark.parametrize("links_work", [True, False])
+def test_folders_of_relative_links(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool
+) -> None:
+    """Snapshots of the hub's cache: the result has their files, not links that lead nowhere from it."""
+    if not links_work:
+        monkeypatch.setattr(os, "link", no_links)
+    snapshots = [linked_snapshot(folder) for folder in folders]
+    check_whole(tmp_path / "all", folders, merge(snapshots, tmp_path / "all"))
+    check_whole(tmp_path / "new", folders, merge(snapshots, tmp_path / "new", MEMBER_TOKENS))
+    append(snapshots[1:], snapshots[0])
+    assert np.array_equal(read_all(snapshots[0]), read_all(tmp_path / "all"))
+    for output in ("all", "new"):
+        assert not any(path.is_symlink() for path in (tmp_path / output).iterdir())
+
+
+def test_links_to_folders_and_devices(folders: list[Path], tmp_path: Path) -> None:
+    """Each is refused by its name."""
+    index = load_index(folders[0])
+    for name in (index.splits["train"].shards[0].file, index.document_tables["train"][0].file, "tokenizer.model"):
+        original = (folders[0] / name).read_bytes()
+        for target in ("/usr", "/dev/zero"):
+            (folders[0] / name).unlink()
+            (folders[0] / name).symlink_to(target)
+            with pytest.raises(UserError, match=f"{folders[0]}/{name}: "):
+                merge(folders[:1], tmp_path / "out")
+        (folders[0] / name).unlink()
+        (folders[0] / name).write_bytes(original)
+    merge(folders[:1], tmp_path / "out")
+
+
+def no_links(source: Path, target: Path) -> None:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
 
 
 def test_folders_that_do_not_fit(

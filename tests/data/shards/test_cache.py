@@ -28,6 +28,23 @@ def test_the_same_tokens_from_the_copies(make_directory: MakeDirectory, document
     assert not list((tmp_path / "cache").rglob("*.partial"))
 
 
+def test_a_planted_link_is_not_followed(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
+    """Another user of the disk may have made it; so may a killed process have left a part of a copy."""
+    directory, root, victim = make_directory(documents), tmp_path / "cache", tmp_path / "victim"
+    assert np.array_equal(read_all(directory, root), read_all(directory, None))
+    victim.write_bytes(b"kept")
+    copies = sorted(root.rglob("*.tar"))
+    for number, copy in enumerate(copies):
+        copy.unlink()
+        partial = copy.with_name(f"{copy.name}.partial")
+        if number == 0:
+            partial.symlink_to(victim)
+        else:
+            partial.write_bytes(b"a part")
+    assert np.array_equal(read_all(directory, root), read_all(directory, None))
+    assert victim.read_bytes() == b"kept" and sorted(root.rglob("*.tar")) == copies
+
+
 def test_only_what_is_needed_is_copied_and_read_from_there(
     make_directory: MakeDirectory, documents: Documents, tmp_path: Path
 ) -> None:

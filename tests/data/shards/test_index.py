@@ -27,6 +27,10 @@ def test_no_index(tmp_path: Path) -> None:
         (lambda content: content.update(format="other"), r"format and version are \('other', 4\)"),
         (lambda content: content.pop("tokenizer"), "corrupted .*tokenizer"),
         (lambda content: content["tokenizer"].update(companions={"../x": ""}), "'../x': not a plain file name"),
+        (
+            lambda content: content["splits"]["train"]["shards"][1].update(file="train-000000.tar"),
+            "train-000000.tar is listed as two files",
+        ),
         (lambda content: content["splits"].pop("validation"), "corrupted .*validation"),
         (lambda content: content.update(answers={"train": ANSWERS}), "answers has train, not every split"),
         (
