@@ -24,6 +24,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from megatape.config import Section
+from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import CheckpointError, MissingPath, UserError, content_errors
 from megatape.files import FileName, as_type, create_file, open_regular, read_json, write_atomically
 from megatape.run_folder import RunFolder
@@ -126,9 +127,17 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any
 
 
 def load_manifest(directory: Path) -> dict[str, Any]:
-    """Read the manifest and check that every file is there in its size.
+    """Read the manifest and check that every file is there in its size, and no other file of a checkpoint.
 
-    Raises FileNotFoundError if the folder is no complete checkpoint, UserError if it is corrupted or of another format.
+    Args:
+        directory: Folder of the checkpoint.
+
+    Returns:
+        The manifest without its own hash.
+
+    Raises:
+        FileNotFoundError: The folder is no complete checkpoint.
+        UserError: It is corrupted or of another format.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
@@ -150,6 +159,11 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         )
     with content_errors(f"{path}: no manifest of MegaTAPE", ANOTHER):
         as_type(manifest, Manifest)
+    for name in os.listdir(directory):
+        if _is_part(name) and name not in manifest["files"]:
+            raise UserError(
+                f"{directory / name}: the manifest does not list it, so it is no part of this checkpoint: remove it"
+            )
     for name, entry in manifest["files"].items():
         file = directory / name
         try:
@@ -161,6 +175,11 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         if (size := status.st_size) != entry["bytes"]:
             raise UserError(f"{file}: {size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed")
     return manifest
+
+
+def _is_part(name: str) -> bool:
+    """Whether a file of this name is a part of checkpoints: tensors, the state, or a tokenizer's file."""
+    return name in (STATE, *TOKENIZER_FILES) or name.endswith(".safetensors")
 
 
 def save_manifest(

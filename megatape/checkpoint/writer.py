@@ -22,7 +22,8 @@ from torch import Tensor
 from megatape.checkpoint.manifest import RNG, STATE, as_json, load_manifest, save_manifest, write_file
 from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.tensors import StoredWeights, describe_base, save_tensors
-from megatape.errors import PathError, TrainingDiverged, UserError, path_error
+from megatape.data.tokenizers.tokenizer import check_file_name
+from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
 from megatape.files import sync
 from megatape.run_folder import ROLLED_BACK, named_step
 from megatape.runtime.exchange import exchange, on_all, on_main
@@ -89,7 +90,10 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
         # A rank that could not write its files must not leave the others waiting, nor a manifest that lacks them.
         shares = on_all(finish_share, topology, group)
         _check_finite([tensor for _, corrupted in shares for tensor in corrupted], final)
-        written = {name: entry for entries, _ in shares for name, entry in entries.items()}
+        written: dict[str, FileEntry] = {}
+        for entries, _ in shares:
+            assert not written.keys() & entries.keys(), "write_file creates each file once"
+            written |= entries
         on_main(lambda: _complete(partial, final, place, files, written, contents), topology, group)
     except (OSError, UserError) as error:
         if topology.is_main:
@@ -161,10 +165,16 @@ def _write_tensors(
 
 
 def _write_rest(partial: Path, contents: Contents, generators: dict[str, Tensor]) -> dict[str, FileEntry]:
-    """Write the files beside those of tensors."""
-    texts = {STATE: as_json(contents.state), **contents.tokenizer}
-    entries = {name: write_file(partial / name, [content]) for name, content in texts.items()}
-    return entries | {RNG: save_tensors(generators, partial / RNG)}
+    """Write the files beside those of tensors. Raises UserError for a name that is written already, or no tokenizer's."""
+    entries = {
+        STATE: write_file(partial / STATE, [as_json(contents.state)]),
+        RNG: save_tensors(generators, partial / RNG),
+    }
+    for name, content in contents.tokenizer.items():
+        with content_errors(f"tokenizer file {name!r}", "remove it from the data directory"):
+            check_file_name(name)
+        entries[name] = write_file(partial / name, [content])
+    return entries
 
 
 def _check_finite(corrupted: list[str], final: Path) -> None:

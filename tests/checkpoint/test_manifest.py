@@ -56,6 +56,23 @@ def test_faults_of_files(checkpoint: Path) -> None:
         load_manifest(checkpoint)
 
 
+@pytest.mark.parametrize("name", ["exp_avg-00000.safetensors", "tokenizer.json", "state.json"])
+def test_a_file_that_is_not_listed(checkpoint: Path, name: str) -> None:
+    """It is of another checkpoint, or was planted; a tokenizer.json would be preferred to the run's tokenizer.model."""
+    (checkpoint / "notes.txt").write_text("no part of any checkpoint")
+    load_manifest(checkpoint)
+    (checkpoint / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"{name}: the manifest does not list it"):
+        load_manifest(checkpoint)
+
+
+def test_no_file_is_written_twice(checkpoint: Path) -> None:
+    """Else a tokenizer's file could replace the weights that the same save has written."""
+    with pytest.raises(FileExistsError, match="a exists already"):
+        write_file(checkpoint / "a", [b"other"])
+    check_hashes(checkpoint, load_manifest(checkpoint))
+
+
 @pytest.mark.timeout(60)
 def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
     """A pipe has no bytes and is never read to its end, a device of zeros neither: no size or hash is asked of them."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, Count, covered_bytes, from_earlier
-from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer, check_file_name
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.files import PARTIAL, FileName, as_type, read_json, write_atomically
 
@@ -25,6 +25,7 @@ VERSION = 4
 EARLIER_VERSIONS = (1, 2, 3)  # layout.py; 2 with companions of a tokenizer, 3 of prompts and answers
 MAX_INDEX_BYTES = 2**30  # about four million shards, 3e14 tokens; of the earlier versions four million members
 SPLITS = ("train", "validation")
+TokenizerFile = Annotated[FileName, AfterValidator(check_file_name)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -67,12 +68,12 @@ class TokenizerEntry:
     bos_id: None if documents begin with their text. companions: name -> sha256 of further files of an imported tokenizer.
     """
 
-    file: FileName
+    file: TokenizerFile
     sha256: str
     vocab_size: Count
     bos_id: Count | None
     eos_id: Count
-    companions: dict[FileName, str] = field(default_factory=dict)
+    companions: dict[TokenizerFile, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
@@ -336,6 +337,8 @@ def _present(content: dict[str, Any]) -> dict[str, Any]:
 def _check(index: Index) -> None:
     """Check what readers rely on to stay inside the files."""
     dtype = token_dtype(index.tokenizer.vocab_size)
+    if index.tokenizer.file in index.tokenizer.companions:
+        raise UserError(f"{index.tokenizer.file} is both the tokenizer's file and a companion of it")
     if index.splits.keys() != set(SPLITS):
         raise UserError(f"splits are {', '.join(index.splits)}, not {', '.join(SPLITS)}")
     if index.dtype != dtype.name:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from megatape.errors import UserError, content_errors
+
 SENTENCEPIECE_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
 CONFIG_FILE, MAP_FILE, GENERATION_FILE = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
@@ -23,6 +25,25 @@ AUXILIARY_FILES = (
 FILES = (JSON_FILE, *AUXILIARY_FILES)  # every name that a tokenizer's file can have
 
 
+def check_file_name(name: str) -> str:
+    """Check the name of a tokenizer's file, which may come from a downloaded index.
+
+    Checkpoints and exports have a tokenizer's files beside their own. Any other name could be that of weights or a state.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The name.
+
+    Raises:
+        UserError: A tokenizer has no file of this name.
+    """
+    if name not in FILES:
+        raise UserError(f"not a file of a tokenizer, which are {', '.join(FILES)}")
+    return name
+
+
 class Tokenizer(ABC):
     """Texts to token ids and back. Special tokens that are written out in a text remain text.
 
@@ -33,6 +54,9 @@ class Tokenizer(ABC):
         bos_id: The token that documents and prompts begin with, None if they begin with their text.
         eos_id: The token that documents end with.
         num_threads: That encode a list of documents; None: one for each core.
+
+    Raises:
+        UserError: A file has a name that no file of a tokenizer has.
     """
 
     vocab_size: int
@@ -41,6 +65,9 @@ class Tokenizer(ABC):
     num_threads: int | None = None
 
     def __init__(self, files: Mapping[str, bytes], origin: str) -> None:
+        for name in files:
+            with content_errors(f"{origin}: {name!r}", "remove it"):
+                check_file_name(name)
         self.files = files
         self.origin = origin
 

@@ -28,6 +28,16 @@ def test_no_index(tmp_path: Path) -> None:
         (lambda content: content.pop("tokenizer"), "corrupted .*tokenizer"),
         (lambda content: content["tokenizer"].update(companions={"../x": ""}), "'../x': not a plain file name"),
         (
+            lambda content: content["tokenizer"].update(companions={"weight-00000.safetensors": ""}),
+            "weight-00000.safetensors.* is 'weight-00000.safetensors': not a file of a tokenizer, which are tokenizer.json",
+        ),
+        (lambda content: content["tokenizer"].update(companions={"state.json": ""}), "'state.json': not a file of a tokenizer"),
+        (lambda content: content["tokenizer"].update(file="index.json"), "'index.json': not a file of a tokenizer"),
+        (
+            lambda content: content["tokenizer"].update(companions={"tokenizer.model": ""}),
+            "tokenizer.model is both the tokenizer's file and a companion",
+        ),
+        (
             lambda content: content["splits"]["train"]["shards"][1].update(file="train-000000.tar"),
             "train-000000.tar is listed as two files",
         ),

@@ -1,6 +1,7 @@
 """Adopted tokenizers: ids of transformers for every text, and clear errors for files that cannot serve."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from megatape.data.shards.index import load_index
 from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.files import load_tokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.packing import DocumentDataset
+from megatape.errors import UserError
 from tests.helpers.command import Command
 from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen
 
@@ -254,3 +257,11 @@ def test_ids_beyond_31_bits(edited: Callable[..., Path], place: str) -> None:
 
     with pytest.raises(ValueError, match=r"tokenizer.json: .* 2147483648"):
         load_tokenizer(edited("llama2", "tokenizer.json", change))
+
+
+@pytest.mark.parametrize("name", ["weight-00000.safetensors", "state.json", "manifest.json", "config.json", "../x"])
+def test_names_that_no_file_of_a_tokenizer_has(folders: dict[str, Path], name: str) -> None:
+    """Checkpoints and exports, which get all files of a tokenizer, would have the file instead of one of their own."""
+    tokenizer = load_tokenizer(folders["qwen"])
+    with pytest.raises(UserError, match=re.escape(f"'{name}' (not a file of a tokenizer, which are tokenizer.json, ")):
+        JsonTokenizer({**tokenizer.files, name: b"weights of another model"})
