@@ -14,7 +14,7 @@ from megatape.hf.sampling import CHAT_TOKENS, Sampling
 from megatape.options import option
 
 if TYPE_CHECKING:
-    from megatape.data.finetuning.chat_template import Message
+    from megatape.data.finetuning.chat_rendering import Message
     from megatape.hf.generation import Prompt
     from megatape.hf.loading import LoadedModel
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from megatape.data.finetuning.chat import plain_prompt
-from megatape.data.finetuning.chat_template import ChatTemplate, Message
+from megatape.data.finetuning.chat_rendering import Message
+from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel
 from megatape.hf.sampling import Sampling

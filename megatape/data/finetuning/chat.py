@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from megatape.data.finetuning.chat_template import ChatTemplate, Message, Spans
+from megatape.data.finetuning.chat_rendering import Message, Spans
+from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.data.finetuning.prompt_format import Example, Format, Limits, RecordDropped, missing_field
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer

@@ -1,147 +1,16 @@
-"""The chat template of an imported tokenizer, rendered by transformers in Jinja's sandbox.
-
-A template is a program of unknown origin. The sandbox keeps it from files and from Python's internals, not from endless loops
-or texts that fill the memory: it runs in a process that ends at a limit of time, memory or output.
-
-The mask of answers that transformers' apply_chat_template returns does not suffice: it needs a
-template with marks, and does not tell whether generation would give the same tokens before an answer.
-"""
+"""Makes tokens of conversations by the chat template of an imported tokenizer."""
 
 import re
-import resource
-import signal
-import time
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cached_property, partial
 from secrets import token_hex
-from typing import Any
 
 from tokenizers import AddedToken
 
-from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
+from megatape.data.finetuning.chat_rendering import Message, NotJinja, Spans, renderer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError
-from megatape.units import format_bytes
-
-Message = dict[str, str]  # role and content
-Spans = list[tuple[int, int]]  # [begin, end) of each answer, in characters of the text or in tokens
-
-MAX_SECONDS = 60  # of computation for one conversation; templates of pretrained models take milliseconds
-MAX_MEMORY = 4 * 2**30  # bytes
-MAX_TEXT = 2**26  # characters of a conversation
-GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-
-
-class NotJinja(UserError):
-    """A template that does not compile."""
-
-
-class ChatRenderer:
-    """A process that renders conversations, started by the first one. It ends with this process."""
-
-    _process: IsolatedProcess | None = None
-
-    def render(
-        self, origin: str, template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool = False
-    ) -> tuple[str, Spans]:
-        """Render a conversation.
-
-        Args:
-            origin: File of the template, for errors.
-            template: Text of the template.
-            variables: Special tokens by the names that templates have for them.
-            messages: The conversation.
-            is_prompt: Render it up to the answer that follows. Earlier answers need no exact place then.
-
-        Returns:
-            The text, and the span of each answer in it, none for a prompt.
-
-        Raises:
-            NotJinja: The template does not compile.
-            UserError: The template exceeds a limit.
-            RecordError: The template refuses the conversation, or an answer has no exact place in it.
-            ChildProcessError: The process ended for another reason.
-        """
-        if self._process is None:
-            self._process = IsolatedProcess(_rendered)
-        try:
-            ((text, spans),) = self._process.ask((MAX_SECONDS, MAX_MEMORY, MAX_TEXT), template, variables, messages, is_prompt)
-        except (MemoryError, ProcessEnded) as error:
-            if isinstance(error, ProcessEnded):
-                self._process = None
-                if error.status not in (-signal.SIGXCPU, -signal.SIGKILL):
-                    raise ChildProcessError(f"the process that renders chat templates {error}") from None
-            raise UserError(
-                f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, "
-                f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: "
-                "simplify its loops, or copy the file again"
-            ) from None
-        except KeyboardInterrupt:  # the next conversation must not be given the text of this one
-            self._process.end()
-            self._process = None
-            raise
-        return text, spans
-
-
-renderer = ChatRenderer()
-
-
-def _rendered(
-    limits: tuple[int, int, int], template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool
-) -> Iterator[tuple[str, Spans]]:
-    """The result or error of `render`, within limits of seconds, bytes and characters."""
-    from jinja2 import TemplateSyntaxError
-    from transformers.utils.chat_template_utils import render_jinja_template  # takes a second or two to import
-
-    max_seconds, max_memory, max_text = limits
-    for kind, most in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds),
-        (resource.RLIMIT_DATA, max_memory),
-    ):
-        hard = resource.getrlimit(kind)[1]  # what the user may set
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    answer: tuple[str, Spans] | Exception
-    try:
-        render = partial(render_jinja_template, chat_template=template, add_generation_prompt=is_prompt, **variables)
-        marked = not is_prompt and GENERATION.search(template) is not None
-        (text,), marks = render([messages], return_assistant_tokens_mask=marked)
-        if len(text) > max_text:
-            raise MemoryError
-        answer = text, [] if is_prompt else _spans(render, text, messages, marks[0] if marked else None)
-    except MemoryError:
-        answer = MemoryError()
-    except TemplateSyntaxError as error:
-        answer = NotJinja(f"line {error.lineno}: {error}")
-    except ValueError as error:
-        answer = RecordError(str(error))
-    except Exception as error:  # noqa: BLE001 (a template may raise any)
-        answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
-    if isinstance(answer, Exception):  # not above, where its traceback would hold what fills the memory
-        raise answer
-    yield answer
-
-
-def _spans(render: Any, text: str, messages: list[Message], marks: Spans | None) -> Spans:
-    """The span of each answer in a rendered conversation. marks: those of a template that marks answers."""
-    if marks is not None:
-        if not marks:
-            raise RecordError("the chat template marks nothing of this conversation by {% generation %}")
-        return marks
-    spans = []
-    for index, message in enumerate(messages):
-        if message["role"] == "assistant":
-            (prompt,), _ = render([messages[:index]], add_generation_prompt=True)
-            (answered,), _ = render([messages[: index + 1]])
-            if not answered.startswith(prompt) or not text.startswith(answered):
-                raise RecordError(
-                    f"the chat template writes message {index + 1}, or one before it, differently in the whole "
-                    "conversation, so its place is unknown: use a template that marks answers by {% generation %}"
-                )
-            spans.append((len(prompt), len(answered)))
-    return spans
-
 
 PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "An answer."}]
 
@@ -149,10 +18,10 @@ PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", 
 class ChatTemplate:
     """Makes tokens of conversations.
 
-    The position of an answer follows from the template's own {% generation %} marks, or else from rendering the conversation
-    up to the answer, once as the prompt of the answer and once with it. Each of these must be the beginning of the whole
-    conversation, as text and as tokens: so the model learns each answer after the very tokens that generation would give it.
-    An answer ends with the first token after its text at which generation stops.
+    Each answer begins where generation's prompt for it ends, and ends at the template's {% generation %} mark, or else where
+    the conversation rendered up to the answer ends. Each of these must be the beginning of the whole conversation, as text and
+    as tokens: so the model learns each answer after the very tokens that generation would give it. An answer ends with the
+    first token after its text at which generation stops.
 
     Attributes:
         notes: For the user.

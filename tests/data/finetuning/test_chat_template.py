@@ -8,20 +8,24 @@ import pytest
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
-from megatape.data.finetuning import chat_template
+from megatape.data.finetuning import chat_rendering
 from megatape.data.finetuning.chat import Chat
-from megatape.data.finetuning.chat_template import ChatRenderer, ChatTemplate, TypedTokens
+from megatape.data.finetuning.chat_rendering import ChatRenderer
+from megatape.data.finetuning.chat_template import ChatTemplate, TypedTokens
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.finetuning.prompt_format import Limits
 from megatape.data.tokenizers.files import json_tokenizer, load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
-from megatape.errors import UserError
+from megatape.errors import RecordError, UserError
 from tests.helpers.conversations import MARKED, MESSAGES, PLAIN, adopted, conversation
 from tests.helpers.examples import write_lines
 from tests.helpers.imported import EDGE_CASES, FAMILIES
 
 FORGETFUL = PLAIN.replace("{{ message.content }}", "{{ message.content if loop.last else message.content[:2] }}")
-
+# Like templates that drop earlier thoughts: the prompt of each answer is the same, the answer itself is not.
+FICKLE = PLAIN.replace(
+    "{{ message.content }}", "{{ message.content if loop.last or message.role != 'assistant' else 'dropped' }}"
+)
 
 UNENDED = PLAIN.replace("<|im_end|>", "")
 
@@ -52,14 +56,19 @@ def test_every_answer_follows_the_tokens_that_generation_sees(
     [
         (PLAIN, [MESSAGES[1], {"role": "assistant", "content": "a<|im_end|>"}], "message 2 has the special token '<|im_end|>'"),
         (PLAIN, [MESSAGES[1], {"role": "assistant", "content": "\n\na"}], "a token of the conversation lies across the place"),
-        (FORGETFUL, MESSAGES, "the chat template writes message 3, or one before it, differently in the whole"),
+        (
+            FORGETFUL,
+            MESSAGES,
+            "before the answer in message 3 the chat template writes '<|im_end|>.*' where .* prompt has 'at is",
+        ),
+        (FICKLE, MESSAGES, "writes message 3 differently once others follow it: make a record of its own for each answer"),
         (
             "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN,
             MESSAGES,
             "the chat template fails: TemplateError: no system",
         ),
         (PLAIN.replace("{{ message.content }}", ""), MESSAGES[1:3], None),
-        ("{% generation %}{% endgeneration %}", MESSAGES, "the chat template writes nothing for an answer"),
+        ("{% generation %}{% endgeneration %}", MESSAGES, "the chat template marks nothing"),
         ("{% if no %}{% generation %}a{% endgeneration %}{% endif %}", MESSAGES, "the chat template marks nothing"),
     ],
 )
@@ -72,6 +81,75 @@ def test_conversations_without_an_exact_place(
         return
     with pytest.raises(ValueError, match=message):
         form.example(conversation(messages))
+
+
+HEADER = "<|im_start|>assistant\n"
+THOUGHT = "<think>\nNone.\n</think>\n\n"
+MARKED_PROMPT = MARKED.replace(HEADER + "{% generation %}", "{% generation %}" + HEADER)
+MARKED_THOUGHT = MARKED.replace("{% generation %}", "{% generation %}" + THOUGHT)
+IN_TWO_MARKS = MARKED.replace("<|im_end|>{% endgen", "{% endgeneration %}{% generation %}<|im_end|>{% endgen")
+
+
+def prompted(template: str, prompt: str) -> str:
+    """The template with other text where generation's prompt has the header of an answer."""
+    return template.removesuffix(HEADER + "{% endif %}") + prompt + "{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "answer"),
+    [
+        (MARKED_PROMPT, "A way to insert assertions.<|im_end|>"),
+        (IN_TWO_MARKS, "A way to insert assertions.<|im_end|>"),
+        (MARKED_THOUGHT, THOUGHT + "A way to insert assertions.<|im_end|>"),
+        (
+            prompted(MARKED_THOUGHT, HEADER + "<think>\n"),
+            THOUGHT.removeprefix("<think>\n") + "A way to insert assertions.<|im_end|>",
+        ),
+        (prompted(MARKED_THOUGHT, HEADER + THOUGHT), "A way to insert assertions.<|im_end|>"),
+    ],
+    ids=["header", "two marks", "learned thought", "opened thought", "thought of the prompt"],
+)
+def test_a_marked_answer_begins_where_generation_begins(
+    folders: dict[str, Path], tmp_path: Path, template: str, answer: str
+) -> None:
+    """Whatever else the mark includes: the model would otherwise be asked after other tokens than it has learned."""
+    tokenizer, found = template_of(adopted(folders, tmp_path, template))
+    example = Chat(tokenizer, Limits(256)).example(conversation(MESSAGES))
+    for (begin, _), index in zip(example.answers, (2, 4), strict=True):
+        assert example.ids[:begin] == found.prompt(MESSAGES[:index])
+    begin, end = example.answers[0]
+    assert example.ids[begin:end] == tokenizer.encode_rendered(answer)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            prompted(MARKED, HEADER + "<think>\n"),
+            r"before the answer in message 3 .* writes 'A way.*' where .* prompt has '<think>",
+        ),
+        (prompted(MARKED, HEADER + THOUGHT), "before the answer in message 3 .* where generation's prompt has '<think>"),
+        (prompted(MARKED, ""), "the mark .* of answer 1 begins 22 characters after generation's prompt"),
+        (
+            MARKED.replace("{% generation %}", THOUGHT + "{% generation %}"),
+            f"of answer 1 begins {len(THOUGHT)} characters after",
+        ),
+        (IN_TWO_MARKS.replace("{% endgeneration %}{% gen", "{% endgeneration %} {% gen"), "begins 28 characters after"),
+        ("{% generation %}" + PLAIN + "{% endgeneration %}", "marks other text than one answer"),
+        (PLAIN.replace("{% endfor %}", "{% generation %}{% endgeneration %}{% endfor %}"), "marks nothing"),
+        (
+            prompted(PLAIN, HEADER + "<think>\n"),
+            "before the answer in message 3 .* use a template that writes the same in both",
+        ),
+    ],
+)
+def test_other_text_than_generation_has_is_refused_with_and_without_marks(
+    folders: dict[str, Path], tmp_path: Path, template: str, message: str
+) -> None:
+    form = Chat(load_tokenizer(adopted(folders, tmp_path, template)), Limits(256))
+    with pytest.raises(RecordError, match=message) as error:
+        form.example(conversation(MESSAGES))
+    assert "use a template that marks" not in str(error.value)
 
 
 def test_templates_that_are_refused_or_doubtful(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -185,7 +263,7 @@ def test_templates_without_end(
 ) -> None:
     """A template is stopped, and so is the command, with the template's file in its error."""
     for name, limit in (("MAX_SECONDS", 0), ("MAX_MEMORY", 2**30), ("MAX_TEXT", 200)):
-        monkeypatch.setattr(chat_template, name, limit)
+        monkeypatch.setattr(chat_rendering, name, limit)
     folder, output = (
         adopted(folders, tmp_path, "{% if messages | length > 2 %}" + template + "{% endif %}", inline),
         tmp_path / "out",

@@ -1,0 +1,203 @@
+"""Renders conversations by chat templates in a separate process, and finds the answers in the text.
+
+A template is a program of unknown origin. Jinja's sandbox keeps it from files and from Python's internals, not from endless
+loops or texts that fill the memory: it runs in a process that ends at a limit of time, memory or output.
+
+The mask of answers that transformers' apply_chat_template returns does not suffice: it needs a template with marks, and does
+not tell whether generation would have the same text before an answer.
+"""
+
+import os
+import re
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
+from megatape.errors import RecordError, UserError
+from megatape.units import format_bytes
+
+Message = dict[str, str]  # role and content
+Spans = list[tuple[int, int]]  # [begin, end) of each answer, in characters of the text or in tokens
+
+MAX_SECONDS = 60  # of computation for one conversation; templates of pretrained models take milliseconds
+MAX_MEMORY = 4 * 2**30  # bytes
+MAX_TEXT = 2**26  # characters of a conversation
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+QUOTED_CHARACTERS = 30  # of each text where two texts differ
+
+
+class NotJinja(UserError):
+    """A template that does not compile."""
+
+
+class ChatRenderer:
+    """A process that renders conversations, started by the first one. It ends with this process."""
+
+    _process: IsolatedProcess | None = None
+
+    def render(
+        self, origin: str, template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool = False
+    ) -> tuple[str, Spans]:
+        """Render a conversation.
+
+        Args:
+            origin: File of the template, for errors.
+            template: Text of the template.
+            variables: Special tokens by the names that templates have for them.
+            messages: The conversation.
+            is_prompt: Render it up to the answer that follows. Earlier answers need no exact place then.
+
+        Returns:
+            The text, and the span of each answer in it, none for a prompt.
+
+        Raises:
+            NotJinja: The template does not compile.
+            UserError: The template exceeds a limit.
+            RecordError: The template refuses the conversation, or an answer has no exact place in it.
+            ChildProcessError: The process ended for another reason.
+        """
+        if self._process is None:
+            self._process = IsolatedProcess(_rendered)
+        try:
+            ((text, spans),) = self._process.ask((MAX_SECONDS, MAX_MEMORY, MAX_TEXT), template, variables, messages, is_prompt)
+        except (MemoryError, ProcessEnded) as error:
+            if isinstance(error, ProcessEnded):
+                self._process = None
+                if error.status not in (-signal.SIGXCPU, -signal.SIGKILL):
+                    raise ChildProcessError(f"the process that renders chat templates {error}") from None
+            raise UserError(
+                f"{origin}: the chat template takes more than {MAX_SECONDS} s of computation, "
+                f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: "
+                "simplify its loops, or copy the file again"
+            ) from None
+        except KeyboardInterrupt:  # the next conversation must not be given the text of this one
+            self._process.end()
+            self._process = None
+            raise
+        return text, spans
+
+
+renderer = ChatRenderer()
+
+
+def _rendered(
+    limits: tuple[int, int, int], template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool
+) -> Iterator[tuple[str, Spans]]:
+    """The result or error of `render`, within limits of seconds, bytes and characters."""
+    from jinja2 import TemplateSyntaxError
+    from transformers.utils.chat_template_utils import render_jinja_template  # takes a second or two to import
+
+    max_seconds, max_memory, max_text = limits
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds),
+        (resource.RLIMIT_DATA, max_memory),
+    ):
+        hard = resource.getrlimit(kind)[1]  # what the user may set
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    answer: tuple[str, Spans] | Exception
+    try:
+        render = partial(render_jinja_template, chat_template=template, add_generation_prompt=is_prompt, **variables)
+        is_marked = not is_prompt and GENERATION.search(template) is not None
+        (text,), marks = render([messages], return_assistant_tokens_mask=is_marked)
+        if len(text) > max_text:
+            raise MemoryError
+        answer = text, [] if is_prompt else _spans(render, text, messages, marks[0] if is_marked else None)
+    except MemoryError:
+        answer = MemoryError()
+    except TemplateSyntaxError as error:
+        answer = NotJinja(f"line {error.lineno}: {error}")
+    except ValueError as error:
+        answer = RecordError(str(error))
+    except Exception as error:  # noqa: BLE001 (a template may raise any)
+        answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
+    if isinstance(answer, Exception):  # not above, where its traceback would hold what fills the memory
+        raise answer
+    yield answer
+
+
+def _spans(render: Any, text: str, messages: list[Message], marks: Spans | None) -> Spans:
+    """Return the span of each answer in a rendered conversation.
+
+    Args:
+        render: Renders conversations by the template.
+        text: The rendered conversation.
+        messages: The conversation.
+        marks: Spans that the template marks by {% generation %}; None if it has no marks.
+
+    Raises:
+        RecordError: An answer does not follow the text of generation's prompt, or its place is unknown.
+    """
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    begins = [_answer_begin(render, text, messages, index) for index in answers]
+    if marks is not None:
+        return _marked_spans(marks, begins)
+    ends = [_answer_end(render, text, messages, index) for index in answers]
+    return list(zip(begins, ends, strict=True))
+
+
+def _answer_begin(render: Any, text: str, messages: list[Message], index: int) -> int:
+    """Return the place of an answer: the length of generation's prompt, with which the conversation must begin."""
+    (prompt,), _ = render([messages[:index]], add_generation_prompt=True)
+    if text.startswith(prompt):
+        return len(prompt)
+    same = len(os.path.commonprefix([text, prompt]))
+    wanted = prompt[same : same + QUOTED_CHARACTERS]
+    found = text[same : same + QUOTED_CHARACTERS]
+    raise RecordError(
+        f"before the answer in message {index + 1} the chat template writes {found!r} where generation's prompt has "
+        f"{wanted!r}: use a template that writes the same in both"
+    )
+
+
+def _answer_end(render: Any, text: str, messages: list[Message], index: int) -> int:
+    """Return the end of an answer: the length of the conversation up to it, with which the whole must begin."""
+    (answered,), _ = render([messages[: index + 1]])
+    if text.startswith(answered):
+        return len(answered)
+    raise RecordError(
+        f"the chat template writes message {index + 1} differently once others follow it: "
+        "make a record of its own for each answer, ending with it"
+    )
+
+
+def _marked_spans(marks: Spans, begins: list[int]) -> Spans:
+    """Return the spans of the answers that a template marks.
+
+    An answer begins where generation's prompt for it ends, even if its mark includes the header before it. A mark that
+    begins later leaves out text that generation would have to write, so it is refused. So are two marks of one answer with
+    text between them.
+
+    Args:
+        marks: Spans of the marks, in order.
+        begins: Ends of generation's prompts, in order.
+
+    Raises:
+        RecordError: The marks do not fit the prompts.
+    """
+    spans: Spans = []
+    for mark_begin, mark_end in marks:
+        if mark_begin == mark_end:
+            continue
+        prompts = [begin for begin in begins if begin < mark_end]
+        if not prompts or any(begin >= mark_begin for begin in prompts[:-1]):
+            raise RecordError("the chat template marks other text than one answer by one {% generation %}")
+        begin = prompts[-1]
+        continues = bool(spans) and spans[-1][1] == mark_begin and spans[-1][0] == begin
+        if continues:
+            spans[-1] = (begin, mark_end)
+        elif mark_begin <= begin:
+            spans.append((begin, mark_end))
+        else:
+            raise RecordError(
+                f"the mark {{% generation %}} of answer {len(prompts)} begins {mark_begin - begin} characters after "
+                "generation's prompt, so the model would not learn to write them: begin the mark where add_generation_prompt "
+                "ends"
+            )
+    if not spans:
+        raise RecordError("the chat template marks nothing of this conversation by {% generation %}")
+    return spans
