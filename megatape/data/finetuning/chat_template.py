@@ -12,7 +12,11 @@ from megatape.data.finetuning.chat_rendering import Message, NotJinja, Spans, re
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError
 
-PROBE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "An answer."}]
+ANSWER = "An answer."
+QUESTION = "Another question?"
+EXCHANGE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER}]
+# Some templates demand a system prompt, others refuse it.
+PROBES: list[list[Message]] = [EXCHANGE, [{"role": "system", "content": "a"}, *EXCHANGE]]
 
 
 class ChatTemplate:
@@ -20,12 +24,15 @@ class ChatTemplate:
 
     Each answer begins where generation's prompt for it ends, and ends at the template's {% generation %} mark, or else where
     the conversation rendered up to the answer ends. Each of these must be the beginning of the whole conversation, as text and
-    as tokens: so the model learns each answer after the very tokens that generation would give it. An answer ends with the
-    first token after its text at which generation stops.
+    as tokens: so the model learns each answer after the very tokens that generation would give it.
+
+    An answer is learned with the token at which generation stops. Some templates write it before the next message only, such
+    as GLM-4's, whose answers end with the mark of the next role. The last answer of a conversation gets it, too.
 
     Attributes:
         notes: For the user.
-        ends: The first special token that the template writes after an answer; empty if it writes none.
+        ends: The token that ends answers: the first stop token that the template writes after an answer or at the beginning
+            of the next message, or else the first special token; empty if it writes none.
 
     Raises:
         UserError: The template is not Jinja.
@@ -38,39 +45,106 @@ class ChatTemplate:
         self._render = partial(renderer.render, tokenizer.chat_template_origin, template, variables)
         self.notes: list[str] = []
         self.ends: frozenset[int] = frozenset()
+        self._closing = ""  # text from the end of an answer to that of the token in `ends`, if the token follows the answer
         try:
-            ids, answers = self.tokens(PROBE)
+            self._find_end()
         except NotJinja as error:
             raise UserError(
                 f"{tokenizer.chat_template_origin}: the chat template is not Jinja ({error}): copy the file again"
             ) from None
-        except RecordError:
-            return  # templates may refuse a conversation; each refused record is reported
-        rendered, _ = self._render(PROBE)
-        rest = tokenizer.encode_rendered(rendered.rpartition(PROBE[-1]["content"])[2])
-        special_ids = [tokenizer.token_id(text) for text in tokenizer.special_texts]
-        self.ends = frozenset([token for token in rest if token in special_ids][:1])
-        last = ids[answers[-1][1] - 1]
-        if last not in tokenizer.stop_ids:
-            stops = ", ".join(repr(tokenizer.piece(token)) for token in tokenizer.stop_ids)
+        if not self.ends <= set(tokenizer.stop_ids):
+            end = ", ".join(repr(tokenizer.piece(token)) for token in self.ends)
             self.notes.append(
-                f"warning: the chat template ends answers with {tokenizer.piece(last)!r}, and generation stops at {stops}: "
-                "name the token that ends answers in eos_token_id of generation_config.json beside the tokenizer"
+                f"warning: the chat template ends answers with {end}, and generation stops at {self._stop_texts()}: "
+                f"name {end} in eos_token_id of generation_config.json beside the tokenizer"
             )
 
-    def tokens(self, messages: list[Message]) -> tuple[list[int], Spans]:
-        """The tokens of a conversation, and the span of each answer in them.
+    def _find_end(self) -> None:
+        """Set the token that ends answers, as the template writes it in the first probe that it accepts."""
+        for messages in PROBES:
+            alone, spans = self._try_to_render(messages)
+            followed, _ = self._try_to_render([*messages, {"role": "user", "content": QUESTION}], is_prompt=True)
+            end = self._end_token(after_answer(alone), after_answer(followed))
+            if end is not None:
+                self.ends = frozenset([end])
+                if spans:
+                    self._closing = self._text_to_end(end, (alone, followed), *spans[-1])
+                return
 
-        Raises RecordError for a conversation whose answers have no exact place.
+    def _try_to_render(self, messages: list[Message], is_prompt: bool = False) -> tuple[str, Spans]:
+        """Render a probe. Return nothing if the template refuses it: refused records are reported one by one."""
+        try:
+            return self._render(messages, is_prompt=is_prompt)
+        except RecordError:
+            return "", []
+
+    def _end_token(self, alone: str, followed: str) -> int | None:
+        """Return the token that ends an answer: the first stop token, or else the first special token.
+
+        Args:
+            alone: Text that the template writes after the answer.
+            followed: The same if another message follows. Only its next token counts, which begins that message.
+        """
+        stops = self._tokenizer.stop_ids
+        special = {self._tokenizer.token_id(text) for text in self._tokenizer.special_texts}.union(stops)
+        candidates = [token for token in self._tokenizer.encode_rendered(alone) if token in special]
+        before_next = [token for token in self._tokenizer.encode_rendered(followed) if token in special]
+        candidates += before_next[len(candidates) : len(candidates) + 1]
+        for token in candidates:
+            if token in stops:
+                return token
+        return candidates[0] if candidates else None
+
+    def _text_to_end(self, token: int, texts: tuple[str, ...], begin: int, end: int) -> str:
+        """Return the text from the end of an answer to that of the token that ends it, empty if the answer contains it.
+
+        Args:
+            token: The token that ends answers.
+            texts: The rendered conversation, and the one in which another message follows.
+            begin: First character of the answer in both.
+            end: End of its characters.
+        """
+        prompt = self._tokenizer.encode_rendered(texts[0][:begin])
+        answer = self._tokenizer.encode_rendered(texts[0][:end])
+        if token in answer[len(prompt) :]:
+            return ""
+        piece = str(self._tokenizer.piece(token))
+        for text in texts:
+            between, found, _ = text[end:].partition(piece)
+            if text[:end] == texts[0][:end] and found:
+                return between + piece
+        return ""
+
+    def _stop_texts(self) -> str:
+        return ", ".join(repr(self._tokenizer.piece(token)) for token in self._tokenizer.stop_ids)
+
+    def tokens(self, messages: list[Message]) -> tuple[list[int], Spans]:
+        """Return the tokens of a conversation, and the span of each answer in them.
+
+        The last answer gets the token that ends it if the template writes that before another message only.
+
+        Raises:
+            RecordError: An answer has no exact place, or no end.
         """
         for number, text in self._typed(messages):
             raise RecordError(f"message {number} has the special token {text!r}, which would be one: remove it")
-        text, spans = self._render(messages)
+        text, spans = self._with_closing(*self._render(messages))
         ids = self._tokenizer.encode_rendered(text)
         answers = [(self._prefix(ids, text[:begin]), self._prefix(ids, text[:end])) for begin, end in spans]
         if any(not 0 < begin < end for begin, end in answers):
             raise RecordError("the chat template writes nothing for an answer, or nothing before it")
-        return ids, [self._with_stop(ids, begin, end) for begin, end in answers]
+        return ids, [(begin, self._answer_end(ids, begin, end)) for begin, end in answers]
+
+    def _with_closing(self, text: str, spans: Spans) -> tuple[str, Spans]:
+        """Return a rendered conversation and its answers with what the template writes after them up to their end token."""
+        if spans and self._closing.startswith(text[spans[-1][1] :]):
+            text = text[: spans[-1][1]] + self._closing
+        closed = []
+        for begin, end in spans:
+            if text.startswith(self._closing, end):
+                end += len(self._closing)
+            closed.append((begin, end))
+        return text, closed
 
     def prompt(self, messages: list[Message]) -> list[int]:
         """The tokens of a conversation up to the answer that follows.
@@ -104,13 +178,36 @@ class ChatTemplate:
             )
         return len(prefix)
 
-    def _with_stop(self, ids: list[int], begin: int, end: int) -> tuple[int, int]:
-        """An answer up to its last stop token, or with the one that follows it."""
-        stops = self._tokenizer.stop_ids
-        inside = [index for index in range(begin, end) if ids[index] in stops]
-        if inside:
-            return begin, inside[-1] + 1
-        return begin, end + (end < len(ids) and ids[end] in stops)
+    def _answer_end(self, ids: list[int], begin: int, end: int) -> int:
+        """Return the end of an answer with the token at which generation stops.
+
+        Args:
+            ids: Tokens of the conversation.
+            begin: First token of the answer's text.
+            end: End of its tokens.
+
+        Raises:
+            RecordError: There is no such token.
+        """
+        stops = self.ends.union(self._tokenizer.stop_ids)
+        for index in range(end, begin, -1):
+            if ids[index - 1] in stops:
+                return index
+        if end < len(ids) and ids[end] in stops:
+            return end + 1
+        answer = self._tokenizer.decode(ids[begin:end])
+        raise RecordError(
+            f"the chat template writes no token at which generation stops ({self._stop_texts()}) after the answer that ends "
+            f"{answer[-20:]!r}, so the model would not learn where to stop: let the template end answers with one"
+        )
+
+
+def after_answer(text: str) -> str:
+    """Return the rest of a rendered probe after its answer, up to the question that follows; empty without the answer."""
+    _, answer, rest = text.rpartition(ANSWER)
+    if not answer:
+        return ""
+    return rest.partition(QUESTION)[0]
 
 
 class TypedTokens:
