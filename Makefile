@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint types golden test numerics slow fp8 triton trackers lowest cluster docs site check
+.PHONY: help install demo lint types golden test numerics slow fp8 triton trackers lowest oldest cluster docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -57,6 +57,14 @@ trackers: build/trackers ## tests of sinks with their real packages, offline
 
 lowest: ## a smoke run with the lowest versions of dependencies
 	PATH=$(abspath $(BIN)):$$PATH .ci/lowest
+
+build/oldest: # what model cards promise, with the newest packages that it takes; megatape itself needs a newer transformers
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
+		transformers==5.4.0 tokenizers==0.22.2 huggingface_hub==1.33.0
+	touch $@
+
+oldest: build/oldest ## exports, loaded by the oldest transformers of their model cards
+	MEGATAPE_OLDEST=build/oldest $(PYTEST) tests/hf/test_export.py -m oldest
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster

@@ -63,6 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, package in (("fp8", "torchao"), ("trackers", "trackio")):
             if item.get_closest_marker(marker) and find_spec(package) is None:
                 item.add_marker(pytest.mark.skip(reason=f"needs {package}: make {marker}"))
+        if item.get_closest_marker("oldest") and "MEGATAPE_OLDEST" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="needs an old transformers: make oldest"))
 
 
 @pytest.fixture(scope="session")

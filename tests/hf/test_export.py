@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
@@ -85,10 +87,21 @@ def test_the_card_calls_no_other_model_a_base_model(
     assert ("from the weights of another model" in card) == bool(init_from)
 
 
+@pytest.mark.parametrize("encoding", ["tape_vector", "path_fox"])
+@pytest.mark.parametrize("entry", ["configuration_tape.py", "modeling_tape.py"])
+def test_entry_points_name_every_file_that_they_need(exported: Callable[..., Exported], encoding: str, entry: str) -> None:
+    """transformers before 5.10.1 copies only the files that are named in the file that it loads."""
+    path = exported("grouped", encoding).folder / entry
+    needed = {Path(file).stem for file in get_relative_import_files(path)}
+    assert "stand_ins" in needed
+    assert set(get_relative_imports(path)) == needed
+
+
 # Runs alone: -I keeps out this project, its folder and PYTHONPATH, and an installed megatape is blocked.
 ALONE = """
 import json, sys
 sys.modules["megatape"] = None
+sys.path[:0] = sys.argv[3:]  # folders with other versions of packages
 from transformers import AutoModelForCausalLM, AutoTokenizer
 folder, tokens = sys.argv[1], json.loads(sys.argv[2])
 import torch
@@ -98,8 +111,36 @@ with torch.no_grad():
     logits = model(torch.tensor(tokens)).logits
 text = tokenizer("the fox <s>")
 assert not [name for name, module in sys.modules.items() if name.startswith("megatape") and module]
-print(json.dumps({"class": type(model).__name__, "logits": logits.tolist(), "ids": text.input_ids}))
+import transformers
+found = {"class": type(model).__name__, "transformers": transformers.__version__}
+print(json.dumps(found | {"logits": logits.tolist(), "ids": text.input_ids}))
 """
+
+
+def run_alone(found: Exported, tokens: Tensor, tmp_path: Path, *folders: Path) -> subprocess.CompletedProcess[str]:
+    """Load an export in a process without megatape, with packages from `folders` first, and run it on tokens [B, N]."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-I", "-c", ALONE, str(found.folder), json.dumps(tokens.tolist()), *map(str, folders)],
+        cwd=tmp_path,
+        env=environment | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def check_alone(found: Exported, tmp_path: Path, *folders: Path) -> dict[str, Any]:
+    """What that process found out about the model, whose logits must be training's."""
+    tokens = torch.arange(3, 33).view(2, 15)
+    result = run_alone(found, tokens, tmp_path, *folders)
+    assert result.returncode == 0, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
+    assert answer["ids"][0] == 1 and 1 not in answer["ids"][1:]
+    with torch.no_grad():
+        expected = found.ours(tokens, torch.arange(15).expand(2, 15))
+    assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -114,24 +155,32 @@ print(json.dumps({"class": type(model).__name__, "logits": logits.tolist(), "ids
 def test_loads_without_megatape(
     exported: Callable[..., Exported], shape: str, encoding: str, kind: str, tmp_path: Path
 ) -> None:
-    found = exported(shape, encoding)
-    tokens = torch.arange(3, 33).view(2, 15)
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    result = subprocess.run(
-        [sys.executable, "-I", "-c", ALONE, str(found.folder), json.dumps(tokens.tolist())],
-        cwd=tmp_path,
-        env=environment | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    answer = json.loads(result.stdout)
-    assert answer["class"] == kind
-    assert answer["ids"][0] == 1 and 1 not in answer["ids"][1:]
-    with torch.no_grad():
-        expected = found.ours(tokens, torch.arange(15).expand(2, 15))
-    assert_close(torch.tensor(answer["logits"]), expected, bounds.EXPORTED)
+    assert check_alone(exported(shape, encoding), tmp_path)["class"] == kind
+
+
+@pytest.mark.slow
+@pytest.mark.oldest
+@pytest.mark.parametrize("encoding", ["tape", "rope", "path_fox", "fire"])
+def test_loads_with_the_oldest_transformers_of_its_card(
+    exported: Callable[..., Exported], encoding: str, tmp_path: Path
+) -> None:
+    found = exported("grouped", encoding)
+    answer = check_alone(found, tmp_path, Path(os.environ["MEGATAPE_OLDEST"]).absolute())
+    card = (found.folder / "README.md").read_text()
+    oldest = answer["transformers"].removesuffix(".0")
+    assert f"PyTorch and transformers {oldest} or later" in card
+
+
+@pytest.mark.slow
+def test_an_older_transformers_is_refused_in_a_sentence(exported: Callable[..., Exported], tmp_path: Path) -> None:
+    """The installed version is read from package metadata, which come first here."""
+    metadata = tmp_path / "packages" / "transformers-5.3.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.3.0\n")
+    result = run_alone(exported("grouped"), torch.ones(1, 2, dtype=torch.int64), tmp_path, tmp_path / "packages")
+    assert result.returncode != 0
+    assert "transformers>=5.4 is required" in result.stderr
+    assert "but found transformers==5.3.0" in result.stderr
 
 
 @pytest.mark.parametrize("shape", ["grouped", "tied", "odd"])

@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
 from megatape.hf.checkpoint import stored_dtype
-from megatape.hf.modeling.configuration_tape import TapeConfig
+from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
 from megatape.hf.tokenizer import SpecialTokens
 from megatape.model.encodings.rope import rotated_size, scaled_base
 
@@ -30,6 +30,8 @@ LAYER = {
 # What its configuration calls the fields of our model section.
 FIELDS = {"vocab_size": "vocab_size", "hidden_size": "hidden_size"}
 FIELDS |= {theirs: ours for ours, theirs in TapeConfig.attribute_map.items()}
+# What model cards promise of every family.
+REQUIREMENTS = f"PyTorch and transformers {OLDEST_TRANSFORMERS} or later"
 # What rope_parameters call the fields of model.scaling: all but one the same.
 _SAME = ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "low_freq_factor", "high_freq_factor")
 SCALING = {name: name for name in _SAME} | {"original_max_position_embeddings": "original_length"}
@@ -57,7 +59,7 @@ class Family:
     @property
     def code_note(self) -> str:
         """The paragraph of model cards on the code that runs the model."""
-        return f"It is a plain {type(self).__name__}: it needs PyTorch and transformers > 5.3, and no code of its own."
+        return f"It is a plain {type(self).__name__}: it needs {REQUIREMENTS}, and no code of its own."
 
     def parameter_name(self, name: str) -> str:
         """Name of one of our parameters in an exported model."""

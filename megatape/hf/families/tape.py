@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
 from megatape.config import Config, ModelConfig
 from megatape.errors import UserError
-from megatape.hf.families.family import FIELDS, Family, llama_fields
+from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields
 from megatape.hf.modeling import stand_ins
 from megatape.hf.modeling.configuration_tape import TapeConfig
@@ -33,6 +34,15 @@ from .stand_ins import Entry
 
 ENCODINGS = {{"{encoding}": Entry({name}, scalable={scalable})}}
 '''
+
+# Ends each file that config.json names. `if TYPE_CHECKING` keeps the imports from running; transformers reads them as text.
+NAMED_FILES = """
+
+from typing import TYPE_CHECKING  # noqa: E402
+
+if TYPE_CHECKING:  # transformers before 5.10.1 copies only the files that are named in this one
+{imports}
+"""
 
 # Fields that our model section has under the same name.
 _SWITCHES = ("nope_every", "rotary_fraction", "attention_scale", "logit_softcap")
@@ -54,7 +64,7 @@ class Tape(Family):
     def code_note(self) -> str:
         return (
             "The model's code is `modeling_tape.py` in this folder, and `encodings.py` names its position encoding.\n"
-            "They need PyTorch and transformers > 5.3 and nothing else. Flash and flex attention are not supported."
+            f"They need {REQUIREMENTS}, and nothing else. Flash and flex attention are not supported."
         )
 
     def parameter_name(self, name: str) -> str:
@@ -106,6 +116,24 @@ class Tape(Family):
                 code, imported = _relative(module, path)
                 (folder / path.name).write_text(code, encoding="utf-8")
                 needed += imported
+        for module in (TapeConfig.__module__, TapeForCausalLM.__module__):
+            _name_needed_files(folder / _path(module).name)
+
+
+def _name_needed_files(path: Path) -> None:
+    """Append an import of each file that an entry point of an exported folder needs indirectly.
+
+    transformers copies the code of a local folder into a cache before running it. Until 5.10 it copied the entry point and
+    the files that the entry point imports, but not the files that those import.
+
+    Args:
+        path: File of the exported folder that config.json names in `auto_map`. All the files it needs must be there.
+    """
+    needed = {Path(file).stem for file in get_relative_import_files(path)}
+    unnamed = sorted(needed.difference(get_relative_imports(path)))
+    imports = "\n".join(f"    from .{name} import *  # noqa: F403" for name in unnamed)
+    code = path.read_text(encoding="utf-8")
+    path.write_text(code + NAMED_FILES.format(imports=imports), encoding="utf-8")
 
 
 def _path(module: str) -> Path:

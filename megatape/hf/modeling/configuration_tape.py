@@ -4,8 +4,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
+from transformers.utils.versions import require_version
 
 from .encodings import ENCODINGS
+
+OLDEST_TRANSFORMERS = "5.4"  # before it, configurations were no dataclasses and masks needed cache_position
+require_version(f"transformers>={OLDEST_TRANSFORMERS}", "MegaTAPE's exported models need it: pip install -U transformers")
 
 
 class TapeConfig(PreTrainedConfig):
