@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from megatape import imports
 from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader
@@ -168,6 +169,22 @@ def restart(place: RunPlace) -> None:
             f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics "
             f"are kept in {kept}"
         )
+
+
+def export_warning(config: Config) -> str:
+    """Return why a model with modules of a user's own cannot be exported or evaluated, "" if it can.
+
+    It may train: exports carry the modules' code, and code can be changed until then.
+    """
+    if not imports.given():
+        return ""
+    from megatape.hf.families import family_of  # imports transformers, which training does not need otherwise
+
+    try:
+        family_of(config).code(config.model)
+    except UserError as error:
+        return f"this model can be trained, but not exported or evaluated: {error}"
+    return ""
 
 
 def recorded_steps(place: RunPlace) -> dict[int, str]:

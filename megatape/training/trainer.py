@@ -39,7 +39,7 @@ from megatape.training.hardware import Speed, device_name, peak_memory
 from megatape.training.interrupt import Interrupt
 from megatape.training.prefetch import Prefetcher, StepBatches
 from megatape.training.spike_policy import Rollback, SpikePolicy
-from megatape.training.start import check_continues, initial_state, recorded_steps, restart, unevaluated_step
+from megatape.training.start import check_continues, export_warning, initial_state, recorded_steps, restart, unevaluated_step
 from megatape.training.step import StepMetrics, StepOutput, StepStatus, TrainState
 from megatape.zero.engine import Gradients
 
@@ -299,8 +299,9 @@ class Trainer:
         step, steps, world_size = self.state.step, self.config.training.steps, self.topology.world_size
         self.log.step = step
         if self.topology.is_main:
-            if warning := spanning_warning(self.config, world_size, self.topology.local_size):
-                self.log.warning(warning)
+            for warning in (spanning_warning(self.config, world_size, self.topology.local_size), export_warning(self.config)):
+                if warning:
+                    self.log.warning(warning)
             parts = [f"{world_size} rank{'s' * (world_size > 1)} on {self.engine.device.type}"]
             parts += [f"from {self.origin}"] if self.origin else []
             last = max(recorded_steps(self.place), default=0)

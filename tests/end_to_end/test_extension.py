@@ -197,6 +197,7 @@ def test_train_with_a_normalization(raw_config: dict[str, Any], own: list[Path],
         words = ["pretrain", *options([normalization]), "--config", str(config), *(w for c in changed for w in ("--set", c))]
         with Workers(words, ranks, tmp_path / f"workers{ranks}") as workers:
             assert workers.statuses() == [0] * ranks, workers.logs()
+            assert workers.logs().count("warning: this model can be trained, but not exported or evaluated: no archit") == 1
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         runs.append(torch.tensor([[line["loss"], line["grad_norm"]] for line in lines]))
     assert_close(runs[1], runs[0], TRAINED)

@@ -85,8 +85,16 @@ class Family:
         """The last tokens that the model attends to, None for all."""
         return None
 
+    def code(self, model: ModelConfig) -> dict[str, str]:
+        """Return the Python files that an export of this model carries: name -> code.
+
+        Raises:
+            UserError: The model needs code that exports cannot carry.
+        """
+        return {}
+
     def write_code(self, model: ModelConfig, folder: Path) -> None:
-        """Copy the code that the model needs into the exported folder."""
+        """Write the Python files that the model needs into the exported folder."""
 
 
 def llama_fields(config: Config, special: SpecialTokens) -> dict[str, Any]:

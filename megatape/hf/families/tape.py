@@ -4,9 +4,6 @@ An exported folder carries the model's code and training's file of its encoding,
 place of all else that the file imports from this package.
 """
 
-import ast
-from importlib import import_module
-from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +12,14 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 
 from megatape.config import Config, ModelConfig
 from megatape.errors import UserError
+from megatape.hf.carried_code import carry, file_of
 from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields
-from megatape.hf.modeling import stand_ins
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.hf.tokenizer import SpecialTokens
 from megatape.registry import ENCODINGS
 
-# What an export carries of this package, beside what encodings import relatively.
-CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.model.encodings.")
 # encodings.py of an exported folder. That the configuration imports it gives each encoding a configuration class of its own:
 # transformers remembers one model class for each configuration class.
 TABLE = '''"""The position encodings that there is code for, by the name that config.json has under "encoding"."""
@@ -100,24 +95,21 @@ class Tape(Family):
         shared = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
         return shared | {name: getattr(config, name) for name in _OWN} | rotary_fields(config)
 
-    def write_code(self, model: ModelConfig, folder: Path) -> None:
+    def code(self, model: ModelConfig) -> dict[str, str]:
         entry = ENCODINGS[model.encoding]
-        needed = [entry.load().__module__, TapeForCausalLM.__module__]
-        source = _path(needed[0])
-        table = TABLE.format(module=source.stem, name=entry.load().__name__, encoding=model.encoding, scalable=entry.scalable)
-        (folder / "encodings.py").write_text(table, encoding="utf-8")
-        carried = {"encodings.py": _path(f"{TapeConfig.__module__.rpartition('.')[0]}.encodings")}
-        while needed:
-            module = needed.pop()
-            path = _path(module)
-            if carried.setdefault(path.name, path) != path:
-                raise UserError(f"{source}: exports have another {path.name}: rename the file")
-            if not (folder / path.name).exists():
-                code, imported = _relative(module, path)
-                (folder / path.name).write_text(code, encoding="utf-8")
-                needed += imported
+        encoding = entry.load()
+        source = file_of(encoding.__module__)
+        table = TABLE.format(module=source.stem, name=encoding.__name__, encoding=model.encoding, scalable=entry.scalable)
+        modeling = TapeForCausalLM.__module__
+        wanted = {encoding.__module__: {encoding.__name__}, modeling: {"TapeModel", "TapeForCausalLM"}}
+        replaced = file_of(f"{TapeConfig.__module__.rpartition('.')[0]}.encodings")
+        return {"encodings.py": table} | carry(wanted, {"encodings.py": replaced})
+
+    def write_code(self, model: ModelConfig, folder: Path) -> None:
+        for name, code in self.code(model).items():
+            (folder / name).write_text(code, encoding="utf-8")
         for module in (TapeConfig.__module__, TapeForCausalLM.__module__):
-            _name_needed_files(folder / _path(module).name)
+            _name_needed_files(folder / file_of(module).name)
 
 
 def _name_needed_files(path: Path) -> None:
@@ -134,56 +126,3 @@ def _name_needed_files(path: Path) -> None:
     imports = "\n".join(f"    from .{name} import *  # noqa: F403" for name in unnamed)
     code = path.read_text(encoding="utf-8")
     path.write_text(code + NAMED_FILES.format(imports=imports), encoding="utf-8")
-
-
-def _path(module: str) -> Path:
-    file = import_module(module).__file__
-    assert file is not None
-    return Path(file)
-
-
-def _relative(module: str, path: Path) -> tuple[str, list[str]]:
-    """A module's code with imports from the folder that it lies in, and the modules that it imports so.
-
-    What only training needs is left out: the registry line of an encoding, and what it does as a program.
-    """
-    code, imported = path.read_text(encoding="utf-8"), []
-    lines, tree = code.splitlines(keepends=True), ast.parse(code)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            _check_import(path, node, [alias.name for alias in node.names if f"{alias.name}.".startswith("megatape.")])
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        names = [f"{node.module}.{alias.name}" for alias in node.names]
-        if node.module is None:
-            _check_import(path, node, names)
-        name = resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
-        if name == "megatape.registry" or not (node.level or f"{name}.".startswith("megatape.")):
-            continue
-        if not node.level and not name.startswith(CARRIED):
-            _check_import(path, node, [alias for alias in names if not hasattr(stand_ins, alias.rpartition(".")[2])])
-            name = stand_ins.__name__
-        imported.append(name)
-        line = lines[node.lineno - 1]
-        written = f"from {'.' * node.level}{node.module} "
-        lines[node.lineno - 1] = line.replace(written, f"from .{name.rpartition('.')[2]} ")
-    for statement in reversed(tree.body):
-        if _only_in_training(statement):
-            del lines[statement.lineno - 1 : statement.end_lineno]
-    return "".join(lines), imported
-
-
-def _check_import(path: Path, node: ast.stmt, missing: list[str]) -> None:
-    if missing:
-        raise UserError(
-            f"{path}, line {node.lineno}: {missing[0]} is not in exported models, which run without MegaTAPE: write "
-            "`from MODULE import`, with a module of megatape.model.encodings, megatape.attention.bias or .rotation, or a name "
-            "that megatape/hf/modeling/stand_ins.py has"
-        )
-
-
-def _only_in_training(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.ImportFrom):
-        return statement.module == "megatape.registry"
-    names = {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
-    return isinstance(statement, ast.Assign | ast.If) and not names.isdisjoint({"ENCODINGS", "__name__"})

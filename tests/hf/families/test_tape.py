@@ -29,7 +29,7 @@ from tests.helpers.exports import MIXED
 from tests.helpers.learned_slopes import START
 from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.helpers.own_encoding import LINE
-from tests.helpers.workers import run_workers
+from tests.helpers.workers import ROOT, run_workers
 
 CARRIED = {"configuration_tape", "modeling_tape", "attention", "cache", "positions", "stand_ins", "encodings"}
 CARRIED |= {"encoding", "bias", "rotation", "log_scale"}  # which training runs as well
@@ -75,21 +75,40 @@ def write_own(monkeypatch: pytest.MonkeyPatch, path: Path, code: str) -> None:
 
 @pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize(
-    ("name", "line", "message"),
+    ("name", "lines", "message"),
     [
         (
             "own",
-            "from megatape.parallel.linear import RowLinear",
-            "own.py, line 2: megatape.parallel.linear.RowLinear is not in exported models, .* write",
+            "from megatape.parallel.linear import RowLinear\nclass Own(Encoding): layer = RowLinear",
+            "own.py, line 2: megatape.parallel.linear.RowLinear is not in exported models, .* and Own needs it: write",
         ),
-        ("own", "import torch, megatape.config", "own.py, line 2: megatape.config is not in exported models"),
-        ("cache", "", "cache.py: exports have another cache.py: rename the file"),
+        (
+            "own",
+            "import torch, megatape.config\nclass Own(Encoding): config_class = megatape.config.Config",
+            "own.py, line 2: megatape.config is not in exported models",
+        ),
+        (
+            "own",
+            "class Own(Encoding):\n    def state(self, positions):\n        from megatape.config import Config\n",
+            "own.py, line 4: megatape.config.Config is not in exported models",
+        ),
+        (
+            "own",
+            "from megatape.config import Config\nFIELDS = tuple(Config.model_fields)\nclass Own(Encoding): size = len(FIELDS)",
+            "own.py, line 2: megatape.config.Config is not in exported models, .* and Own needs it",
+        ),
+        (
+            "own",
+            "from megatape.config import Config\nNAMES = []\nNAMES.extend(Config.model_fields)\nclass Own(Encoding): a = NAMES",
+            "own.py, line 2: megatape.config.Config is not in exported models, .* and NAMES needs it",
+        ),
+        ("cache", "class Own(Encoding): pass", "cache.py: exports have another cache.py: rename the file"),
     ],
 )
 def test_files_that_exports_cannot_carry(
-    name: str, line: str, message: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, lines: str, message: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = f"from megatape.model.encodings.encoding import Encoding\n{line}\nclass Own(Encoding): pass"
+    code = f"from megatape.model.encodings.encoding import Encoding\n{lines}"
     write_own(monkeypatch, tmp_path / f"{name}.py", code)
     checkpoint, _ = memory_checkpoint(sentencepiece_model, encoding="own")
     with pytest.raises(UserError, match=message):
@@ -107,7 +126,7 @@ def test_files_beside_an_encoding_are_carried(
     (package / "sizes.py").write_text("SIZE = 3")
     code = "from megatape.model.encodings.encoding import Encoding\n{line}\nclass Own(Encoding): size = SIZE"
     monkeypatch.syspath_prepend(tmp_path)
-    for name, line in (("good", "from .sizes import SIZE"), ("bad", "from . import sizes\nSIZE = 3")):
+    for name, line in (("good", "from .sizes import SIZE"), ("bad", "from . import sizes\nSIZE = sizes.SIZE")):
         (package / f"{name}.py").write_text(code.replace("{line}", line))
         monkeypatch.setitem(ENCODINGS, name, EncodingEntry(f"own_package.{name}:Own", "own"))
     export(memory_checkpoint(sentencepiece_model, encoding="good")[0], tmp_path / "out")
@@ -150,6 +169,29 @@ SIZE = 3
     del ENCODINGS["other"]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
     assert model.model.encoding.size == 3
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_an_encoding_is_carried_without_the_optimizer_beside_it(sentencepiece_model: Path, tmp_path: Path) -> None:
+    """One file with an encoding, an optimizer, a schedule and their registry lines, which imports what exports do not have."""
+    encoding = (ROOT / "examples/add_encoding.py").read_text()
+    others = (ROOT / "tests/helpers/own_optimizer.py").read_text()
+    added = 'import fractions\nregistry.SCHEDULES["stairs"] = STAIRS\nprint(fractions.Fraction(STAIRS.options.count("o")))\n'
+    path = tmp_path / "everything.py"
+    path.write_text(encoding + others + added)
+    import_given(str(path))
+    checkpoint, ours = memory_checkpoint(sentencepiece_model, encoding="kerple")
+    export(checkpoint, tmp_path / "out")
+    carried = (tmp_path / "out" / "everything.py").read_text()
+    assert "class Kerple(Encoding)" in carried
+    for absent in ("megatape", "Spectral", "pydantic.Field", "ENCODINGS", "__main__", "fractions"):
+        assert absent not in carried.partition('"""\n')[2], absent
+    assert "from pydantic import" not in carried
+    tokens = torch.arange(3, 33)[None]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    with torch.no_grad():
+        expected = ours.eval()(tokens, torch.arange(30)[None])
+        assert_close(model(tokens).logits, expected, bounds.EXPORTED)
 
 
 def test_the_stand_ins_have_the_signatures_of_training() -> None:

@@ -1,0 +1,56 @@
+"""Warnings about what a run starts with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.config import parse_config
+from megatape.imports import import_given
+from megatape.training.start import export_warning
+
+FILE = """
+from megatape.config import OptimizerConfig
+from megatape.model.encodings.encoding import Encoding
+from megatape.registry import ENCODINGS, EncodingEntry
+
+
+class Own(Encoding):
+    {body}
+
+
+class Options(OptimizerConfig):
+    pass
+
+
+ENCODINGS["own"] = EncodingEntry(f"{{__name__}}:Own", "own")
+"""
+
+
+@pytest.mark.usefixtures("own_modules")
+@pytest.mark.parametrize(
+    ("body", "warning"),
+    [
+        ("pass", ""),
+        (
+            "defaults = OptimizerConfig",
+            "this model can be trained, but not exported or evaluated: {path}, line 2: megatape.config.OptimizerConfig is not",
+        ),
+    ],
+)
+def test_a_run_says_whether_its_model_can_be_exported(
+    raw_config: dict[str, Any], tmp_path: Path, body: str, warning: str
+) -> None:
+    """Before it trains, when moving the encoding to a file of its own costs nothing."""
+    path = tmp_path / "with_options.py"
+    path.write_text(FILE.format(body=body))
+    import_given(str(path))
+    raw_config["model"]["encoding"] = "own"
+    found = export_warning(parse_config(raw_config, "test"))
+    if not warning:
+        assert found == ""
+    assert found.startswith(warning.format(path=path))
+
+
+def test_models_of_this_package_need_no_check(raw_config: dict[str, Any]) -> None:
+    assert export_warning(parse_config(raw_config, "test")) == ""
