@@ -16,6 +16,7 @@ from megatape.config import Config, parse_config
 from megatape.data.shards.layout import Count
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
+from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import CheckpointError, UserError, content_errors, path_errors
 from megatape.files import as_type, read_json
 from megatape.model.build import build_model
@@ -59,6 +60,7 @@ class State(BaseModel, extra="allow"):
     guard: SpikeState = SpikeState()
     callbacks: dict[str, Any] = {}
     last_step: dict[str, int] = {}
+    validation_selection: Selection = EARLIER_SELECTION
     average: Average | None = None
 
     @field_validator("last_step")

@@ -34,7 +34,7 @@ class EvaluationConfig(Section):
 
     Attributes:
         interval: steps between evaluations; the last step is always evaluated
-        samples: validation samples per evaluation, over all ranks
+        samples: validation samples per evaluation, over all ranks, at equal distances in the split
     """
 
     interval: Free[PositiveInt] = 500

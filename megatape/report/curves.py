@@ -95,7 +95,7 @@ class Group:
 
 
 def grouped(runs: list[Run]) -> list[Group]:
-    """The runs, those together that differ only in training.seed and run.directory."""
+    """Group the runs: those are together that differ only in training.seed and run.directory, and are evaluated alike."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[_without_seed(run)].append(run)
@@ -201,7 +201,7 @@ def _entropies(groups: list[Group]) -> list[dict[str, Any]]:
 def _without_seed(run: Run) -> str:
     config = run.config.model_dump()
     del config["run"], config["training"]["seed"]
-    return json.dumps(config)
+    return json.dumps([config, run.selection])
 
 
 def _label(runs: list[Run]) -> str:

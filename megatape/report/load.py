@@ -11,6 +11,7 @@ import numpy as np
 
 from megatape.config import Config, load_config
 from megatape.data.shards.index import Index, load_index
+from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
 from megatape.files import read_lines, real_paths
 from megatape.run_folder import RunFolder
@@ -28,6 +29,8 @@ class Run:
         folder: Its paths.
         config: Its resolved configuration.
         metrics: Column of COLUMNS -> float64 [steps], by step; NaN where nothing was recorded.
+        selection: How the validation samples of its last evaluation were selected (data/training/selection.py); empty before
+            the first evaluation.
         events: Objects of events.jsonl, in the order of their lines.
         data: Path -> index of each of its data directories that exists.
     """
@@ -36,6 +39,7 @@ class Run:
     folder: RunFolder
     config: Config
     metrics: dict[str, np.ndarray]
+    selection: str
     events: list[dict[str, Any]]
     data: dict[str, Index]
 
@@ -49,6 +53,11 @@ class Run:
         """Environment of the last start, as text by name; empty for runs of earlier versions."""
         last = next((event.get("environment") for event in reversed(self.events) if event["event"] in STARTS), None)
         return {name: str(value) for name, value in last.items()} if isinstance(last, dict) else {}
+
+    @property
+    def evaluated(self) -> tuple[str, int, str]:
+        """Validation samples of the evaluations: data, number of samples and selection. Losses on the same are comparable."""
+        return self.config.data.model_dump_json(), self.config.evaluation.samples, self.selection
 
     @property
     def unigram_entropy(self) -> float:
@@ -98,7 +107,8 @@ def _load(folder: RunFolder, name: str) -> Run:
     if not folder.config.is_file():
         raise UserError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
     config = load_config(folder.config)
-    return Run(name, folder, config, _metrics(folder.metrics), _events(folder.events), _data(config))
+    entries = _entries(folder.metrics)
+    return Run(name, folder, config, _columns(entries), _selection(entries), _events(folder.events), _data(config))
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
@@ -119,9 +129,22 @@ def _names(directories: Sequence[Path]) -> list[str]:
     return ["/".join(parts) for parts in zip(*columns, strict=True)]
 
 
-def _metrics(path: Path) -> dict[str, np.ndarray]:
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """Return the last line of metrics for each step, by step."""
     entries = {entry["step"]: entry for _, entry in read_lines(path) if _is_step(entry.get("step"))}
-    return {name: np.array([_number(entries[step].get(name)) for step in sorted(entries)]) for name in COLUMNS}
+    return [entries[step] for step in sorted(entries)]
+
+
+def _columns(entries: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    return {name: np.array([_number(entry.get(name)) for entry in entries]) for name in COLUMNS}
+
+
+def _selection(entries: Sequence[dict[str, Any]]) -> str:
+    """Return how the validation samples of the last evaluation were selected; an empty string without evaluations."""
+    for entry in reversed(entries):
+        if "validation_loss" in entry:
+            return str(entry.get("validation_selection", EARLIER_SELECTION))
+    return ""
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
         output: The new folder.
 
     Returns:
-        The path of the page, and a line for each file that could not be shown.
+        The path of the page, and a note for each file that could not be shown and on runs that do not compare.
 
     Raises:
         ExistingPath: `output` exists.
@@ -85,9 +85,9 @@ def watch_report(
 
 
 def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float | None = None) -> tuple[str, list[str], bool]:
-    """The page, a line for each file that is not shown, and whether all runs have finished."""
-    notes: list[str] = []
+    """The page, its notes (different validation samples, and files that are not shown), and whether all runs have finished."""
     loaded = load_runs(directories)
+    notes = runs.incomparable(loaded)
     groups, states = curves.grouped(loaded), progress(loaded)
     text = fill(
         "page.html",

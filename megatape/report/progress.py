@@ -59,7 +59,9 @@ def progress(runs: list[Run]) -> list[Progress]:
     found = [_progress(run) for run in runs]
     for name, column in LOSSES.items():
         values = [run.last(column) for run in runs]
-        if len({run.config.data for run in runs}) == 1 < len(values) and not np.isnan(values).all():
+        measured = [run.config.data if column == "loss" else run.evaluated for run in runs]
+        on_same_samples = len({samples for samples, value in zip(measured, values, strict=True) if not np.isnan(value)}) == 1
+        if on_same_samples and len(values) > 1:
             figures = found[int(np.nanargmin(values))].figures
             figures[name] = replace(figures[name], best=True)
     known = [name for name in found[0].figures if any(one.figures[name].value for one in found)]

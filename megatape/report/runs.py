@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -35,6 +36,7 @@ def _overview(run: Run) -> dict[str, str]:
         "shape": f"{model.num_layers} layers of width {model.hidden_size:,}, {model.num_heads} heads",
         "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
+        "validation samples": _evaluated_samples(run),
         "ranks": ranks_of(run),
         "device": environment.get("device", ""),
         "attention": environment.get("attention", ""),
@@ -44,6 +46,24 @@ def _overview(run: Run) -> dict[str, str]:
         "last step written": "" if written is None else f"{written:%Y-%m-%d %H:%M} UTC",
         "folder": str(run.folder.directory),
     }
+
+
+def _evaluated_samples(run: Run) -> str:
+    """Describe the validation samples of the run's evaluations; empty before the first one."""
+    count = f"{run.config.evaluation.samples:,}"
+    if run.config.data.mixture:
+        count += " of each corpus"
+    return {"first": f"the first {count}", "spread": f"{count} at equal distances"}.get(run.selection, "")
+
+
+def incomparable(runs: Sequence[Run]) -> list[str]:
+    """Return a line if runs on the same data were evaluated on different validation samples."""
+    measured = [run for run in runs if run.selection]
+    data = {run.evaluated[0] for run in measured}
+    if len(data) == len({run.evaluated for run in measured}):
+        return []
+    samples = "; ".join(f"{run.name}: {_evaluated_samples(run)}" for run in measured)
+    return [f"validation losses do not compare, since runs were evaluated on different samples ({samples})"]
 
 
 def ranks_of(run: Run) -> str:

@@ -5,7 +5,7 @@ OUT/tape/seed-1234/             a run of `megatape pretrain`, with its log.txt
 OUT/comparison.md, comparison.png
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,15 +17,18 @@ from matplotlib.ticker import LogFormatter
 
 from megatape.benchmark.children import interruptible
 from megatape.config import Config, load_config
+from megatape.data.training.selection import Selection
 from megatape.errors import UserError
 from megatape.model.accounting import count_parameters
 from megatape.pictures import save
 from megatape.run_folder import RunFolder
 from megatape.study.measure import check_measurable, measure
-from megatape.study.runs import Machine, Outcome, Run, check_all, locked_study
+from megatape.study.runs import VALIDATION_LOSS, Machine, Outcome, Run, check_all, locked_study
 from megatape.study.variants import Variant, parse_variants
 from megatape.tables import markdown
 from megatape.units import format_number
+
+SELECTION_NOTES: dict[Selection, str] = {"first": " (the first samples)", "spread": " (samples of the whole split)"}
 
 Metrics = dict[str, float]
 Curve = dict[int, float]
@@ -119,16 +122,41 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     """
     config = rows[0][1][0].config
     setting = f"{describe_shape(config)}, {describe_training(config)}. Mean over seeds (minimum to maximum)."
-    figures = {label: [one.figures for one in outcomes] for label, outcomes in rows}
+    distinguish = are_evaluated_differently([outcome for _, outcomes in rows for outcome in outcomes])
+    figures = {label: [figures_of(one, distinguish) for one in outcomes] for label, outcomes in rows}
     lines = [f"    {command}", setting, *notes, _table(rows, figures)]
-    first, reference = rows[0][0], {outcome.seed: outcome.figures for outcome in rows[0][1]}
+    first = rows[0][0]
+    reference = {outcome.seed: figures_of(outcome, distinguish) for outcome in rows[0][1]}
     differences = {
-        label: [_minus(one.figures, reference[one.seed]) for one in outcomes if one.seed in reference]
+        label: [_minus(figures_of(one, distinguish), reference[one.seed]) for one in outcomes if one.seed in reference]
         for label, outcomes in rows[1:]
     }
     if any(differences.values()):
         lines += [f"Difference from `{first}` of the same seed:", _table(rows[1:], differences)]
     return write_report("comparison", lines, lambda figure: draw_curves(figure, rows), out)
+
+
+def are_evaluated_differently(outcomes: Iterable[Outcome]) -> bool:
+    """Whether the validation losses of some outcomes are of different samples, because an earlier version began some runs."""
+    return len({outcome.selection for outcome in outcomes if VALIDATION_LOSS in outcome.figures}) > 1
+
+
+def figures_of(outcome: Outcome, distinguish: bool) -> Metrics:
+    """Return the figures of an outcome, by the names of their columns.
+
+    Args:
+        outcome: Results of a model.
+        distinguish: Whether to name how validation samples were selected, so that losses on different samples are in different
+            columns and are not compared.
+    """
+    if not distinguish:
+        return outcome.figures
+    figures = {}
+    for name, value in outcome.figures.items():
+        if name.startswith(VALIDATION_LOSS):
+            name += SELECTION_NOTES[outcome.selection]
+        figures[name] = value
+    return figures
 
 
 def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:

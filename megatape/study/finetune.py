@@ -29,7 +29,14 @@ from megatape.hf.model_folder import open_model_folder
 from megatape.model.accounting import count_trainable
 from megatape.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.run_folder import RunFolder
-from megatape.study.compare import describe_shape, describe_training, draw_extension, write_report
+from megatape.study.compare import (
+    are_evaluated_differently,
+    describe_shape,
+    describe_training,
+    draw_extension,
+    figures_of,
+    write_report,
+)
 from megatape.study.measure import check_exportable, check_text, extended_lengths, measure_extended
 from megatape.study.runs import Machine, Outcome, Run, check_all, locked_study
 from megatape.tables import markdown
@@ -261,12 +268,14 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
 
 
 def _table(outcomes: Outcomes) -> str:
-    columns = list(dict.fromkeys(name for outcome in reversed(outcomes.values()) for name in outcome.figures))
+    distinguish = are_evaluated_differently(outcomes.values())
+    figures_by_name = {name: figures_of(outcome, distinguish) for name, outcome in outcomes.items()}
+    columns = list(dict.fromkeys(column for figures in reversed(figures_by_name.values()) for column in figures))
     rows = []
     for name, outcome in outcomes.items():
         training = outcome.config.training
         trained = 0 if name == BASE else count_trainable(outcome.config.model, training.trainable, training.frozen)
-        figures = (format_number(outcome.figures.get(column, math.nan)) for column in columns)
+        figures = (format_number(figures_by_name[name].get(column, math.nan)) for column in columns)
         rows.append([f"`{name}`", f"{trained:,}", *figures])
     return markdown(["method", "trained parameters", *columns], rows)
 

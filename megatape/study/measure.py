@@ -6,7 +6,7 @@ extension, it is perplexity and passkeys by length. Every entry of an outcome's 
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
@@ -23,6 +23,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import open_data
+from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import UserError
 from megatape.hf.export import export
 from megatape.hf.families import family_of
@@ -30,7 +31,7 @@ from megatape.hf.importer import ImportCheckpoint
 from megatape.hf.loading import LoadedModel, load_exported, load_trained
 from megatape.hf.tokenizer import special_tokens
 from megatape.run_folder import RunFolder, read_steps
-from megatape.study.runs import Outcome
+from megatape.study.runs import VALIDATION_LOSS, Outcome
 from megatape.tasks.addition import Addition
 from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.passkey import Passkey, grid_tokens
@@ -120,9 +121,23 @@ def measure(folder: str, scaling: str | None) -> Outcome:
     entries = list(read_steps(run.metrics))
     figures, curve, axes = (_addition if is_addition(config) else _perplexity)(config, checkpoint, scaling)
     if not scaling:  # the run's own validation loss is without scaling
-        figures = {"validation loss": entries[-1]["validation_loss"]} | figures
+        figures = validation_figures(entries[-1]) | figures
     losses = loss_curve([entry["loss"] for entry in entries])
-    return Outcome(config, fingerprints, scaling, figures, losses, curve, axes)
+    return Outcome(config, fingerprints, scaling, figures, losses, curve, axes, selection_of(entries))
+
+
+def validation_figures(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the validation losses in a line of metrics: of all samples, and of each input that has a loss of its own."""
+    parts = {f"{VALIDATION_LOSS} of {name}": loss for name, loss in entry.get("validation_losses", {}).items()}
+    return {VALIDATION_LOSS: entry["validation_loss"]} | parts
+
+
+def selection_of(entries: Sequence[Mapping[str, Any]]) -> Selection:
+    """Return how the samples of the last evaluation of a run were selected, by its lines of metrics."""
+    if not entries:
+        return EARLIER_SELECTION
+    selection: Selection = entries[-1].get("validation_selection", EARLIER_SELECTION)
+    return selection
 
 
 def hide_warnings() -> None:
@@ -188,7 +203,9 @@ def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
     with load_trained(run.checkpoint(config.training.steps)) if trained else load_untrained(config) as loaded:
         curve = {length: evaluate_perplexity(loaded, config.data.directory, length, lengths[-1]) for length in lengths}
         figures |= {f"perplexity at {length}": value for length, value in curve.items()} | passkey(loaded, lengths)
-    return Outcome(config, open_data(config).fingerprints, None, figures, losses, curve, ("tokens", "perplexity"))
+    fingerprints = open_data(config).fingerprints
+    axes = ("tokens", "perplexity")
+    return Outcome(config, fingerprints, None, figures, losses, curve, axes, selection_of(entries))
 
 
 @contextmanager
@@ -203,13 +220,15 @@ def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]
     """Cost and losses of training. The first loss is that of step 1, before the weights change."""
     losses = [entry["loss"] for entry in entries]
     rates = [config.batches.of_step(entry["step"]) * config.data.sequence_length / entry["seconds"] for entry in entries]
-    return {
-        "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
-        "tokens/s": median(rates[1:] or rates),  # the first step of a process allocates
-        "first loss": losses[0],
-        "last loss": mean_loss(losses[-max(1, len(losses) // POINTS) :]),
-        "validation loss": entries[-1]["validation_loss"],
-    }
+    return (
+        {
+            "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
+            "tokens/s": median(rates[1:] or rates),  # the first step of a process allocates
+            "first loss": losses[0],
+            "last loss": mean_loss(losses[-max(1, len(losses) // POINTS) :]),
+        }
+        | validation_figures(entries[-1])
+    )
 
 
 def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[str, float]:

@@ -31,6 +31,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.resume import check_same_run
 from megatape.config import Config, differences, save_config
 from megatape.data.training.mixture import open_data
+from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.files import first_fault, locked, read_json, write_atomically
 from megatape.imports import arguments, import_leading
@@ -46,6 +47,7 @@ HUGE_PAGES = (
     f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={2**25}:glibc.malloc.trim_threshold={2**32}:"
     f"glibc.malloc.top_pad={2**26}"
 )
+VALIDATION_LOSS = "validation loss"  # A figure; the figure of an input begins with the same words.
 DIVERGED = "diverged.txt"  # in the folder of a run whose weights are lost: the same settings would lose them again
 GRACE = 60  # seconds that a launcher's ranks have to exit after it
 
@@ -98,6 +100,7 @@ class Outcome(Result):
         losses: Mean training loss (nats) of equal parts of the run, by the last step of each.
         curve: A metric by length in tokens or digits.
         axes: Names of length and metric.
+        selection: How the samples of the validation loss were selected.
     """
 
     scaling: str | None
@@ -105,6 +108,7 @@ class Outcome(Result):
     losses: dict[int, float]
     curve: dict[int, float]
     axes: tuple[str, str]
+    selection: Selection = EARLIER_SELECTION
 
     @property
     def seed(self) -> int:

@@ -1,7 +1,7 @@
 """What is measured on the validation split while training."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,29 +12,54 @@ from megatape.config import Config
 from megatape.data.training.loader import Batch, evaluation_batches
 from megatape.data.training.mixture import RunData, named
 from megatape.data.training.positions import Positions
+from megatape.data.training.selection import NEW_SELECTION, Selection
 from megatape.errors import UserError
 from megatape.model.encodings import encoding_of
 from megatape.model.transformer import local_state, recorded_streams
 from megatape.parallel.layout import local_tokens
 from megatape.parallel.mesh import Axis
 from megatape.training.position_view import MAX_TOKENS, PositionView
-from megatape.zero.engine import Engine, Inputs
+from megatape.zero.engine import Engine, EvaluationLosses, Inputs
 from megatape.zero.state import WEIGHT
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Mean loss in nats, and the position view.
+    """Losses in nats per target, and the position view.
 
-    The view is on the main rank: None elsewhere, and for an encoding whose blocks change no position tensor. corpora: the loss
-    on each corpus of a mixture, whose mean by the first shares is `loss`. ema_loss: that of the average of the weights, if the
-    run keeps one.
+    Attributes:
+        loss: Mean loss; of a mixture, the mean of the corpora's losses by their first shares.
+        positions: Position view on the main rank. None elsewhere, and for an encoding whose blocks change no position tensor.
+        corpora: Loss on each corpus of a mixture.
+        inputs: Loss on each input of a data directory that has several. Of a mixture, the name begins with the corpus.
+        ema_loss: Loss of the average of the weights; None if the run keeps no average.
+        selection: How the samples were selected (data/training/selection.py).
     """
 
     loss: float
     positions: PositionView | None
     corpora: dict[str, float] = field(default_factory=dict)
+    inputs: dict[str, float] = field(default_factory=dict)
     ema_loss: float | None = None
+    selection: Selection = NEW_SELECTION
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Losses on the corpora and inputs, by name."""
+        return self.corpora | self.inputs
+
+
+@dataclass(frozen=True)
+class SplitBatches:
+    """This rank's share of the samples of one validation split.
+
+    Attributes:
+        groups: Names of the inputs of all samples; one empty name if the samples are not divided.
+        batches: Micro-batches, each with the name of its input.
+    """
+
+    groups: list[str]
+    batches: list[tuple[str, Batch]]
 
 
 @dataclass(frozen=True)
@@ -42,61 +67,84 @@ class ValidationBatches:
     """This rank's share of the validation data.
 
     Attributes:
-        splits: micro-batches of each corpus, by name.
-        viewed: the first sample of the first corpus, the same on all ranks.
-        error: why they cannot be read, or "".
+        selection: How the samples were selected.
+        splits: Share of the samples of each corpus, by the corpus's name.
+        viewed: The first sample of the first corpus, the same on all ranks.
+        error: Why they cannot be read, or "".
     """
 
-    splits: dict[str, list[Batch]]
+    selection: Selection
+    splits: dict[str, SplitBatches]
     viewed: list[Batch]
     error: str = ""
 
 
-def read_validation(config: Config, data: RunData, axis: Axis) -> ValidationBatches:
-    """Read this rank's share of the first evaluation.samples samples of each validation split, before any of it is used.
+def read_validation(config: Config, data: RunData, axis: Axis, selection: Selection) -> ValidationBatches:
+    """Read this rank's share of evaluation.samples samples of each validation split, before any of it is used.
 
     Args:
-        config: of the run.
-        data: opened by this rank.
-        axis: ranks that read different samples.
+        config: Configuration of the run.
+        data: Data opened by this rank.
+        axis: Ranks that read different samples.
+        selection: How the samples are selected.
     """
-    seed, positions = config.training.seed, positions_of(config)
-    splits: dict[str, list[Batch]] = {}
+    seed = config.training.seed
+    positions = positions_of(config)
+    size = config.training.micro_batch_size
+    splits: dict[str, SplitBatches] = {}
     viewed: list[Batch] = []
     try:
         for name, split in data.validation.items():
-            viewed = viewed or list(evaluation_batches(split, 1, 1, 0, 1, positions, seed))
-            size, samples = config.training.micro_batch_size, config.evaluation.samples
-            splits[name] = list(evaluation_batches(split, size, samples, axis.rank, axis.size, positions, seed))
+            if not viewed:
+                viewed = [batch for _, batch in evaluation_batches(split, {"": [0]}, 1, 0, 1, positions, seed)]
+            groups = data.evaluated[selection][name]
+            batches = evaluation_batches(split, groups, size, axis.rank, axis.size, positions, seed)
+            splits[name] = SplitBatches(list(groups), list(batches))
     except (UserError, OSError) as error:
-        return ValidationBatches({}, [], str(error))
-    return ValidationBatches(splits, viewed)
+        return ValidationBatches(selection, {}, [], str(error))
+    return ValidationBatches(selection, splits, viewed)
 
 
 def evaluate(config: Config, engine: Engine, data: RunData, batches: ValidationBatches) -> Validation:
-    """The loss on the validation splits of all ranks, and the position view. Collective."""
-    losses, ema_loss = _losses(engine, batches), None
+    """Compute the loss on the validation splits of all ranks, and the position view. Collective."""
+    evaluated = _evaluate_splits(engine, batches)
+    ema_loss = None
     if engine.state.ema_decay:
         with engine.state.ema_weights():
-            ema_loss = _mean(_losses(engine, batches), data)
-    loss = _mean(losses, data)
+            ema_loss = _mean(_evaluate_splits(engine, batches), data)
+    loss = _mean(evaluated, data)
     views = None
     if math.isfinite(loss) and encoding_of(config.model).carries_state:
         views = view_positions(engine, on_device(batches.viewed[0], engine.device), data.tokenizer.decode)
-    return Validation(loss, views, named(losses), ema_loss)
+    corpora = {corpus: of_split.mean for corpus, of_split in evaluated.items()}
+    return Validation(loss, views, named(corpora), _input_losses(evaluated), ema_loss, batches.selection)
 
 
-def _losses(engine: Engine, batches: ValidationBatches) -> dict[str, float]:
-    """The mean loss on each split. Collective."""
-    return {
-        name: engine.evaluate((on_device(batch, engine.device) for batch in split), sum(batch.num_targets for batch in split))
-        for name, split in batches.splits.items()
-    }
+def _evaluate_splits(engine: Engine, batches: ValidationBatches) -> dict[str, EvaluationLosses]:
+    """Compute the losses on each split, by corpus. Collective."""
+    losses = {}
+    for corpus, split in batches.splits.items():
+        num_targets = dict.fromkeys(split.groups, 0)
+        for group, batch in split.batches:
+            num_targets[group] += batch.num_targets
+        inputs = ((group, on_device(batch, engine.device)) for group, batch in split.batches)
+        losses[corpus] = engine.evaluate(inputs, num_targets)
+    return losses
 
 
-def _mean(losses: dict[str, float], data: RunData) -> float:
-    """The mean of the corpora's losses by their first shares."""
-    return sum(data.train.shares[name] * of_split for name, of_split in losses.items())
+def _input_losses(evaluated: Mapping[str, EvaluationLosses]) -> dict[str, float]:
+    """Return the losses on the inputs of data directories that have several, by name."""
+    losses: dict[str, float] = {}
+    for corpus, of_split in evaluated.items():
+        if len(of_split.groups) > 1:
+            prefix = f"{corpus}: " if corpus else ""
+            losses |= {f"{prefix}{group}": loss for group, loss in of_split.groups.items()}
+    return losses
+
+
+def _mean(losses: Mapping[str, EvaluationLosses], data: RunData) -> float:
+    """Return the mean of the corpora's losses by their first shares."""
+    return sum(data.train.shares[corpus] * of_split.mean for corpus, of_split in losses.items())
 
 
 def positions_of(config: Config) -> Positions:

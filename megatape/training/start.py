@@ -19,6 +19,7 @@ from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.mixture import RunData
+from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION
 from megatape.errors import UserError, path_errors
 from megatape.hf.model_folder import ModelWeights, check_fits, open_model_folder
 from megatape.model.init import initial_block
@@ -154,6 +155,11 @@ def check_continues(
     place.log.say(f"resumed from {origin}: {reader.samples:,} samples and {reader.tokens:,} tokens seen")
     if average := reader.state.get("average"):
         place.log.say(f"its weights are the average of those after steps {', '.join(map(str, average['steps']))}")
+    if reader.state.get("validation_selection", EARLIER_SELECTION) != NEW_SELECTION:
+        place.log.say(
+            "the run is still evaluated on the first evaluation.samples validation samples, as it began; new runs are "
+            "evaluated on samples from the whole split"
+        )
     for line in changed:
         place.log.say(f"changed since then: {line}")
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION, Selection
 from megatape.training.evaluation import Validation
 from megatape.training.spike_policy import Decision, Take
 
@@ -22,6 +23,8 @@ class TrainState:
         samples: samples of these steps, over all ranks.
         updates: steps that changed the weights, which the optimizer counts.
         last_step: first and last sample of the last step, and their digest.
+        selection: how the samples of evaluations are selected. A run keeps what it began with, so that its curve is of the same
+            samples throughout.
     """
 
     sequence_length: int
@@ -29,6 +32,7 @@ class TrainState:
     samples: int = 0
     updates: int = 0
     last_step: dict[str, int] = field(default_factory=dict)
+    selection: Selection = NEW_SELECTION
 
     @property
     def tokens(self) -> int:
@@ -43,12 +47,13 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         names = ("step", "updates", "samples", "tokens", "last_step")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"validation_selection": self.selection}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what a checkpoint kept."""
         self.step, self.samples, self.updates = state["step"], state["samples"], state["updates"]
         self.last_step = state.get("last_step", {})  # earlier versions kept none
+        self.selection = state.get("validation_selection", EARLIER_SELECTION)
 
 
 class StepStatus(NamedTuple):
@@ -161,7 +166,7 @@ class StepMetrics:
             values["loss/validation"] = self.validation.loss
             if self.validation.ema_loss is not None:
                 values["loss/validation of the EMA"] = self.validation.ema_loss
-            values |= {f"loss/validation of {name}": loss for name, loss in self.validation.corpora.items()}
+            values |= {f"loss/validation of {name}": loss for name, loss in self.validation.parts.items()}
         return values
 
     def record(self) -> dict[str, Any]:
@@ -174,8 +179,9 @@ class StepMetrics:
             record["validation_loss"] = self.validation.loss
             if self.validation.ema_loss is not None:
                 record["ema_validation_loss"] = self.validation.ema_loss
-            if self.validation.corpora:
-                record["validation_losses"] = self.validation.corpora
+            if self.validation.parts:
+                record["validation_losses"] = self.validation.parts
+            record["validation_selection"] = self.validation.selection
         if self.skipped:
             record["skipped"] = self.skipped
         return record

@@ -232,7 +232,7 @@ class Trainer:
         """
         self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {self.state.step}")
         with self.pace.waiting("the reading of validation data"):
-            batches = read_validation(self.config, self.data, self.mesh["batch"])
+            batches = read_validation(self.config, self.data, self.mesh["batch"], self.state.selection)
         self._check_readable(self.engine.sum_over_ranks(bool(batches.error))[0], batches.error)
         validation = evaluate(self.config, self.engine, self.data, batches)
         if not math.isfinite(validation.loss):

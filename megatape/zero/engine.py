@@ -1,7 +1,7 @@
 """The training engine: one optimizer step under DeepSpeed ZeRO."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import deepspeed
@@ -43,6 +43,19 @@ class Gradients:
     num_nonfinite: Tensor
     square: Tensor | float
     forward: Stopwatch
+
+
+@dataclass(frozen=True)
+class EvaluationLosses:
+    """Losses of an evaluation, in nats per target.
+
+    Attributes:
+        mean: Mean loss over the targets of all batches.
+        groups: Mean loss over the targets of each group of batches that has targets.
+    """
+
+    mean: float
+    groups: dict[str, float]
 
 
 @dataclass
@@ -245,18 +258,29 @@ class Engine:
         return (divided.double() + shared.double() / self.mesh["tensor"].size) / self.mesh["replicate"].size
 
     @torch.no_grad()
-    def evaluate(self, batches: Iterable[Inputs], num_targets: int) -> float:
-        """The mean loss over the valid targets of all ranks' batches, of which every rank has the same number.
+    def evaluate(self, batches: Iterable[tuple[str, Inputs]], num_targets: Mapping[str, int]) -> EvaluationLosses:
+        """Compute the mean loss over the valid targets of all ranks' batches. Collective.
 
-        num_targets: those of this rank's.
+        Args:
+            batches: This rank's batches, each with the group that it belongs to. Every rank has the same number of batches.
+            num_targets: Number of valid targets in this rank's batches of each group. All ranks list the same groups.
         """
         self.deepspeed.eval()
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for inputs in batches:
-            total += self.deepspeed(**inputs)
-        loss, targets = self.sum_over_ranks(total, num_targets)
+        totals = torch.zeros(len(num_targets), dtype=torch.float64, device=self.device)
+        rows = dict(zip(num_targets, totals, strict=True))
+        for group, inputs in batches:
+            rows[group] += self.deepspeed(**inputs)
+        sums = self.sum_over_ranks(*totals, *num_targets.values())
+        losses = sums[: len(rows)]
+        targets = sums[len(rows) :]
         # All ranks of a sample count its targets; tensor-parallel ones have the same loss, the others a part of it.
-        return loss * self.mesh["sample"].size / self.mesh["tensor"].size / max(1.0, targets)
+        counted = self.mesh["sample"].size / self.mesh["tensor"].size
+        groups = {}
+        for group, loss, count in zip(num_targets, losses, targets, strict=True):
+            if count:
+                groups[group] = loss * counted / count
+        mean = sum(losses) * counted / max(1.0, sum(targets))
+        return EvaluationLosses(mean, groups)
 
     def sum_over_ranks(self, *numbers: float | Tensor) -> list[float]:
         """The sum of each number over all ranks, in one exchange for which this rank waits once. Tensors are on the device."""

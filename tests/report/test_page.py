@@ -71,6 +71,22 @@ def test_runs_that_differ_only_in_their_seed(command: Command, data_directory: P
     assert cells(text, "training.seed") == ["1", "1001", "1234"] and "4 checkpoints" in text and "5 to 20" in text
 
 
+def test_runs_on_different_validation_samples(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """A run of an earlier version, which did not record how it selects samples, and a new one share no line; a note says so."""
+    runs = [make_run(tmp_path / f"seed-{seed}", data_directory, seed=seed) for seed in (1, 2)]
+    earlier = runs[0].metrics
+    earlier.write_text(earlier.read_text().replace(', "validation_selection": "spread"', ""))
+    text, content, errors = page_of(command, tmp_path / "out", *(run.directory for run in runs))
+    assert content["labels"] == ["seed-1", "seed-2"]
+    note = (
+        "validation losses do not compare, since runs were evaluated on different samples (seed-1: the first 8; seed-2: 8 at "
+        "equal distances)"
+    )
+    assert f"warning: {note}" in errors
+    assert note in text
+    assert cells(text, "validation samples") == ["the first 8", "8 at equal distances"]
+
+
 def test_runs_with_the_same_seed(command: Command, data_directory: Path, tmp_path: Path) -> None:
     """Their band is no spread over seeds."""
     runs = [make_run(tmp_path / name, data_directory) for name in ("tape-1", "tape-2")]

@@ -34,6 +34,14 @@ def cut(folder: RunFolder, steps: int) -> None:
     folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:steps]))
 
 
+def select_first(folder: RunFolder) -> None:
+    """Give a run the metrics of an earlier version, which evaluated on the first samples and did not record it."""
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    for line in lines:
+        line.pop("validation_selection", None)
+    folder.metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
 def test_figures(data_directory: Path, tmp_path: Path) -> None:
     one = of(make_run(tmp_path / "run", data_directory))
     assert one.state == "finished" and one.done == 1 and "MFU" not in one.figures
@@ -133,12 +141,19 @@ def test_states(state: str, data_directory: Path, tmp_path: Path) -> None:
 
 
 def test_best_of_several(data_directory: Path, tmp_path: Path) -> None:
-    """The lowest losses are marked, and a run without them does not count. On other data nothing is comparable."""
+    """The lowest losses are marked, and a run without them does not count. On other data nothing is comparable, on other
+    validation samples the validation loss is not."""
     folders: list[Any] = [make_run(tmp_path / str(seed), data_directory, seed=seed) for seed in (2000, 1, 3000)]
     folders.append(make_run(tmp_path / "new", data_directory))
     cut(folders[-1], 0)
     found = progress(load_runs([folder.directory for folder in folders]))
     assert [[one.figures[name].best for one in found] for name in ("loss", "validation")] == [[False, True, False, False]] * 2
+    select_first(folders[0])
+    found = progress(load_runs([folder.directory for folder in folders]))
+    assert [[one.figures[name].best for one in found] for name in ("loss", "validation")] == [
+        [False, True, False, False],
+        [False] * 4,
+    ]
     other = folders[0].config
     other.write_text(other.read_text().replace('"sequence_length": 32', '"sequence_length": 16'))
     assert not any(one.figures["loss"].best for one in progress(load_runs([folder.directory for folder in folders])))

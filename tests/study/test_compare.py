@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,5 +187,17 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
         ["`tape`", "2", "-0.4 (-0.5 to -0.3)", "-1.5 (-2 to -1)"],
         ["`tape+yarn`", "1", "", "-2 (-2 to -2)"],
     ]
+
+    # An earlier version evaluated the first samples: such losses have a column of their own, and no difference.
+    earlier = [(label, [replace(one, selection="first") for one in outcomes]) for label, outcomes in rows[:1]]
+    newer = [(label, [replace(one, selection="spread") for one in outcomes]) for label, outcomes in rows[1:]]
+    text = report([*earlier, *newer], [], "the command", tmp_path)
+    header, *lines = [cells(line) for line in text.splitlines() if line.startswith("|") and "---" not in line]
+    samples = ["validation loss (the first samples)", "validation loss (samples of the whole split)"]
+    assert [header[column] for column in (3, 5)] == samples
+    assert [[line[3], line[5]] for line in lines[:2]] == [["3.5 (3 to 4)", ""], ["", "2.4 (1 to 3.7)"]]
+    differences = text.partition("Difference from")[2]
+    assert "figure" in differences and "validation loss" not in differences
+
     pixels = matplotlib.image.imread(tmp_path / "comparison.png")
     assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05

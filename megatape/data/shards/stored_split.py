@@ -113,6 +113,11 @@ class StoredSplit:
         self.shard_ends = np.cumsum([shard.tokens for shard in content.shards], dtype=np.int64)
         self._starts = [0, *self.shard_ends.tolist()]
 
+    @property
+    def index(self) -> Index:
+        """Index of the data directory."""
+        return self._index
+
     def stream(self, begin: int, end: int) -> np.ndarray:
         """Tokens [begin, end) of the split, int64. Raises IndexError outside of it."""
         if not 0 <= begin <= end <= self.num_tokens:
@@ -268,6 +273,26 @@ class DocumentTables:
         _, firsts = self._opened(table)
         row = number - self._first_documents[table]
         return firsts.item(row), firsts.item(row + 1)
+
+    def places(self, tokens: np.ndarray) -> list[str]:
+        """Return the place in the source of the document to which each token belongs.
+
+        Args:
+            tokens: Numbers of tokens in the split's stream, int64 [n].
+
+        Raises:
+            FileNotFoundError, UserError: A table with one of the documents is missing or corrupted.
+        """
+        places = [""] * tokens.size
+        numbers = np.searchsorted(self._first_tokens, tokens, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            file, firsts = self._read(number)
+            (wanted,) = np.nonzero(numbers == number)
+            rows = firsts.searchsorted(tokens[wanted], side="right") - 1
+            column = file.read(["place"])["place"].take(rows).to_pylist()
+            for token, place in zip(wanted.tolist(), column, strict=True):
+                places[token] = place
+        return places
 
     def _check(self, kind: str, number: int, count: int) -> None:
         if not 0 <= number < count:

@@ -63,6 +63,14 @@ class Dataset(StoredSplit, ABC):
     def sample(self, index: int) -> TrainingSample:
         """Sample `index`. Raises IndexError outside [0, num_samples)."""
 
+    @abstractmethod
+    def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the tokens of sample `index` lie in the split's stream.
+
+        Returns:
+            First token of each span, int64 [spans], and its number of tokens, int64 [spans]. Padding is in none.
+        """
+
     def _check(self, index: int) -> None:
         if not 0 <= index < self.num_samples:
             raise IndexError(f"sample {index} of {self.num_samples}")
@@ -121,10 +129,17 @@ class TokenDataset(Dataset):
 
     def tokens(self, index: int) -> np.ndarray:
         """The tokens of sample `index` and the one after them, int64 [N + 1]. Raises IndexError outside [0, num_samples)."""
+        begin = self._first_token(index)
+        return self.stream(begin, begin + self.sequence_length + 1)
+
+    def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([self._first_token(index)]), np.array([self.sequence_length])
+
+    def _first_token(self, index: int) -> int:
+        """Return the number of a sample's first token in the stream."""
         self._check(index)
         part = bisect_right(self._part_samples, index) - 1
-        begin = self._part_starts[part] + (index - self._part_samples[part]) * self.sequence_length
-        return self.stream(begin, begin + self.sequence_length + 1)
+        return self._part_starts[part] + (index - self._part_samples[part]) * self.sequence_length
 
     def sample(self, index: int) -> TrainingSample:
         tokens = self.tokens(index)

@@ -17,6 +17,7 @@ from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_hash
 from megatape.data.training.positions import FROM_ZERO, Positions
+from megatape.data.training.selection import SampleGroups
 from megatape.targets import IGNORE_INDEX, target_mask
 
 
@@ -115,36 +116,40 @@ class Loader:
 
 def evaluation_batches(
     dataset: Dataset,
+    groups: SampleGroups,
     batch_size: int,
-    max_samples: int | None,
     rank: int,
     world_size: int,
     positions: Positions = FROM_ZERO,
     seed: int = 0,
-) -> Iterator[Batch]:
-    """This rank's share of a dataset's first samples, in storage order.
+) -> Iterator[tuple[str, Batch]]:
+    """Yield this rank's share of some samples, each batch with the group of all of its samples.
 
-    Every rank gets the same number of batches, so that collectives stay matched; samples of padding have no targets.
+    Ranks take turns with the batches. Every rank gets the same number of batches, so that collectives stay matched; samples of
+    padding have no targets.
 
     Args:
         dataset: A validation split.
+        groups: Indices of the samples of all ranks, by group.
         batch_size: Samples of a batch.
-        max_samples: Of all ranks; None: all samples.
-        rank: Among the data-parallel ranks.
-        world_size: Number of them.
-        positions: Of the tokens of a sample.
-        seed: Of positions that are drawn.
+        rank: Rank among the data-parallel ranks.
+        world_size: Number of data-parallel ranks.
+        positions: Positions of the tokens of a sample.
+        seed: Seed of positions that are drawn.
     """
-    total = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
-    stride = batch_size * world_size
+    batches = [
+        (name, samples[begin : begin + batch_size])
+        for name, samples in groups.items()
+        for begin in range(0, len(samples), batch_size)
+    ]
+    name, some = batches[0]
+    batches += [(name, some[:0])] * (-len(batches) % world_size)
     row = positions.evaluation(dataset.sequence_length, seed)[None]
-    for begin in range(0, total, stride):
-        first = begin + rank * batch_size
-        indices = range(first, first + batch_size)
-        samples = [dataset.sample(index if index < total else 0) for index in indices]
-        batch = _make_batch(samples, row)
-        batch.targets[max(total - first, 0) :] = IGNORE_INDEX
-        yield batch
+    for name, indices in batches[rank::world_size]:
+        padding = [some[0]] * (batch_size - len(indices))
+        batch = _make_batch([dataset.sample(index) for index in [*indices, *padding]], row)
+        batch.targets[len(indices) :] = IGNORE_INDEX
+        yield name, batch
 
 
 def _cut(sample: TrainingSample, length: int) -> Iterator[TrainingSample]:

@@ -23,8 +23,10 @@ from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import content_hash
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import Dataset, TokenDataset, TrainingSample
+from megatape.data.training.inputs import group_by_input
 from megatape.data.training.order import SampleLocation, SampleOrder, ShuffledOrder, WindowOrder
 from megatape.data.training.packing import BestFitDataset, DocumentDataset, ExampleDataset
+from megatape.data.training.selection import SELECTIONS, SampleGroups, Selection, select_samples
 from megatape.errors import UserError, path_errors
 
 T = TypeVar("T")
@@ -38,12 +40,14 @@ class RunData:
 
     Attributes:
         train: All corpora, and their order.
-        validation: By corpus, in the order of `train.corpora`.
+        validation: Validation splits by corpus, in the order of `train.corpora`.
+        evaluated: Samples on which runs are evaluated, by corpus and input, for each way to select them.
         tokenizer: In memory: changes of its files during the run do not reach the checkpoints.
     """
 
     train: "Mixture"
     validation: dict[str, Dataset]
+    evaluated: dict[Selection, dict[str, SampleGroups]]
     tokenizer: Tokenizer
 
     @property
@@ -66,7 +70,20 @@ def open_data(config: Config) -> RunData:
     mixture = Mixture(data, corpora, training.seed)
     mixture.check_epochs(training.steps, config.batches)
     validation = {name: open_split(data, data.corpora[name].path, "validation") for name in mixture.corpora}
-    return RunData(mixture, validation, first.tokenizer())
+    evaluated = {selection: _evaluated_samples(config, validation, selection) for selection in SELECTIONS}
+    return RunData(mixture, validation, evaluated, first.tokenizer())
+
+
+def _evaluated_samples(config: Config, validation: Mapping[str, Dataset], selection: Selection) -> dict[str, SampleGroups]:
+    """Select the samples of each validation split on which a run is evaluated, by corpus and input.
+
+    Runs that are evaluated on the first samples have no losses by input: these samples are mostly of one.
+    """
+    selected: dict[str, SampleGroups] = {}
+    for name, split in validation.items():
+        samples = select_samples(split.num_samples, config.evaluation.samples, selection)
+        selected[name] = group_by_input(split, samples) if selection == "spread" else {"": samples}
+    return selected
 
 
 def open_split(data: DataConfig, path: str, split: str) -> Dataset:

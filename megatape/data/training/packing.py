@@ -63,6 +63,11 @@ class PackedDataset(Dataset):
         document_starts[end:] = end
         return TrainingSample(tokens, targets, document_starts if self.masked else None)
 
+    def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        self._check(index)
+        own = slice(self._sample_spans.item(index), self._sample_spans.item(index + 1))
+        return self._begins[own], self._inputs[own].astype(np.int64)
+
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         """Targets of a span's inputs, int64 [n]. begin: its first token in the stream. ids: its tokens, int64 [n + 1]."""
         return ids[1:]

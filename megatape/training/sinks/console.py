@@ -30,5 +30,5 @@ class Console(Sink):
             parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self.run.unigram_entropy:.4f})")
             if metrics.validation.ema_loss is not None:
                 parts.append(f"of the EMA {metrics.validation.ema_loss:.4f}")
-            parts += [f"{name} {loss:.4f}" for name, loss in metrics.validation.corpora.items()]
+            parts += [f"{name} {loss:.4f}" for name, loss in metrics.validation.parts.items()]
         LOG.info("  ".join(parts))

@@ -1,7 +1,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,6 +9,7 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.packing import DocumentDataset
 from megatape.data.training.positions import Positions
+from megatape.data.training.selection import SampleGroups
 from megatape.targets import IGNORE_INDEX
 from tests.helpers.batches import interleaved, make_loader, rows
 from tests.helpers.data_directory import Documents, MakeDirectory
@@ -130,24 +130,25 @@ def test_negative_consumed(dataset: TokenDataset) -> None:
         make_loader(dataset).step(-1)
 
 
-@pytest.mark.parametrize("max_samples", [1, 6, 13, None, 10**6])
+@pytest.mark.parametrize("groups", [{"": [5]}, {"": range(13)}, {"a": range(4), "b": [7, 9, 20], "c": [30]}], ids=str)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_evaluation_covers_the_samples_once_with_equal_batch_counts(
-    dataset: TokenDataset, max_samples: int | None, world_size: int
+    dataset: TokenDataset, groups: SampleGroups, world_size: int
 ) -> None:
-    total = min(max_samples or 10**6, dataset.num_samples)
-    ranks = [list(evaluation_batches(dataset, 3, max_samples, rank, world_size)) for rank in range(world_size)]
-    assert {len(batches) for batches in ranks} == {-(-total // (3 * world_size))}
-    batches = [batch for step in zip(*ranks, strict=True) for batch in step]
-    assert all(batch.tokens.shape == (3, LENGTH) for batch in batches)
-    targets = torch.cat([batch.targets for batch in batches])
-    assert (targets[total:] == IGNORE_INDEX).all()
-    expected = np.stack([dataset.sample(index).targets for index in range(total)])
-    assert np.array_equal(targets[:total].numpy(), expected)
+    """The samples of a batch are of one group, and padding has no targets."""
+    ranks = [list(evaluation_batches(dataset, groups, 3, rank, world_size)) for rank in range(world_size)]
+    num_batches = sum(-(-len(samples) // 3) for samples in groups.values())
+    assert {len(batches) for batches in ranks} == {-(-num_batches // world_size)}
+    found: dict[str, list[list[int]]] = {name: [] for name in groups}
+    for step in zip(*ranks, strict=True):
+        for name, batch in step:
+            assert batch.tokens.shape == (3, LENGTH)
+            found[name] += [row for row in batch.targets.tolist() if set(row) != {IGNORE_INDEX}]
+    assert found == {name: [dataset.sample(one).targets.tolist() for one in samples] for name, samples in groups.items()}
 
 
 def test_evaluation_masks_documents(masked: TokenDataset) -> None:
-    batch = next(evaluation_batches(masked, 8, None, 0, 1))
+    _, batch = next(evaluation_batches(masked, {"": range(8)}, 8, 0, 1))
     assert batch.document_starts is not None
     assert (batch.targets[batch.tokens == masked.eos_id] == IGNORE_INDEX).all()
     assert torch.equal(batch.positions + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
@@ -166,7 +167,7 @@ def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
 def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
     positions = Positions(drawn_from=50)
     for seed in (1, 2):
-        for batch in evaluation_batches(dataset, 3, 13, 0, 1, positions, seed):
+        for _, batch in evaluation_batches(dataset, {"": range(13)}, 3, 0, 1, positions, seed):
             assert torch.equal(batch.positions, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
 
 

@@ -270,7 +270,7 @@ def test_packed_examples_do_not_see_each_other(directory: Path) -> None:
     """Positions begin anew with each example, in training and in evaluation, and masks cost no target."""
     dataset = ExampleDataset(directory, "train", EXAMPLE_LENGTH, mask_documents=True)
     (trained,) = make_loader(dataset, micro_batch_size=8, positions=Positions(max_offset=9)).step(0)
-    evaluated = next(evaluation_batches(dataset, 8, None, 0, 1))
+    _, evaluated = next(evaluation_batches(dataset, {"": range(8)}, 8, 0, 1))
     for batch in (trained, evaluated):
         assert batch.document_starts is not None
         assert sum(len(row.unique()) for row in batch.document_starts) > 12

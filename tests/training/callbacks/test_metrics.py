@@ -44,7 +44,7 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
     fields = {"step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory"}
-    assert [set(entry) - fields for entry in entries] == [set(), {"validation_loss"}] * 2
+    assert [set(entry) - fields for entry in entries] == [set(), {"validation_loss", "validation_selection"}] * 2
     assert all(fields <= set(entry) for entry in entries)
     assert [(entry["samples"], entry["tokens"]) for entry in entries] == [(8 * n, 8 * 32 * n) for n in range(1, 5)]
 

@@ -1,0 +1,88 @@
+"""The inputs of a data directory from which samples come."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+
+from megatape.data.io.remote import relative
+from megatape.data.training.dataset import Dataset
+from megatape.data.training.selection import SampleGroups
+
+MAX_INPUTS = 16  # With more, each would have too few samples for a loss that says anything.
+
+
+def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
+    """Group samples by the input of `megatape prepare` or the merged folder from which they come.
+
+    A sample with documents of several inputs belongs to the one with most of its tokens.
+
+    Args:
+        dataset: A split.
+        samples: Indices of the samples.
+
+    Returns:
+        Samples by input, in the order of the split. They are one group with an empty name if the data directory has a single
+        input, more than MAX_INPUTS, or does not tell where its documents come from.
+
+    Raises:
+        UserError, FileNotFoundError: A table of documents is missing or corrupted.
+    """
+    whole = {"": list(samples)}
+    spans = [dataset.spans(sample) for sample in samples]
+    middles = np.concatenate([begins + sizes // 2 for begins, sizes in spans])
+    found = _folders(dataset, middles) or _inputs(dataset, middles)
+    if not found:
+        return whole
+    names = iter(found)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for sample, (_, sizes) in zip(samples, spans, strict=True):
+        tokens: dict[str, int] = defaultdict(int)
+        for size in sizes.tolist():
+            tokens[next(names)] += size
+        groups[max(tokens, key=tokens.__getitem__)].append(sample)
+    if len(groups) == 1 or len(groups) > MAX_INPUTS:
+        return whole
+    return dict(groups)
+
+
+def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
+    """Return the merged folder of each token; an empty list if the data directory was not merged.
+
+    The tables of a folder follow each other, so the index says where its tokens end.
+    """
+    folders = dataset.index.merged
+    tables = dataset.index.document_tables.get(dataset.split, [])
+    if len(folders) < 2:
+        return []
+    documents = list(accumulate(folder.documents.get(dataset.split, 0) for folder in folders))
+    table_documents = [0, *accumulate(table.documents for table in tables)]
+    table_tokens = [0, *accumulate(table.tokens for table in tables)]
+    tokens_until = dict(zip(table_documents, table_tokens, strict=True))
+    is_whole = documents[-1] == table_documents[-1] and all(count in tokens_until for count in documents)
+    if not is_whole:  # a subset of a merged directory
+        return []
+    ends = [tokens_until[count] for count in documents]
+    return [folders[bisect_right(ends, token)].folder for token in tokens.tolist()]
+
+
+def _inputs(dataset: Dataset, tokens: np.ndarray) -> list[str]:
+    """Return the input of each token; an empty list if there is one input, or if a document is of none of them."""
+    inputs = tuple(dataset.index.ledger)
+    if len(inputs) < 2 or not dataset.has_tables:
+        return []
+    found = [_input_of(place, inputs) for place in dataset.tables.places(tokens)]
+    return found if all(found) else []
+
+
+@lru_cache(maxsize=2**12)
+def _input_of(place: str, inputs: tuple[str, ...]) -> str:
+    """Return the input that has a document, by its place, such as `folder/file:line`; an empty string if none has."""
+    files = [place, *(place[:end] for end, character in enumerate(place) if character == ":")]
+    for given in inputs:
+        if any(relative(file, given) is not None for file in files):
+            return given
+    return ""

@@ -1,0 +1,19 @@
+"""The validation samples on which a run is evaluated."""
+
+import pytest
+
+from megatape.data.training.selection import select_samples
+
+
+@pytest.mark.parametrize("count", [1, 3, 64, 99, 100, 1000])
+def test_equal_distances(count: int) -> None:
+    """No part of the split has more than one sample above its share; a small split is taken whole."""
+    samples = select_samples(100, count, "spread")
+    assert len(samples) == min(count, 100) == len(set(samples))
+    for end in range(1, 101):
+        before = sum(sample < end for sample in samples)
+        assert abs(before - end * len(samples) / 100) < 1
+
+
+def test_the_first_samples() -> None:
+    assert select_samples(100, 3, "first") == [0, 1, 2]

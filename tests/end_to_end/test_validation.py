@@ -1,0 +1,68 @@
+"""The validation loss of a run: of samples of all inputs, the same on any number of ranks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.sources.source import Source
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.data_directory import small_tokenizer
+from tests.helpers.workers import run_workers
+
+pytestmark = pytest.mark.numerics
+
+CASES = "tests.helpers.training_cases:train_cases"
+
+
+def last_metrics(folder: Path) -> dict[str, Any]:
+    entry: dict[str, Any] = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    return entry
+
+
+def test_each_input_has_its_loss(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """The first input repeats one word, which a model of four steps predicts better than the random letters of the second.
+
+    The loss of all samples is between the losses of the inputs, and closer to the loss of the longer one.
+    """
+    inputs = [tmp_path / "easy", tmp_path / "hard"]
+    texts = ["apple " * 200, " ".join(f"{number * 7919 % 10007}" for number in range(120))]
+    for folder, text, count in zip(inputs, texts, (60, 30), strict=True):
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"{number:03}.txt").write_text(f"{number} {text}")
+    source = Source("text", tuple(map(str, inputs)))
+    tokenizer = small_tokenizer()
+    prepare(Corpus(source, 0.2, tokenizer, tokenizer.vocab_size), tmp_path / "data")
+    raw_config["model"]["vocab_size"] = tokenizer.vocab_size
+    raw_config["data"]["path"] = str(tmp_path / "data")
+    raw_config["evaluation"] = {"samples": 30}
+    raw_config["training"] |= {"micro_batch_size": 2}
+    raw_config["optimizer"]["ema_decay"] = 0.5
+    run = Path(raw_config["run"]["directory"])
+    alone = {"name": "alone"}
+    mixed = {"name": "mixed", "set": {"data.path": "", "data.mixture": {"web": {"path": str(tmp_path / "data")}}}}
+    for world_size, case in ((1, alone), (2, mixed)):
+        folder = tmp_path / f"workers-{world_size}"
+        results = run_workers(CASES, world_size, {"config": raw_config, "cases": [case]}, folder)[0]
+        assert not any("error" in result for result in results), results
+
+    entry = last_metrics(run / "alone")
+    easy, hard = (entry["validation_losses"][str(each)] for each in inputs)
+    assert entry["validation_selection"] == "spread"
+    assert easy + 0.2 < hard
+    assert easy < entry["validation_loss"] < hard
+    console = (tmp_path / "workers-1" / "rank0.log").read_text()
+    assert f"{inputs[0]} {easy:.4f}  {inputs[1]} {hard:.4f}" in console
+
+    other = last_metrics(run / "mixed")
+    for key in ("validation_loss", "ema_validation_loss"):
+        assert_close([other[key]], [entry[key]], bounds.TRAINED, what=key)
+    expected = {"web": entry["validation_loss"], f"web: {inputs[0]}": easy, f"web: {inputs[1]}": hard}
+    losses = other["validation_losses"]
+    assert list(losses) == list(expected)
+    assert_close(list(losses.values()), list(expected.values()), bounds.TRAINED, what="losses by input")
