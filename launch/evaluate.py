@@ -5,6 +5,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this clone, installed or not
 
+from megatape.search_path import drop_start_folders
+
+drop_start_folders()
+
 from megatape.commands.main import main
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""`python -m megatape COMMAND ...`, and the script for launchers that start one by its path."""
+"""The program `megatape COMMAND ...`: as a script, as `python -m megatape`, and by this file's path, for launchers."""
 
+import os
 import sys
-from pathlib import Path
 
-if (
-    not __package__
-):  # started by its path: Python looks for modules in this folder, and must do so in the one that has the package
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+if not __package__:  # started by its path
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+from megatape.search_path import drop_start_folders
+
+drop_start_folders()
 
 from megatape.commands.main import main
 
 if __name__ == "__main__":
+    __spec__ = None  # Processes of multiprocessing then run this file, and find the package, however this process found it.
     sys.exit(main())

@@ -22,6 +22,7 @@ from megatape import imports, registry
 from megatape.commands.main import main
 from megatape.runtime.run_log import show_lines
 from tests.helpers.command import Command
+from tests.helpers.planted import plant
 from tests.helpers.small_run import prepare_words, small_config
 
 show_lines()
@@ -36,6 +37,17 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
         return main([str(word) for word in words]), *capfd.readouterr()
 
     return run
+
+
+@pytest.fixture
+def planted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with files json.py, multiprocessing.py and others. The environment is that of a user."""
+    folder = tmp_path / "planted"
+    plant(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setenv("PYTHONPATH", "")
+    return folder
 
 
 @pytest.fixture

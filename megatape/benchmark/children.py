@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, Any
 
+from megatape.runtime.python_process import child_environment
 from megatape.runtime.signals import handled
 
 ERROR_LINES, ERROR_LENGTH = 3, 500  # kept of a failure's message
@@ -27,10 +28,11 @@ def child(
         command: Program and arguments.
         limit: Seconds after which it is killed.
         grace: Seconds that its group has to end by itself after the block.
-        options: Options of subprocess.Popen.
+        options: Options of subprocess.Popen. `env` has only the variables to set.
     """
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     options = usual | options
+    options["env"] = child_environment(options.get("env"))
     process = subprocess.Popen(command, text=True, **options)
     own_group = options["start_new_session"]
     timer = threading.Timer(max(limit or 0, 0), _kill, [process, own_group])

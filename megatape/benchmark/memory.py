@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from megatape.model.build import build_model
 from megatape.parallel.mesh import make_mesh
 from megatape.plan.memory import plan_memory
 from megatape.runtime.launchers import discover, free_port
+from megatape.runtime.python_process import python_command
 from megatape.tables import markdown
 from megatape.training.hardware import peak_memory
 from megatape.training.start import fresh_state
@@ -61,13 +61,13 @@ def settings(world_size: int, changes: dict[str, Any]) -> Config:
 
 def measure(world_size: int, changes: dict[str, Any]) -> Measured:
     """Train on `world_size` processes of this machine. Raises ChildProcessError if one fails."""
-    command = [sys.executable, "-m", "megatape.benchmark.memory", settings(world_size, changes).model_dump_json()]
+    command = python_command("megatape.benchmark.memory", settings(world_size, changes).model_dump_json())
     shared = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     with ExitStack() as stack:
         processes = []
         for rank in range(world_size):
             own = {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-            processes.append(stack.enter_context(child(command, env=os.environ | own, stderr=PIPE)))
+            processes.append(stack.enter_context(child(command, env=own, stderr=PIPE)))
         outputs = [finish(process) for process in processes]
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     return Measured(**{name: max(entry[name] for entry in found) for name in found[0]})
@@ -112,5 +112,11 @@ def report() -> Iterator[str]:
     yield markdown(header, rows)
 
 
-if __name__ == "__main__":
-    print(json.dumps(asdict(worker(parse_config(json.loads(sys.argv[1]), "benchmark")))))
+def main(words: list[str]) -> None:
+    """Train on one rank and print its measurements as JSON.
+
+    Args:
+        words: The configuration as JSON.
+    """
+    config = parse_config(json.loads(words[0]), "benchmark")
+    sys.stdout.write(json.dumps(asdict(worker(config))))

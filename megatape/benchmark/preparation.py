@@ -5,7 +5,6 @@ import hashlib
 import json
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.tokenizers.training_sample import sample_texts
+from megatape.runtime.python_process import child_environment, python_command
 from megatape.tables import markdown
 
 FILES = 2  # each a unit of the preparation, which so reads the source twice: for duplicates, then to write
@@ -118,7 +118,8 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
     words: list[str | Path] = ["prepare", "corpus", "--source", "jsonl", "--input", lines, "--tokenizer", model]
     words += ["--output", folder / "started", "--validation-share", "0.5"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "megatape", *words], check=True, capture_output=True)
+    command = python_command("megatape.commands.main", *map(str, words))
+    subprocess.run(command, env=child_environment(), check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

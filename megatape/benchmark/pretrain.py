@@ -3,7 +3,6 @@
 The difference from the bare step is what DeepSpeed, data and logging cost.
 """
 
-import os
 import shutil
 import statistics
 import sys
@@ -26,6 +25,7 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.plan.memory import plan_memory
 from megatape.run_folder import RunFolder, read_steps
+from megatape.runtime.python_process import python_command
 from megatape.units import format_bytes, format_milliseconds
 
 STEPS, WARM_UP = 30, 10  # steps, and those at their beginning that are not timed
@@ -87,8 +87,10 @@ class Trials:
         """Raises ChildProcessError with the run's last lines."""
         file = self.folder / "config.json"
         file.write_text(config.model_dump_json())
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self.timer.device.type == "cpu" else {})
-        command = [sys.executable, "-m", "megatape", "pretrain", "--config", str(file)]
+        environment = {}
+        if self.timer.device.type == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        command = python_command("megatape.commands.main", "pretrain", "--config", str(file))
         with child(command, env=environment, start_new_session=False) as process:  # it ends with this process
             finish(process, sys.stdout)
 

@@ -1,7 +1,6 @@
 """Runs the parts of a benchmark one after the other, each in processes of its own and within a time limit."""
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from megatape.benchmark.parts import LIMIT, Part
 from megatape.benchmark.results import RESULTS, Journal, Result, measured, read_results, report
 from megatape.benchmark.worker import LOST, TINY
 from megatape.files import write_atomically
+from megatape.runtime.python_process import python_command
 
 TABLE, LOGS = "table.md", "logs"
 
@@ -97,7 +97,7 @@ class _Run:
     def _process(self, seconds: float) -> int:
         """Run a process to its end, or for so long. Returns its exit status."""
         words = [self.part.name, self.part.target, self.device, TINY if self.tiny else "full"]
-        command = [sys.executable, "-m", "megatape.benchmark.worker", *words]
+        command = python_command("megatape.benchmark.worker", *words)
         with self.log.open("a") as log, child(command, stdin=PIPE, stderr=log, limit=seconds) as process:
             assert process.stdin is not None and process.stdout is not None
             skipped = self.tried | {key for key, result in self.journal.results.items() if measured(result)}

@@ -1,4 +1,4 @@
-"""The process of one part: `python -m megatape.benchmark.worker NAME TARGET DEVICE tiny|full`.
+"""The process of one part, which calls `main` with NAME TARGET DEVICE tiny|full.
 
 The first line of standard input is the JSON list of keys to skip; when it ends, so does the process. To standard output go the
 lines that runner.py reads, and nothing else: {"begin": KEY}, then {"key": KEY, ...}.
@@ -113,15 +113,15 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)  # this process and those that it started
 
 
-def main() -> None:
-    """Measure a part."""
-    part, target, device, size = sys.argv[1:]
+def main(words: list[str]) -> None:
+    """Measure a part.
+
+    Args:
+        words: Name, target (`MODULE:FUNCTION`) and device of the part, and TINY or "full".
+    """
+    part, target, device, size = words
     channel = os.fdopen(os.dup(1), "w")  # which child processes do not inherit
     os.dup2(2, 1)  # what libraries print belongs in the log
     skipped = set(json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     resolve_name(target)(Bench(part, device, size == TINY, skipped, channel))
-
-
-if __name__ == "__main__":
-    main()

@@ -16,6 +16,7 @@ from megatape.errors import ExitStatus, UserError
 from megatape.files import retry_transient_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import PR_SET_PDEATHSIG
+from megatape.runtime.python_process import launcher_environment
 from megatape.runtime.signals import STOPPING, handled
 from megatape.runtime.waiting import wait_until
 
@@ -43,7 +44,11 @@ class Command:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         try:
-            self._process = subprocess.Popen(words, preexec_fn=bind)  # noqa: PLW1509 (it needs no lock of another thread)
+            self._process = subprocess.Popen(
+                words,
+                env=launcher_environment(words),
+                preexec_fn=bind,  # noqa: PLW1509 (it needs no lock of another thread)
+            )
         except OSError as error:
             raise UserError(f"{words[0]!r} cannot be started ({error}): give the command that starts the ranks") from None
 

@@ -4,7 +4,7 @@ A trial runs one of them forward and backward on the device at hand, before a ru
 is known beforehand (Backend.unsupported_reason). A kernel without a backward pass, a missing compiler, tiles that need more
 shared memory than the GPU has, or wrong results show here.
 
-`python -m megatape.model.backends` is the process in which `failure_in_child` tries one.
+`failure_in_child` tries a backend in a process of its own, which calls `main`.
 """
 
 import json
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -25,11 +26,11 @@ from megatape.attention.bias import DistanceBias
 from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
-from megatape.imports import arguments, import_leading
 from megatape.model.encodings import encoding_of
 from megatape.parallel.launch import has_kernels
 from megatape.parallel.loss import LossFormula, cross_entropy
 from megatape.parallel.mesh import SINGLE
+from megatape.runtime.python_process import child_environment, python_command
 from megatape.targets import IGNORE_INDEX
 
 LOG = logging.getLogger(__name__)
@@ -76,10 +77,9 @@ def failure_in_child(name: str, needs: Iterable[Need], groups: int, width: int, 
 
     After a kernel's illegal memory access CUDA refuses all further work of the process, or the process dies.
     """
-    command = [sys.executable, "-m", "megatape.model.backends", *arguments()]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = python_command("megatape.model.backends")
     task = pickle.dumps((name, tuple(needs), groups, width, tokens, device))
-    trial = subprocess.run(command, input=task, capture_output=True, env=environment, check=False)
+    trial = subprocess.run(command, input=task, capture_output=True, env=child_environment(), check=False)
     LOG.debug("printed when %s was tried: %s", name, trial.stderr.decode(errors="replace"))
     if not trial.stdout:
         return f"its process ended with status {trial.returncode}"
@@ -178,7 +178,13 @@ def _mismatch(actual: Callable[[], list[Tensor]], reference: Callable[[], list[T
     return "" if worst <= WORST else f"its results are off by {worst:.0%}"
 
 
-if __name__ == "__main__":
-    import_leading(sys.argv[1:])
-    print(json.dumps(backend_failure(*pickle.load(sys.stdin.buffer))), flush=True)
+def main(words: list[str]) -> NoReturn:
+    """Try the backend that standard input names, and print its failure as JSON.
+
+    Args:
+        words: No words.
+    """
+    failure = backend_failure(*pickle.load(sys.stdin.buffer))
+    sys.stdout.write(json.dumps(failure))
+    sys.stdout.flush()
     os._exit(0)  # CUDA cannot be shut down after some failures

@@ -3,8 +3,7 @@
 A run whose results exist is skipped, and one that was stopped continues from its last checkpoint, so the same command goes on
 where it was stopped.
 
-`python -m megatape.study.runs FILE MODULE:FUNCTION ARGUMENT ...` calls a function with arguments in JSON, and writes its
-result to a file: the process that measures a run.
+The process that measures a run calls `main` with FILE MODULE:FUNCTION ARGUMENT ...
 """
 
 import json
@@ -34,8 +33,9 @@ from megatape.data.training.mixture import open_data
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.files import first_fault, locked, read_json, write_atomically
-from megatape.imports import arguments, import_leading
+from megatape.imports import arguments
 from megatape.run_folder import RunFolder
+from megatape.runtime.python_process import python_command
 
 Environment = dict[str, str]
 
@@ -87,7 +87,7 @@ class Result:
 def measuring(path: Path, measure: Callable[..., Result], *values: Any) -> list[str]:
     """The command that calls `measure` with values, which JSON must be able to hold, and writes its result to `path`."""
     target = f"{measure.__module__}:{measure.__name__}"
-    return [sys.executable, "-m", __name__, *arguments(), str(path), target, *map(json.dumps, values)]
+    return python_command(__name__, str(path), target, *map(json.dumps, values))
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Machine:
             elif not launcher:
                 own = dict.fromkeys(("MEGATAPE_THREADS", "OMP_NUM_THREADS"), threads_of_run(jobs))
                 own["GLIBC_TUNABLES"] = os.environ.get("GLIBC_TUNABLES", HUGE_PAGES)
-            self._environments.put(os.environ | own)
+            self._environments.put(own)
 
     def pretrain(self, file: str, settings: Iterable[str]) -> list[str]:
         """The command that trains with a configuration and overrides of it, from the newest checkpoint if there is one."""
@@ -372,7 +372,11 @@ def threads_of_run(jobs: int) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Measure. Returns the exit status."""
+    """Call a function and write its result to a file. Returns the exit status.
+
+    Args:
+        words: Path of the file, MODULE:FUNCTION, and the function's arguments as JSON.
+    """
     path, target, *values = words
     module, _, function = target.partition(":")
     try:
@@ -382,7 +386,3 @@ def main(words: list[str]) -> int:
         LOG.error("error: %s", failure)
         return failure.status
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(import_leading(sys.argv[1:])))

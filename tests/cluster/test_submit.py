@@ -261,7 +261,8 @@ def test_the_snapshot_is_what_runs(study: Study, tmp_path: Path) -> None:
     """Neither the installed package nor the one in the working directory runs."""
     take_snapshot(tmp_path / "now", study.configs)
     package = tmp_path / "now" / "code" / "megatape"
-    assert '"$snapshot/code/megatape/__main__.py" pretrain' in render(study, new_job("tiny", 1, 1, False), tmp_path / "now")
+    script = render(study, new_job("tiny", 1, 1, False), tmp_path / "now")
+    assert "\nexport PYTHONSAFEPATH=1\n" in script and '"$snapshot/code/megatape/__main__.py" pretrain' in script
     (package / "commands" / "main.py").write_text("def main():\n    print('of the snapshot')\n")
     ended = subprocess.run([sys.executable, package / "__main__.py"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ended.stdout == "of the snapshot\n", ended.stderr
@@ -273,7 +274,7 @@ echo "$@" > {folder}/asked
 echo "7;cluster"
 """
 PYTHON = """#!/bin/sh
-echo "$PYTHONPATH" "$@" > {folder}/started
+echo "$PYTHONSAFEPATH $PYTHONPATH" "$@" > {folder}/started
 """
 
 
@@ -298,7 +299,7 @@ def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     subprocess.run(["bash", script], env=os.environ | {"SLURM_ARRAY_TASK_ID": "3"}, check=True)
     started, code = (tmp_path / "started").read_text(), script.parent / "code"
     assert started == (
-        f"{code} {code}/megatape/__main__.py study suite --seeds 2 --size tiny --out {out} --rates 0.001 --cell 3\n"
+        f"1 {code} {code}/megatape/__main__.py study suite --seeds 2 --size tiny --out {out} --rates 0.001 --cell 3\n"
     )
     # Each says what is trained here.
     assert "not allowed with" in command("study", "suite", "--out", out, "--slurm", "", "--budget", 60)[2]

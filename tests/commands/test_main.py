@@ -7,6 +7,7 @@ import argparse
 import errno
 import io
 import json
+import os
 import re
 import runpy
 import shlex
@@ -225,11 +226,15 @@ def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(main, "main", called.append)
     monkeypatch.setattr(sys, "argv", [str(path), "--some", "thing"])
     monkeypatch.setattr(sys, "path", ["elsewhere"])
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
     with pytest.raises(SystemExit):
         runpy.run_path(str(path), run_name="__main__")
     named = re.match('"""`megatape ([a-z ]+)` ', path.read_text())
     assert named and named[1] in COMMANDS and {*path.stem.split("_")} & {*named[1].split()}
-    assert called == [[*named[1].split(), "--some", "thing"]] and sys.path[0] == str(ROOT)
+    assert called == [[*named[1].split(), "--some", "thing"]] and sys.path == ["elsewhere"]
+    parent = re.search(r"sys\.path\.insert\(0, .*parents\[(\d)\]", path.read_text())
+    assert parent and path.parents[int(parent[1])] == ROOT
 
 
 @pytest.mark.parametrize(

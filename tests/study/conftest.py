@@ -17,7 +17,7 @@ def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
         if "pretrain" in words:
             return start(self, words, environment, log)
-        _, _, module, *arguments = words
+        _, _, _, module, *arguments = words  # python -P PROGRAM MODULE ARGUMENT ...
         code: int = importlib.import_module(module).main(arguments)
         return code
 

@@ -11,6 +11,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from megatape.runtime.python_process import safe_start
+
 
 class ProcessEnded(Exception):
     """The process ended before its last answer.
@@ -35,7 +37,8 @@ class IsolatedProcess:
         context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
         self._connection, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(answers, other), daemon=True)
-        self._process.start()
+        with safe_start():
+            self._process.start()
         other.close()
 
     def ask(self, *request: Any) -> Iterator[Any]:

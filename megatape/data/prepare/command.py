@@ -32,6 +32,7 @@ from megatape.files import check_absent, name_path
 from megatape.imports import given, import_given
 from megatape.runtime.launchers import PR_SET_PDEATHSIG
 from megatape.runtime.lease import LeaseTimeouts
+from megatape.runtime.python_process import safe_start
 
 MAX_DEATHS = 4  # of workers without a finished unit in between, after which the command ends
 
@@ -196,7 +197,8 @@ class WorkerPool:
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(target=self._target, args=(sender, *self._arguments))
         self._workers[process] = receiver
-        process.start()
+        with safe_start():
+            process.start()
         sender.close()
 
     def messages(self) -> Iterator[Any]:

@@ -5,7 +5,6 @@ rate.
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,8 +24,10 @@ from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
 from megatape.errors import MissingPath, UserError, content_errors, did_you_mean, path_errors
 from megatape.files import as_type, read_json, write_atomically
+from megatape.imports import OPTION
 from megatape.options import Count
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
+from megatape.runtime.python_process import python_command
 from megatape.study.runs import locked_study, threads_of_run
 from megatape.study.suite.measure import BATCH_TOKENS
 from megatape.study.suite.table import REFERENCE
@@ -308,7 +309,10 @@ def _measure(plan: Plan) -> Costs:
     tasks = {task.name: run_seconds(task, REFERENCE, sizing) for task in plan.tasks}
     longest = max(plan.tasks, key=lambda task: max(map(task.tokens, task.splits)))
     encodings = {encoding: run_seconds(longest, encoding, sizing) / tasks[longest.name] for encoding in plan.encodings}
-    command = [sys.executable, "-c", f"import {', '.join(MODULES)}"]
+    imports: list[str] = []
+    for module in MODULES:
+        imports += [OPTION, module]
+    command = python_command(*imports)
     started = time.perf_counter()
     with child(command) as process:
         finish(process)

@@ -3,10 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
+from tests.helpers.planted import planted_that_ran
 
 
 def answers(count: int, end: str) -> Iterator[int]:
@@ -30,3 +32,15 @@ def test_an_error_ends_a_request_and_a_signal_the_process() -> None:
     with pytest.raises(ProcessEnded, match="ended by SIGKILL") as ended:
         list(process.ask(2, "signal"))
     assert ended.value.status == -signal.SIGKILL
+
+
+def safe_path() -> Iterator[str]:
+    yield os.environ["PYTHONSAFEPATH"]
+
+
+def test_no_module_of_the_current_directory_runs(planted_folder: Path) -> None:
+    process = IsolatedProcess(safe_path)
+    assert list(process.ask()) == ["1"]
+    process.end()
+    assert planted_that_ran(planted_folder) == ""
+    assert "PYTHONSAFEPATH" not in os.environ, "the environment of a program that uses the package stays as it is"

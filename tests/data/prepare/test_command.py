@@ -23,6 +23,7 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.command import Command
 from tests.helpers.data_directory import texts_of
+from tests.helpers.planted import planted_that_ran
 
 ROOT = Path(__file__).parents[3]
 REAL_C4 = ROOT.parent / "shared" / "data" / "c4" / "en"
@@ -277,6 +278,12 @@ def test_a_death_is_heard_of_within_a_second(num_workers: int) -> None:
 def test_one_that_ends_well_ends_the_messages() -> None:
     with WorkerPool(quit_well, (), 1) as pool:
         assert list(pool.messages()) == ["last words"]
+
+
+def test_workers_run_no_module_of_the_current_directory(planted_folder: Path) -> None:
+    with WorkerPool(quit_well, (), 1) as pool:
+        assert list(pool.messages()) == ["last words"]
+    assert planted_that_ran(planted_folder) == ""
 
 
 @pytest.mark.parametrize("way", ["signal", "pipe"])

@@ -1,0 +1,75 @@
+"""Python processes that this one starts: command, environment, and no modules of the current directory (search_path.py)."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from megatape.imports import arguments, search_folders
+from megatape.search_path import PACKAGE_FOLDER, SAFE_PATH, named_folders
+
+PROGRAM = Path(PACKAGE_FOLDER, "megatape", "child.py")
+_ENVIRONMENT_LOCK = threading.Lock()
+
+
+def python_command(*words: str) -> list[str]:
+    """Return the command that calls `main` of a module of this package, after importing the modules of --import.
+
+    Args:
+        words: Name of the module and arguments of its function `main`; or further modules, each after --import.
+    """
+    return [sys.executable, "-P", str(PROGRAM), *arguments(), *words]
+
+
+def child_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a process that is, or starts, a Python process.
+
+    Args:
+        changes: Variables to set in a copy of this process's environment.
+    """
+    environment = os.environ | (changes or {})
+    environment.setdefault(SAFE_PATH, "1")
+    _set_search_path(environment, search_folders())
+    return environment
+
+
+def launcher_environment(words: Sequence[str]) -> dict[str, str]:
+    """Return the environment of a command that starts this package, by a script or as a module (`deepspeed --module megatape`).
+
+    Args:
+        words: The command. Scripts of a clone find its package. A module that is not installed needs the clone on PYTHONPATH.
+    """
+    environment = child_environment()
+    if "megatape" in words and not _is_installed():
+        _set_search_path(environment, [PACKAGE_FOLDER, *search_folders()])
+    return environment
+
+
+@contextmanager
+def safe_start() -> Iterator[None]:
+    """Protect processes that multiprocessing starts inside the block. It takes their environment from this process."""
+    with _ENVIRONMENT_LOCK:
+        before = os.environ.get(SAFE_PATH)
+        os.environ.setdefault(SAFE_PATH, "1")
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SAFE_PATH]
+
+
+def _set_search_path(environment: dict[str, str], folders: list[str]) -> None:
+    """Set PYTHONPATH to these folders and those that the user has named."""
+    folders = list(dict.fromkeys([*folders, *named_folders()]))
+    environment.pop("PYTHONPATH", None)
+    if folders:
+        environment["PYTHONPATH"] = os.pathsep.join(folders)
+
+
+def _is_installed() -> bool:
+    """Whether a new Python process finds this package without the folder that this process started in."""
+    specs = (finder.find_spec("megatape", None) for finder in sys.meta_path)
+    spec = next(filter(None, specs), None)
+    return spec is not None and spec.origin is not None and Path(spec.origin).parent == PROGRAM.parent

@@ -1,0 +1,33 @@
+"""A folder with files that have the names of modules, as an attacker may put them beside a model."""
+
+import os
+from pathlib import Path
+
+MODULES = ("argparse", "json", "logging", "multiprocessing", "pickle", "pyarrow", "torch")
+RAN = "ran.txt"
+
+
+def plant(folder: Path) -> None:
+    """Write files that leave their names in `RAN` when they are run.
+
+    Args:
+        folder: Folder to write to, created if needed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for module in MODULES:
+        code = f"open({str(folder / RAN)!r}, 'a').write('{module} ')\nraise RuntimeError('planted {module}.py')\n"
+        (folder / f"{module}.py").write_text(code)
+
+
+def planted_that_ran(folder: Path) -> str:
+    """Return the names of the planted modules that were run."""
+    file = folder / RAN
+    if not file.exists():
+        return ""
+    return file.read_text()
+
+
+def fresh_environment(**changes: str) -> dict[str, str]:
+    """Return this process's environment as a user has it: without what protects Python's search path."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    return environment | changes

@@ -1,0 +1,70 @@
+"""Python processes that the package starts run no module of the current directory."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatape.attention.backend import Need
+from megatape.benchmark.children import child, finish
+from megatape.cluster.restarts import supervise
+from megatape.imports import import_given
+from megatape.model.backends import failure_in_child
+from megatape.run_folder import RunFolder
+from megatape.runtime.python_process import child_environment, launcher_environment, python_command
+from tests.helpers.import_graph import ROOT
+from tests.helpers.planted import planted_that_ran
+
+
+@pytest.fixture(autouse=True)
+def nothing_planted_runs(planted_folder: Path) -> Iterator[None]:
+    yield
+    assert not planted_that_ran(planted_folder)
+
+
+def test_a_trial_of_a_backend() -> None:
+    need = Need("cpu", False, "none", 16, torch.float32, masked=False)
+    assert failure_in_child("sdpa", [need], 2, 16, 40, torch.device("cpu")) == ""
+
+
+def test_a_child_of_a_benchmark_or_study() -> None:
+    with child([sys.executable, "-c", "import json; print('no json.py of here')"]) as process:
+        assert finish(process) == "no json.py of here\n"
+    with child(python_command("--import", "json")) as process:
+        assert finish(process) == ""
+    with child(python_command("megatape.commands.main", "--version")) as process:
+        assert finish(process).startswith("megatape ")
+
+
+def test_a_supervised_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import json, megatape"]
+    assert supervise(command, RunFolder(tmp_path / "run"), restarts=0) == 0
+
+
+def test_children_find_what_the_parent_was_given(own_modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of modules that --import names, and those on PYTHONPATH; the package where no installation has it."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "own_part.py").write_text("print('own part')\n")
+    monkeypatch.syspath_prepend(modules)
+    import_given("own_part")
+    with child(python_command("--import", "json")) as process:
+        assert finish(process) == "own part\n"
+    monkeypatch.setenv("PYTHONPATH", f":/named:{modules}")
+    assert child_environment({"A": "b"})["A"] == "b"
+    assert child_environment()["PYTHONPATH"] == f"{modules}:/named"
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if "site-packages" in folder or folder == str(modules)])
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if "PathFinder" in repr(finder)])
+    assert launcher_environment(["deepspeed", "--module", "megatape"])["PYTHONPATH"] == f"{ROOT}:{modules}:/named"
+    assert launcher_environment(["deepspeed", "launch/pretrain.py"])["PYTHONPATH"] == f"{modules}:/named"
+
+
+def test_the_user_may_keep_the_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty PYTHONSAFEPATH lets scripts of a user's own find their neighbours."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    code = "import sys; print(repr(sys.path[0]))"
+    done = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True)
+    assert done.stdout == "''\n"
