@@ -155,6 +155,22 @@ def check_line(text: str) -> str:
     return text
 
 
+def check_word(text: str) -> str:
+    """Check a value, such as a path, that becomes a word of a command line.
+
+    Returns:
+        The text.
+
+    Raises:
+        UserError: It begins with "-", as options of programs do, or has a control character.
+    """
+    if text.startswith("-"):
+        raise UserError(
+            f"{text!r} begins with -, by which programs would take it for an option: write ./{text} or another name"
+        )
+    return check_line(text)
+
+
 def check_text(text: str, what: str) -> str:
     """Check a text of the user's, which has lone surrogates if it was not in the encoding of the terminal.
 

@@ -10,7 +10,7 @@ from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
-from megatape.errors import UserError, check_line
+from megatape.errors import UserError, check_line, check_word
 
 OPTION = "--import"
 _given: dict[str, str] = {}  # name of a module -> as the command line has it
@@ -25,7 +25,7 @@ def import_given(text: str) -> None:
     Raises:
         UserError: There is no such module or file, or a file has the name of another module.
     """
-    name = _module_name(check_line(text))
+    name = _module_name(check_word(text))
     if text.endswith(".py"):
         _import_file(name, Path(text))
     else:

@@ -26,7 +26,7 @@ from megatape.cluster.job import Job
 from megatape.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
 from megatape.config import Config, load_config, save_config
 from megatape.data.training.mixture import open_data
-from megatape.errors import ExitStatus, UserError, check_line, content_errors, path_errors
+from megatape.errors import ExitStatus, UserError, check_line, check_word, content_errors, path_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.software import PACKAGE
@@ -180,10 +180,11 @@ def submit(
     """
     if shutil.which("sbatch") is None:
         raise UserError("no sbatch is installed here: run this on a login node of the Slurm cluster")
-    folder = RunFolder(directory).submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    run = RunFolder(directory.absolute())  # sbatch would take a relative path that begins with - for an option
+    folder = run.submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     text = render(folder)
     take_snapshot(folder, configs)
-    RunFolder(directory).job_logs.mkdir(exist_ok=True)
+    run.job_logs.mkdir(exist_ok=True)
     script = folder / "job.sbatch"
     script.write_text(text, encoding="utf-8")
     done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
@@ -194,13 +195,21 @@ def submit(
 
 
 def _inside(study: Study, job: Job) -> str:
-    """Command that runs Python: this environment's interpreter, or that of an image with the run's folders mounted."""
+    """Command that runs Python: this environment's interpreter, or that of an image with the run's folders mounted.
+
+    Raises:
+        UserError: The name of the image or a folder would become another option.
+    """
     image = job.pyxis or job.apptainer
     if image is None:
         return quoted(sys.executable)
+    image = check_word(image)
     given = {path for c in study.configs.values() for path in (*c.data.paths, c.data.cache, c.training.init_from) if path}
     folders = {Path.cwd(), study.directory.absolute(), *(Path(path).absolute() for path in given if "://" not in path)}
     mounts = sorted(str(folder) for folder in folders if not any(parent in folders for parent in folder.parents))
+    for mount in mounts:
+        if "," in mount or ":" in mount:
+            raise UserError(f"{mount} cannot be mounted in a container: its name has a comma or colon, so rename it")
     workdir = quoted(Path.cwd())
     bound = quoted(",".join(f"{folder}:{folder}" for folder in mounts))
     if job.pyxis:

@@ -26,5 +26,5 @@ def run(options: Options) -> int:
 
     folder = RunFolder(Path(options.load().run.directory))
     overrides = [word for item in options.set for word in ("--set", item)]
-    command = [*options.command, *arguments(), "--config", options.config, *overrides, "--resume", "auto"]
+    command = [*options.command, *arguments(), "--config", str(Path(options.config).absolute()), *overrides, "--resume", "auto"]
     return supervise(command, folder, options.restarts)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from megatape.errors import ConfigError, check_line, did_you_mean
+from megatape.errors import ConfigError, check_word, did_you_mean
 from megatape.options import DocumentedModel
 from megatape.registry import Entry
 
@@ -44,7 +44,7 @@ JsonList = Annotated[tuple[Value, ...], Field(strict=False)]  # JSON has lists, 
 def _check_path(text: str) -> str:
     if text.startswith("~"):
         raise ConfigError(f"{text!r} begins with ~, which is a home folder to shells alone: write the whole path")
-    return check_line(text)
+    return check_word(text)
 
 
 PathText = Annotated[str, AfterValidator(_check_path)]  # a path or URL, which scripts and launchers are given

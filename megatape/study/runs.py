@@ -321,8 +321,12 @@ class Machine:
 
     def pretrain(self, file: str, settings: Iterable[str]) -> list[str]:
         """The command that trains with a configuration and overrides of it, from the newest checkpoint if there is one."""
-        start = [*(shlex.split(self.launcher) if self.launcher else [sys.executable]), str(SCRIPT), "pretrain", *arguments()]
-        return [*start, "--config", file, *(word for each in settings for word in ("--set", each)), "--resume", "auto"]
+        start = [sys.executable]
+        if self.launcher:
+            start = shlex.split(self.launcher)
+        overrides = [word for each in settings for word in ("--set", each)]
+        path = str(Path(file).absolute())  # a relative one may begin with -
+        return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *overrides, "--resume", "auto"]
 
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes]) -> Generator[str, None, list[str]]:
         """Train and measure the missing runs; yields progress messages and returns an error for each run that failed.

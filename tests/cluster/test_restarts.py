@@ -209,6 +209,18 @@ def test_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, 
     assert starts(folder) == [" ".join([*config, "--resume", "auto"])] * 2
 
 
+def test_the_command_gets_an_absolute_path(
+    raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path that begins with - would be an option of the command."""
+    raw_config["run"]["directory"] = str(folder.directory)
+    (tmp_path / "--help").write_text(json.dumps(raw_config))
+    monkeypatch.chdir(tmp_path)
+    status, _, errors = command("supervise", "--config=--help", "--restarts", 1, "--", *trainer(folder, ["0 20"]))
+    assert status == 0, errors
+    assert starts(folder) == [f"--config {tmp_path}/--help --resume auto"]
+
+
 class Script:
     """The batch script of a run, with stand-ins for Slurm's commands: srun is the trainer."""
 

@@ -216,6 +216,27 @@ def test_logs_lie_where_they_are_looked_for(study: Study, tmp_path: Path, name: 
         render(Study(study.configs, tmp_path / folder, False), new_job(name, 1, 1, False), SNAPSHOT)
 
 
+def test_no_value_becomes_an_option(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sbatch gets an absolute path, an image is no option of apptainer, and a folder no second mount."""
+    (tmp_path / "sbatch").write_text(SBATCH.format(folder=tmp_path))
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    directory = Path("--wrap=touch PWNED #")
+    directory.mkdir()
+    number, folder = submit(directory, study.configs, partial(render, study, new_job("tiny", 1, 1, False)))
+    assert (number, folder.is_absolute()) == ("7", True)
+    assert (tmp_path / "asked").read_text() == f"--parsable {folder}/job.sbatch\n"
+    for image in ({"apptainer": "--writable"}, {"pyxis": "-x"}):
+        with pytest.raises(UserError, match="begins with -, by which programs would take it for an option"):
+            render(study, new_job("tiny", 1, 1, False, **image), SNAPSHOT)
+    job = new_job("tiny", 1, 1, False, apptainer="image.sif")
+    for name in ("a,b", "a:b"):
+        elsewhere = Study(study.configs, Path("/elsewhere", name), False)
+        with pytest.raises(UserError, match="cannot be mounted in a container: its name has a comma or colon, so rename it"):
+            render(elsewhere, job, SNAPSHOT)
+
+
 def test_no_folder_ends_its_line(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor an argument of an array job. A job that is refused leaves no folder."""
     job, hostile = new_job("tiny", 1, 1, False), Path(COMMAND)
