@@ -318,6 +318,21 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
+def create_private(path: Path, content: bytes) -> None:
+    """Create a file that only this user can read.
+
+    Args:
+        path: The file.
+        content: Its content.
+
+    Raises:
+        FileExistsError: Something has this name, such as a link that another user has planted.
+        OSError: The file cannot be written.
+    """
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+
+
 def file_system_time(folder: Path) -> float:
     """The present time in seconds since the epoch, by the clock of the file system that has `folder`."""
     probe = temporary_name(folder / "clock")

@@ -17,6 +17,7 @@ from megatape.files import (
     append_lines,
     as_type,
     create_file,
+    create_private,
     link_file,
     locked,
     new_folder,
@@ -60,6 +61,23 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
             read_json(path)
     with open_regular(link) as file:
         assert file.read() == Path(__file__).read_bytes()
+
+
+def test_a_private_file(tmp_path: Path) -> None:
+    """Nobody else reads it, and nothing is written through a link that another user has planted."""
+    path, planted, target = tmp_path / "secret", tmp_path / "planted", tmp_path / "target"
+    planted.symlink_to(target)
+    mask = os.umask(0)
+    try:
+        create_private(path, b"secret")
+    finally:
+        os.umask(mask)
+    assert path.read_bytes() == b"secret"
+    assert path.stat().st_mode & 0o777 == 0o600
+    for existing in (path, planted):
+        with pytest.raises(FileExistsError):
+            create_private(existing, b"other")
+    assert not target.exists()
 
 
 def test_types_of_fields() -> None:

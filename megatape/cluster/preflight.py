@@ -29,6 +29,7 @@ from megatape.runtime.exchange import exchange
 from megatape.runtime.launchers import check_rendezvous, choose_interface, discover
 from megatape.runtime.shared_folder import check_shared
 from megatape.runtime.software import source_hash, versions
+from megatape.runtime.store import open_store
 from megatape.runtime.topology import Topology, name_ranks
 from megatape.runtime.waiting import wait_until
 from megatape.tables import columns
@@ -136,7 +137,7 @@ def preflight(config: Config) -> int:
             LOG.error("error: %s", error)
         return 2
     report = _look(config, topology)
-    rates = _talk(Path(config.run.directory), report, topology)
+    rates = _talk(Path(config.run.directory), report, topology, store)
     entries = _collect(store, "report", asdict(report), topology)
     reports = [
         Report(rank, faults=[entry]) if isinstance(entry, str) else Report(**entry) for rank, entry in enumerate(entries)
@@ -211,14 +212,12 @@ def _meet(topology: Topology) -> dist.Store:
             raises it.
     """
     check_rendezvous()
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    serves = topology.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    limit = timedelta(seconds=MEETING_SECONDS)
     try:
-        store = dist.TCPStore(address, port, is_master=serves, timeout=limit, wait_for_workers=False, multi_tenant=True)
+        store = open_store(topology, timedelta(seconds=MEETING_SECONDS), wait_for_ranks=False)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise UserError(
-            f"rank {topology.rank} on {socket.gethostname()}: rank 0 did not answer at {address} port {port} within "
+            f"rank {topology.rank} on {socket.gethostname()}: rank 0 did not answer at {os.environ['MASTER_ADDR']} port "
+            f"{os.environ['MASTER_PORT']} within "
             f"{MEETING_SECONDS:.0f} s: check that its host is up, that MASTER_ADDR is its address, and that the firewall "
             f"lets the port through ({str(error).splitlines()[0]})"
         ) from None
@@ -271,11 +270,12 @@ def _collect(store: dist.Store, name: str, value: Any, topology: Topology) -> li
     return found
 
 
-def _talk(directory: Path, report: Report, topology: Topology) -> list[Rate]:
+def _talk(directory: Path, report: Report, topology: Topology, store: dist.Store) -> list[Rate]:
     """Try what ranks do together, and add it to the report. Returns the rates of the collectives that training uses."""
     rates = []
     try:
-        rates = measure(initialize_distributed(topology, timedelta(seconds=TALKING_SECONDS)), topology)
+        device = initialize_distributed(topology, timedelta(seconds=TALKING_SECONDS), store=store)
+        rates = measure(device, topology)
         if wrong := [rate.name for rate in rates if not rate.correct]:
             report.faults.append(f"wrong results from {', '.join(wrong)}: the network or the communication library is faulty")
         dist.barrier()

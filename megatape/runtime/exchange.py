@@ -3,24 +3,59 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from megatape.errors import UserError
+from megatape.runtime.encoding import Failure, decode, encode
 from megatape.runtime.topology import Topology, name_ranks
 
 Result = TypeVar("Result")
 
+MAX_BYTES = 2**30  # of one rank's value: ours have some megabytes at most
+
 
 def exchange(value: Any, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """The values of all ranks, in order, on every rank. Collective.
+    """Return the values of all ranks, in order, on every rank. Collective.
 
-    group: of all ranks, by default the one that training uses.
+    Values travel as JSON: torch's all_gather_object would unpickle what other processes send, and so run their code.
+
+    Args:
+        value: This rank's value, of the types that `encode` takes.
+        topology: All ranks.
+        group: Process group of all ranks, by default the one that training uses.
+
+    Returns:
+        The values by rank.
+
+    Raises:
+        TypeError: The value is of another type.
+        ValueError: Another process sent something else than a value.
     """
-    if topology.world_size == 1:  # which needs no process group
+    if topology.world_size == 1:  # needs no process group
         return [value]
-    values: list[Any] = [None] * topology.world_size
-    dist.all_gather_object(values, value, group)
-    return values
+    return [decode(text) for text in _gather(encode(value), topology.world_size, group)]
+
+
+def _gather(text: bytes, world_size: int, group: dist.ProcessGroup | None) -> list[bytes]:
+    """Return the texts of all ranks, by rank. Collective."""
+    device = torch.device("cpu")
+    if "gloo" not in dist.get_backend(group):
+        device = torch.device("cuda", torch.cuda.current_device())
+    own_size = torch.tensor([len(text)], dtype=torch.int64, device=device)
+    sizes = torch.empty(world_size, dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(sizes, own_size, group)
+    numbers = sizes.tolist()
+    longest = max(numbers)
+    if min(numbers) < 1 or longest > MAX_BYTES:
+        raise ValueError(f"ranks announce values of {numbers} bytes: a process that is not of this run takes part")
+    own = torch.zeros(longest, dtype=torch.uint8)
+    own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    gathered = torch.empty(world_size * longest, dtype=torch.uint8, device=device)
+    dist.all_gather_into_tensor(gathered, own.to(device), group)
+    rows: list[Tensor] = list(gathered.cpu().view(world_size, longest))
+    return [row[:number].numpy().tobytes() for row, number in zip(rows, numbers, strict=True)]
 
 
 def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessGroup | None = None) -> Result:
@@ -42,7 +77,7 @@ def on_all(
     """What `work` returns on every rank, in order, on every rank. Collective, over `group` as in `exchange`.
 
     Args:
-        work: must not be collective: it may fail on one rank alone.
+        work: must not be collective: it may fail on one rank alone. It returns a value of the types that `encode` takes.
         topology: all ranks.
         group: of all ranks, by default the one that training uses.
         context: of an error, before its text.
@@ -56,19 +91,18 @@ def on_all(
         value = work()
     except (UserError, OSError) as error:
         met = error
-    described = met and (type(met), str(met), getattr(met, "errno", None))
-    outcomes = exchange([value, described], topology, group)
-    errors = {rank: error for rank, (_, error) in enumerate(outcomes) if error}
+    outcomes: list[list[Any]] = exchange([value, met], topology, group)
+    errors: dict[int, Failure] = {rank: error for rank, (_, error) in enumerate(outcomes) if error}
     if not errors:
         return [value for value, _ in outcomes]
     ranks: dict[str, list[int]] = {}
-    for rank, (_, text, _) in errors.items():
-        ranks.setdefault(text, []).append(rank)
+    for rank, found in errors.items():
+        ranks.setdefault(str(found), []).append(rank)
     everyone = len(ranks) == 1 and len(errors) == topology.world_size
-    texts = [text if everyone or not names else f"{name_ranks(found)}: {text}" for text, found in ranks.items()]
-    kind, _, number = next(iter(errors.values()))
-    raised = kind(context + "; ".join(texts))
+    texts = [text if everyone or not names else f"{name_ranks(numbers)}: {text}" for text, numbers in ranks.items()]
+    first: Any = next(iter(errors.values()))
+    raised: Any = type(first)(context + "; ".join(texts))
     raised.everywhere = True
     if isinstance(raised, OSError):
-        raised.errno = number
+        raised.errno = first.errno
     raise raised from met

@@ -128,6 +128,12 @@ def export_interface(master: str) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # "=": exactly this name, not a prefix
 
 
+def export_loopback() -> None:
+    """Let gloo listen on the loopback interface unless the user chose another: all ranks are on this host."""
+    with suppress(UserError):  # the host shows no such interface
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of("127.0.0.1"))
+
+
 RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of torch and DeepSpeed
 MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # of the rendezvous, on rank 0's host
 
@@ -170,6 +176,23 @@ OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_S
 def launcher_of_environment() -> Launcher | None:
     """The launcher that started this process, None if there is none or it is unknown."""
     return next((launcher for launcher in LAUNCHERS if launcher.marker in os.environ), None)
+
+
+def is_on_one_host(topology: Topology) -> bool:
+    """Whether all ranks are known to be on this host.
+
+    Processes that were started by hand without LOCAL_WORLD_SIZE may be on several hosts, unless MASTER_ADDR is a loopback
+    address.
+
+    Args:
+        topology: All ranks.
+    """
+    if topology.local_size < topology.world_size:
+        return False
+    if launcher_of_environment() is not None or "LOCAL_WORLD_SIZE" in os.environ or topology.world_size == 1:
+        return True
+    addresses = [entry[4][0] for entry in socket.getaddrinfo(os.environ["MASTER_ADDR"], None)]
+    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses)
 
 
 def discover() -> Topology:

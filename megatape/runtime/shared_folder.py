@@ -1,15 +1,18 @@
 """Folders shared between hosts, by network file systems that may show new files late."""
 
 import os
+import secrets
 import socket
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.errors import PathError, path_error
-from megatape.runtime.exchange import exchange, on_main
+from megatape.errors import PathError, path_error, path_errors
+from megatape.files import create_private
+from megatape.runtime.exchange import exchange, on_all, on_main
 from megatape.runtime.topology import Topology
 from megatape.runtime.waiting import wait_until
 
+SECRET_BYTES = 32
 VISIBILITY_TIMEOUT = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
 
 
@@ -31,6 +34,52 @@ def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
         return os.path.exists(path)  # False, too, while the file system reports errors: all ranks end this alike
 
     return wait_until(is_visible, timeout, interval=0.2)
+
+
+def share_secret(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> bytes:
+    """Give all ranks the same secret, by a file that only this user can read and that exists for a moment. Collective.
+
+    Args:
+        directory: Folder of the run. If it does not exist yet, the file is in the folder in which it will be made.
+        topology: All ranks.
+        patience: Seconds to wait until the file is visible.
+
+    Returns:
+        SECRET_BYTES random bytes.
+
+    Raises:
+        PathError: On all ranks, if the main rank cannot write there or another one does not see its file.
+    """
+    needed = f"run.directory {directory} must be one folder that all ranks see and can write: "
+    secret = secrets.token_bytes(SECRET_BYTES)
+    if topology.world_size == 1:
+        return secret
+
+    def write() -> Path:
+        try:
+            existing = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
+            path = existing / f".secret-{secrets.token_hex(8)}"
+            create_private(path, secret)
+        except OSError as error:
+            raise path_error(error, f"{needed}{error}") from error
+        return path
+
+    path = on_main(write, topology)
+
+    def read() -> None:
+        nonlocal secret
+        if not wait_until_visible(path, patience):
+            raise PathError(f"{needed}a file of the main rank is not visible on {socket.gethostname()}")
+        with path_errors():
+            secret = path.read_bytes()
+
+    try:
+        on_all(read, topology)
+    finally:
+        if topology.is_main:
+            with suppress(OSError):
+                path.unlink()
+    return secret
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:

@@ -10,7 +10,6 @@ first one has sent no heartbeat for too long.
 """
 
 import faulthandler
-import json
 import os
 import select
 import signal
@@ -30,11 +29,14 @@ from megatape.errors import ExitStatus, UserError
 from megatape.files import without_links
 from megatape.runtime.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
 from megatape.runtime.pace import Pace, WatchLimits
+from megatape.runtime.store import Messages
 from megatape.runtime.topology import Topology
 from megatape.runtime.waiting import wait_until
 from megatape.torch_internals import clone_default_store, count_collectives
 from megatape.units import format_time
 
+# Statuses that a verdict may end a rank with. Others, such as 0, say that the run is complete or may be resumed.
+FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})
 # group_desc of groups whose collectives a thread begins: a rank may be ahead in them only.
 BACKGROUND_GROUP = "background"
 
@@ -84,13 +86,22 @@ class Watch:
 
     def __enter__(self) -> Self:
         if self.topology.world_size > 1:
-            self.store = clone_default_store()  # the default connection may be blocked
+            self.messages = Messages(clone_default_store(), "watch/")  # the default connection may be blocked
             self._send_heartbeat()
             targets = self._run, self._guard_store
             self.threads = [threading.Thread(target=target, name="watch", daemon=True) for target in targets]
             for thread in self.threads:
                 thread.start()
         return self
+
+    def authenticate(self, secret: bytes) -> None:
+        """Believe only messages of ranks that know this secret from now on.
+
+        Args:
+            secret: Secret that all ranks share.
+        """
+        if self.topology.world_size > 1:
+            self.messages.authenticate(secret)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self.topology.world_size == 1:
@@ -129,10 +140,14 @@ class Watch:
         """Leave the store. Rank 0, which holds it, waits up to `timeout` seconds for the others."""
         with suppress(RuntimeError):  # the store has ended
             if not self.topology.is_main:
-                self.store.set(f"watch/left/{self.topology.rank}", "")
+                self.messages.put(f"left/{self.topology.rank}")
                 return
-            others = [f"watch/left/{peer.rank}" for peer in self.peers if peer.rank]
-            wait_until(lambda: self.store.check(others), timeout, interval=0.02)
+            others = [peer.rank for peer in self.peers if peer.rank]
+            wait_until(lambda: all(self._has_left(rank) for rank in others), timeout, interval=0.02)
+
+    def _has_left(self, rank: int) -> bool:
+        """Whether a rank has ended its work without an error."""
+        return self.messages.get(f"left/{rank}") is not None
 
     def _publish(self, name: str, *values: Any) -> bool:
         """Set a value for all ranks unless another rank did before or the store has ended.
@@ -141,20 +156,14 @@ class Watch:
             Whether no other rank did.
         """
         with suppress(RuntimeError):
-            text = json.dumps(values)
-            return bool(self.store.compare_set(f"watch/{name}", "", text) == text.encode())
+            return self.messages.put_first(name, *values)
         return True
-
-    def _read(self, name: str) -> Any:
-        """The value that a rank has set, None if none has."""
-        key = f"watch/{name}"
-        return json.loads(self.store.get(key)) if self.store.check([key]) else None
 
     def _send_heartbeat(self) -> None:
         self.num_heartbeats += 1
         phase, count = self.pace.phase, count_collectives(BACKGROUND_GROUP)
         heartbeat = Heartbeat(phase.limit, phase.name, count, self.pace.busy_share, self.process, self.num_heartbeats)
-        self.store.set(f"watch/heartbeat/{self.topology.rank}", json.dumps(heartbeat))
+        self.messages.put(f"heartbeat/{self.topology.rank}", *heartbeat)
 
     def _run(self) -> None:
         """Thread that uses the store: every period, and when the timeout becomes shorter."""
@@ -171,6 +180,8 @@ class Watch:
                     looked = time.monotonic()
             except RuntimeError:
                 self.verdict = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
+            except (TypeError, ValueError):
+                self.verdict = "a process that is no rank of this run writes to the store at which the ranks met"
         self.decided.set()
         if not self.finished.wait(self.limits.grace):
             self._end(self.verdict)
@@ -190,23 +201,25 @@ class Watch:
 
     def _look(self) -> str | None:
         """Read the store once a period. Returns the verdict of the first rank that has one."""
-        heartbeats = {peer.rank: self._read(f"heartbeat/{peer.rank}") for peer in self.peers}
+        heartbeats = {peer.rank: self.messages.get(f"heartbeat/{peer.rank}") for peer in self.peers}
         observe(self.peers, {rank: Heartbeat(*values) for rank, values in heartbeats.items() if values}, self.limits.period)
         for peer in self.peers:
-            peer.has_left = peer.silent > 0 and self.store.check([f"watch/left/{peer.rank}"])
+            peer.has_left = peer.silent > 0 and self._has_left(peer.rank)
         for rank, warning in find_stragglers(self.peers).items():
             if rank not in self.stragglers:
                 self.stragglers.add(rank)
                 self.pace.warnings.append(warning)
         failure = None
-        if values := self._read("failure"):
+        if values := self.messages.get("failure"):
             self.seconds_since_failure += self.limits.period
             failure = CollectiveFailure(values[0], values[1], self.seconds_since_failure)
         if cause := diagnose(self.peers, self.limits, failure):
             self._publish("verdict", cause, True, ExitStatus.DIED)
-        if not (values := self._read("verdict")):
+        if not (values := self.messages.get("verdict")):
             return None
-        cause, is_diagnosis, self.status = values
+        cause, is_diagnosis, status = values
+        if status in FAILURES:
+            self.status = status
         verdict = f"{cause}; the run ends here, continue it with --resume auto"
         if is_diagnosis:
             self._show_stacks(verdict)  # before the main thread may leave the place where it is

@@ -31,6 +31,7 @@ from megatape.runtime.launchers import discover
 from megatape.runtime.lease import hold
 from megatape.runtime.pace import WatchLimits, limits_of_environment
 from megatape.runtime.run_log import show_lines
+from megatape.runtime.shared_folder import share_secret
 from megatape.runtime.software import install_command, source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
 from megatape.runtime.watch import RankFailed, Watch
@@ -64,6 +65,7 @@ def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | N
     try:
         _meet(topology, limits, config.parallel.tp)
         with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
+            watch.authenticate(share_secret(folder.directory, topology))
             with path_errors():  # what is read and written before the first step is named in the configuration
                 data = open_together(config, vars(start) | {"base": start.base and str(start.base)}, topology)
                 lease = resources.enter_context(hold(folder.lease, topology))

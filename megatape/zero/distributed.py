@@ -15,7 +15,8 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
 
 from megatape.errors import UserError
-from megatape.runtime.launchers import check_rendezvous, export_interface
+from megatape.runtime.launchers import check_rendezvous, export_interface, export_loopback, is_on_one_host
+from megatape.runtime.store import open_store
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import set_default_timeout
 from megatape.zero.internals import disable_compiled_ops
@@ -23,13 +24,19 @@ from megatape.zero.internals import disable_compiled_ops
 LOG = logging.getLogger(__name__)
 
 
-def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_timeout, tensor_size: int = 1) -> torch.device:
+def initialize_distributed(
+    topology: Topology,
+    timeout: timedelta = default_pg_timeout,
+    tensor_size: int = 1,
+    store: dist.Store | None = None,
+) -> torch.device:
     """Join the process group of all ranks and return this rank's device.
 
     Args:
         topology: all ranks.
         timeout: after which the meeting and collectives fail, those of all groups.
         tensor_size: T, tensor-parallel ranks.
+        store: the store at which the ranks meet, by default a new one.
 
     Raises:
         UserError: as `check_rendezvous` does.
@@ -54,10 +61,25 @@ def initialize_distributed(topology: Topology, timeout: timedelta = default_pg_t
         os.environ |= dict.fromkeys({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"} & os.environ.keys(), str(device))
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
+    elif topology.world_size > 1 and is_on_one_host(topology):
+        export_loopback()
     # Groups made later, those of DeepSpeed among them, take these: torch would give them 10 or 30 minutes.
     set_default_timeout(timeout)
-    deepspeed.init_distributed(accelerator.communication_backend_name(), timeout=timeout, verbose=False)
+    backend = accelerator.communication_backend_name()
+    if not dist.is_initialized():  # else by the program that calls this
+        _join(topology, backend, store or open_store(topology, timeout), timeout)
+    deepspeed.init_distributed(backend, timeout=timeout, verbose=False)
     return own_device()
+
+
+def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelta) -> None:
+    """Make the process group of all ranks, which DeepSpeed adopts. DeepSpeed itself would open a store on all interfaces."""
+    device = None
+    if get_accelerator().device_name() != "cpu" and topology.world_size > 1:  # as DeepSpeed does
+        device = own_device()
+    dist.init_process_group(
+        backend, timeout=timeout, world_size=topology.world_size, rank=topology.rank, store=store, device_id=device
+    )
 
 
 def own_device() -> torch.device:

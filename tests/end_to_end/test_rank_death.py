@@ -1,4 +1,7 @@
-"""A rank that dies in the middle of training: all others end within a minute and say which one it was."""
+"""A rank that dies in the middle of training: all others end within a minute and say which one it was.
+
+A stranger's message in the ranks' store, that the run ended well, neither ends the ranks nor hides the death.
+"""
 
 import json
 from pathlib import Path
@@ -6,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.strangers import pretend_success
 from tests.helpers.workers import Workers
 
 
@@ -21,6 +25,7 @@ def test_all_end_and_name_the_rank(raw_config: dict[str, Any], tmp_path: Path, v
             lambda: not workers.running() or (metrics.exists() and len(metrics.read_text().splitlines()) >= 3), "3 steps", 120
         )
         assert workers.running() == [0, 1, 2, 3], workers.logs()
+        pretend_success(workers.port)
         workers.kill(victim)
         statuses = workers.statuses(timeout=60)
     for rank, status in enumerate(statuses):

@@ -44,6 +44,7 @@ WITH_TRANSFORMERS = ("megatape.tasks.engine.runner", "transformers.modeling_util
 class Workers:
     """Ranks 0 .. world_size - 1, which log to FOLDER/rank<r>.log; a context manager that kills them at its end.
 
+    port: that of the store at which the ranks meet.
     work: words for `command`, which takes them and returns an exit status, or "module:function", which is called as
     `run_workers` says. imports: modules that training does not need, imported once for all ranks."""
 
@@ -54,7 +55,8 @@ class Workers:
         for kind in ("status", "pid"):  # left by an earlier call
             for file in folder.glob(f"*.{kind}"):
                 file.unlink()
-        places = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": free_port()}
+        self.port = free_port()
+        places = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": self.port}
         environment = os.environ | {name: str(value) for name, value in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
         self.folder, self.ranks = folder, range(world_size)
         request: dict[str, Any] = {"work": work, "command": command, "imports": imports}

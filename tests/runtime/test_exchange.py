@@ -1,14 +1,21 @@
 """Errors that ranks exchange keep their type, on every rank; others stay where they are."""
 
 import errno
+import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from megatape.errors import LeaseLost, MissingPath, NotSaved, PathError, UserError, path_error
 from megatape.runtime import exchange
+from megatape.runtime.encoding import decode, encode
 from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.topology import Topology
+from tests.helpers.workers import ROOT, run_workers
 
 
 @pytest.fixture
@@ -45,9 +52,7 @@ def test_an_error_of_the_main_rank_keeps_its_type(error: Exception, others: list
         on_main(meet(error), Topology(0, 2, 0))
     others[:] = []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(type(error)) as learned:
-        patch.setattr(
-            exchange, "exchange", lambda mine, *_: [[None, (type(error), str(error), getattr(error, "errno", None))], mine]
-        )
+        patch.setattr(exchange, "exchange", lambda mine, *_: [[None, decode(encode(error))], mine])
         on_main(meet(AssertionError()), Topology(1, 2, 1))
     for found in (met.value, learned.value):
         assert type(found) is type(error) and str(found) == str(error)
@@ -56,7 +61,8 @@ def test_an_error_of_the_main_rank_keeps_its_type(error: Exception, others: list
 
 
 def test_the_ranks_that_met_an_error_are_named(others: list[Any]) -> None:
-    full = (PathError, "disk full", errno.ENOSPC)
+    full = PathError("disk full")
+    full.errno = errno.ENOSPC
     topology = Topology(0, 3, 0)
     others[:] = [[None, full], [None, full]]
     with pytest.raises(PathError, match="^saving: ranks 1-2: disk full$") as met:
@@ -71,6 +77,52 @@ def test_the_ranks_that_met_an_error_are_named(others: list[Any]) -> None:
 def test_values_of_all_ranks(others: list[Any]) -> None:
     others[:] = [[2, None], [3, None]]
     assert on_all(lambda: 1, Topology(0, 3, 0)) == [1, 2, 3]
+
+
+def exchange_with_a_stranger(payload: None, topology: Topology) -> str:
+    """How rank 0 meets a process in the place of rank 1 that sends a pickle."""
+    if topology.is_main:
+        try:
+            return str(exchange.exchange("a value", topology))
+        except ValueError as error:
+            return f"ValueError: {error}"
+    text = pickle.dumps(Ending())
+    sizes = torch.empty(2, dtype=torch.int64)
+    dist.all_gather_into_tensor(sizes, torch.tensor([len(text)]))
+    own = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+    own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    dist.all_gather_into_tensor(torch.empty(2 * len(own), dtype=torch.uint8), own)
+    return ""
+
+
+class Ending:
+    """Value whose pickle ends the process that reads it."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("import os; print('a pickle ran'); os._exit(3)",)
+
+
+def test_what_another_process_sends_does_not_run(tmp_path: Path) -> None:
+    found = run_workers("tests.runtime.test_exchange:exchange_with_a_stranger", 2, None, tmp_path)
+    assert found[0].startswith("ValueError: "), found
+
+
+def test_no_collective_pickles() -> None:
+    """torch's and DeepSpeed's collectives of objects unpickle what other processes send."""
+    pickling = re.compile(r"\b(all_gather|gather|scatter|broadcast|send|recv)_object(_list|s)?\b")
+    files = list((ROOT / "megatape").rglob("*.py"))
+    assert files
+    assert [path.name for path in files if re.search(pickling, path.read_text().replace("torch's all_gather_object", ""))] == []
+
+
+def exchange_values(payload: None, topology: Topology) -> list[Any]:
+    """What every rank gets of values of several lengths."""
+    return exchange.exchange(["x" * 1000 * topology.rank, topology.rank, ("a", None)], topology)
+
+
+def test_values_of_several_lengths(tmp_path: Path) -> None:
+    found = run_workers("tests.runtime.test_exchange:exchange_values", 3, None, tmp_path)
+    assert found == [[["x" * 1000 * rank, rank, ["a", None]] for rank in range(3)]] * 3
 
 
 def test_an_error_of_the_program_stays_on_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:

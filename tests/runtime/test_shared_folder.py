@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatape.runtime.shared_folder import check_shared, wait_until_visible
+from megatape.runtime.shared_folder import SECRET_BYTES, check_shared, share_secret, wait_until_visible
 from megatape.runtime.topology import Topology
 from tests.helpers.workers import run_workers
 
@@ -72,3 +72,27 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     folders = [str(tmp_path / "file" / "run")] * 2
     found = run_workers("tests.runtime.test_shared_folder:check_folders", 2, folders, tmp_path / "workers")
     assert all("Not a directory" in text for text in found), found
+
+
+def share(payload: list[str], topology: Topology) -> str:
+    """Secret of a rank in hexadecimal digits, or the error."""
+    try:
+        return share_secret(Path(payload[topology.rank]), topology, patience=1).hex()
+    except OSError as error:
+        return str(error)
+
+
+def test_all_ranks_get_the_same_secret(tmp_path: Path) -> None:
+    """The folder of the run is not made for it, and nothing stays in the folder where that will be."""
+    parent = tmp_path / "runs"
+    parent.mkdir()
+    folders = [str(parent / "run")] * 2
+    first, second = run_workers("tests.runtime.test_shared_folder:share", 2, folders, tmp_path / "workers")
+    assert first == second and len(bytes.fromhex(first)) == SECRET_BYTES
+    assert list(parent.iterdir()) == []
+
+
+def test_a_secret_that_cannot_be_written(tmp_path: Path) -> None:
+    folders = ["/proc/none/run"] * 2  # nobody can make a file in /proc
+    found = run_workers("tests.runtime.test_shared_folder:share", 2, folders, tmp_path / "workers")
+    assert all("must be one folder that all ranks see and can write: [Errno 2]" in text for text in found), found

@@ -1,9 +1,11 @@
 """If one rank fails while the others wait for it, they exit too, and say which rank failed and why."""
 
 import json
+import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import torch.distributed as dist
 from megatape import torch_internals
 from megatape.runtime.diagnosis import Heartbeat
 from megatape.runtime.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind, WatchLimits, limits_of_environment
+from megatape.runtime.store import Messages
 from megatape.runtime.topology import Topology
 from megatape.runtime.watch import BACKGROUND_GROUP, RankFailed, Watch
 from tests.helpers.command import Command
+from tests.helpers.strangers import pretend_success
 from tests.helpers.workers import run_workers
 
 LIMITS = WatchLimits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
@@ -57,8 +61,43 @@ def leave_late(_: Any, topology: Topology) -> str:
     return "no error"
 
 
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_stranger_cannot_end_the_ranks_as_complete(tmp_path: Path, signed: bool) -> None:
+    """A client of the store that is no rank sets the key of the verdict, with status 0.
+
+    Ranks that share a secret ignore the verdict, and it does not take the place of theirs. Before they share one the run ends,
+    with the status of a failure.
+    """
+    results = run_workers("tests.runtime.test_watch:meet_a_stranger", 2, signed, tmp_path, timeout=90)
+    if signed:
+        assert results[0][0].startswith("RankFailed: rank 1 failed: ValueError: its disk is full"), results
+        assert results[1] == ["ValueError: its disk is full", 1]
+    else:
+        assert all(text.startswith("RankFailed: all is well") and status == 1 for text, status in results), results
+
+
+def meet_a_stranger(signed: bool, topology: Topology) -> list[Any]:
+    """Error that ends each rank, and its status, if rank 1 fails some time after a stranger's verdict."""
+    try:
+        with Watch(topology, replace(LIMITS, period=0.1)) as watch:
+            if signed:
+                watch.authenticate(b"a secret")
+            dist.all_reduce(torch.ones(1))
+            if topology.is_main:
+                pretend_success(int(os.environ["MASTER_PORT"]))
+            dist.all_reduce(torch.ones(1))
+            time.sleep(0.5)
+            if topology.rank == 1:
+                raise ValueError("its disk is full")
+            dist.all_reduce(torch.ones(1))
+    except (ValueError, RankFailed) as error:
+        dist.destroy_process_group()
+        return [f"{type(error).__name__}: {error}", int(getattr(error, "status", 1))]
+    return ["no error", 0]
+
+
 class Store(dict[str, str]):
-    """What the watch uses of a store."""
+    """Methods of a store that the watch uses."""
 
     set = dict.__setitem__
 
@@ -71,6 +110,7 @@ def watch() -> Any:
     """That of rank 1, whose heartbeats are an hour apart."""
     watch: Any = Watch(Topology(1, 2, 1), WatchLimits(period=3600.0))
     watch.store = Store()
+    watch.messages = Messages(watch.store, "watch/")
     watch.threads = [threading.Thread(target=watch._run, daemon=True)]
     watch.threads[0].start()
     yield watch

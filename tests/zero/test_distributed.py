@@ -52,6 +52,8 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mock]:
     accelerator.current_device_name.return_value = "cuda:0"
     monkeypatch.setattr(distributed, "get_accelerator", lambda: accelerator)
     monkeypatch.setattr(distributed.deepspeed, "init_distributed", lambda *_, **__: None)
+    monkeypatch.setattr(distributed.dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(distributed, "open_store", lambda *_: None)
     monkeypatch.setattr(distributed.deepspeed.ops, "__compatible_ops__", {})
     for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
         monkeypatch.setattr(distributed_c10d, name, None)

@@ -1,0 +1,128 @@
+"""Encodes the values that ranks exchange as JSON, so that reading what another process sent runs no code of it.
+
+JSON alone would turn tuples into lists and numbers that are keys into texts. So other types than
+JSON's are objects with the only key TAG, whose value names the type and has its content.
+"""
+
+import base64
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megatape.errors import UserError
+
+TAG = "$"
+Failure = UserError | OSError  # errors that ranks exchange
+
+
+def encode(value: Any) -> bytes:
+    """Encode a value.
+
+    Args:
+        value: None, a number, a text, a path, a flat tensor of bytes (uint8), an error that is a UserError or an OSError, or
+            a list, a tuple or a dictionary of values.
+
+    Returns:
+        The text, for `decode`.
+
+    Raises:
+        TypeError: The value has a part of another type.
+    """
+    return json.dumps(_pack(value), separators=(",", ":")).encode()
+
+
+def decode(text: bytes) -> Any:
+    """Decode the text of `encode`.
+
+    Returns:
+        The value. Its errors have the type that they had, or the nearest base class that this process has imported, and
+        only their text and `errno`.
+
+    Raises:
+        ValueError: The text is not one of `encode`.
+    """
+    try:
+        return _unpack(json.loads(text))
+    except (AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a value that ranks exchange: {error}") from error
+
+
+def _pack(value: Any) -> Any:
+    """Return the value in types of JSON."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [_pack(part) for part in value]
+    if isinstance(value, dict) and TAG not in value and all(isinstance(key, str) for key in value):
+        return {key: _pack(part) for key, part in value.items()}
+    name, content = _describe(value)
+    return {TAG: [name, content]}
+
+
+def _describe(value: Any) -> tuple[str, Any]:
+    """Return the name of a type that JSON lacks, and the content of a value of this type."""
+    if isinstance(value, dict):
+        return "dict", [[_pack(key), _pack(part)] for key, part in value.items()]
+    if isinstance(value, tuple):
+        return "tuple", [_pack(part) for part in value]
+    if isinstance(value, Path):
+        return "path", str(value)
+    if isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 1:
+        return "bytes", base64.b64encode(value.cpu().numpy().tobytes()).decode()
+    if isinstance(value, Failure):
+        names = [kind.__name__ for kind in type(value).__mro__]
+        return "error", [names, str(value), getattr(value, "errno", None)]
+    raise TypeError(f"ranks cannot exchange a {type(value).__name__}: {value!r:.100}")
+
+
+def _unpack(value: Any) -> Any:
+    """Return the value that `_pack` was given."""
+    if isinstance(value, list):
+        return [_unpack(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if TAG not in value:
+        return {key: _unpack(part) for key, part in value.items()}
+    name, content = value[TAG]
+    if name == "dict":
+        return {_unpack(key): _unpack(part) for key, part in content}
+    if name == "tuple":
+        return tuple(_unpack(part) for part in content)
+    if name == "path":
+        return Path(content)
+    if name == "bytes":
+        return torch.from_numpy(np.frombuffer(base64.b64decode(content, validate=True), dtype=np.uint8).copy())
+    if name == "error":
+        return _error(*content)
+    raise ValueError(f"{name!r:.100} is not a type that ranks exchange")
+
+
+def _error(names: list[str], text: str, number: int | None) -> Failure:
+    """Return an error of the first of these types that is known here."""
+    known = _known_errors()
+    kinds = [known[name] for name in names if name in known]
+    if not kinds:
+        raise ValueError(f"none of {names!r:.100} is an error that ranks exchange")
+    error = kinds[0](text)
+    if isinstance(error, OSError):
+        error.errno = number
+    return error
+
+
+def _known_errors() -> dict[str, type[Failure]]:
+    """Return UserError, OSError and their subclasses that are built in or ours, by name."""
+    found: dict[str, type[Failure]] = {}
+    for kind in vars(builtins).values():
+        if isinstance(kind, type) and issubclass(kind, OSError):
+            found[kind.__name__] = kind
+    kinds: list[type[UserError]] = [UserError]
+    while kinds:
+        kind = kinds.pop()
+        found[kind.__name__] = kind
+        kinds += kind.__subclasses__()
+    return found

@@ -1,0 +1,150 @@
+"""The key-value store at which ranks meet, and the messages that they leave there.
+
+torch's store has no passwords: who reaches its port reads and writes every key. So it listens on
+the loopback interface when all ranks are on one host, and the messages of a run are signed.
+"""
+
+import hmac
+import json
+import os
+import socket
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from megatape.runtime.launchers import is_on_one_host
+from megatape.runtime.topology import Topology
+
+LOOPBACK = "127.0.0.1"
+BACKLOG = 2048  # connections that may wait, as many as torch allows
+
+
+def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = True) -> dist.TCPStore:
+    """Open the store of this run at MASTER_ADDR and MASTER_PORT. Rank 0 serves it, unless torchrun does.
+
+    If all ranks are on one host, the store listens on its loopback interface only, whatever MASTER_ADDR is.
+
+    Args:
+        topology: All ranks.
+        timeout: Timeout of the connection and of later calls.
+        wait_for_ranks: Wait until all ranks have come.
+
+    Returns:
+        The store.
+
+    Raises:
+        DistNetworkError: The port is taken, or rank 0 does not answer.
+        DistStoreError: Ranks are missing.
+    """
+    address = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
+    is_served_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves = topology.is_main and not is_served_by_launcher
+    listener = None
+    if is_on_one_host(topology) and not is_served_by_launcher:
+        address = LOOPBACK
+        if serves:
+            listener = _listen(port)
+    return dist.TCPStore(
+        address,
+        port,
+        topology.world_size,
+        is_master=serves,
+        timeout=timeout,
+        wait_for_workers=wait_for_ranks,
+        master_listen_fd=listener,
+    )
+
+
+def _listen(port: int) -> int:
+    """Return the descriptor of a socket that listens on the loopback interface. The store will own it."""
+    with closing(socket.socket()) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier run may be closing
+        try:
+            listener.bind((LOOPBACK, port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise dist.DistNetworkError(f"{LOOPBACK} port {port}: {error}") from error
+        return listener.detach()
+
+
+class Messages:
+    """Messages that ranks leave for each other in a store: JSON lists, signed once the ranks share a secret.
+
+    Args:
+        store: The store. Its calls raise RuntimeError once it has ended.
+        prefix: Beginning of the messages' keys.
+    """
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._secret: bytes | None = None
+
+    def authenticate(self, secret: bytes) -> None:
+        """Sign messages from now on, and ignore those without this signature, which another process has left.
+
+        Args:
+            secret: Secret that only the ranks of the run know.
+        """
+        self._secret = secret
+
+    def put(self, name: str, *values: Any) -> None:
+        """Leave a message in place of an earlier one.
+
+        Args:
+            name: Its name.
+            values: Values of JSON.
+        """
+        self._store.set(self._prefix + name, self._seal(name, values))
+
+    def put_first(self, name: str, *values: Any) -> bool:
+        """Leave a message unless a rank has left one of this name.
+
+        Args:
+            name: Its name.
+            values: Values of JSON.
+
+        Returns:
+            Whether no rank has.
+        """
+        text = self._seal(name, values)
+        found = self._store.compare_set(self._prefix + name, "", text)
+        if found != text.encode() and self._open(name, found) is None:  # left by another process
+            found = self._store.compare_set(self._prefix + name, found, text)
+        return bool(found == text.encode())
+
+    def get(self, name: str) -> list[Any] | None:
+        """Return the values of a message, None if no rank has left one.
+
+        Args:
+            name: Its name.
+        """
+        key = self._prefix + name
+        if not self._store.check([key]):
+            return None
+        return self._open(name, self._store.get(key))
+
+    def _seal(self, name: str, values: Any) -> str:
+        content = json.dumps(values)
+        return self._signature(name, content) + content
+
+    def _open(self, name: str, text: bytes) -> list[Any] | None:
+        """Return the values of a text, None if no rank of this run has written it."""
+        try:
+            signature, bracket, rest = text.decode().partition("[")
+            content = bracket + rest
+            if self._secret is not None and not hmac.compare_digest(signature, self._signature(name, content)):
+                return None
+            values = json.loads(content)
+        except (ValueError, TypeError, RecursionError):  # of digests: the signature is not ASCII
+            return None
+        return values if isinstance(values, list) else None
+
+    def _signature(self, name: str, content: str) -> str:
+        """Return the signature of a message, "" while the ranks share no secret."""
+        if self._secret is None:
+            return ""
+        return hmac.new(self._secret, f"{name} {content}".encode(), "sha256").hexdigest()
