@@ -243,7 +243,7 @@ def new_folder(output: Path) -> Iterator[Path]:
     try:
         yield folder
         check_absent(output)
-        folder.rename(output)
+        rename(folder, output)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         name_path(error, output)
@@ -290,6 +290,31 @@ def retry_transient_errors(
     return work()
 
 
+def rename(source: Path, target: Path) -> None:
+    """Rename a file or a folder, and replace a file of the new name.
+
+    The client of a file server may report an error for a rename that was made: the answer was lost, and the second request
+    finds nothing to rename. So what has the new name counts, and not the error.
+
+    Args:
+        source: The file or folder.
+        target: Its new name.
+
+    Raises:
+        OSError: It was not renamed.
+    """
+    before = source.stat(follow_symlinks=False)
+    try:
+        source.rename(target)
+    except OSError as error:
+        try:
+            after = retry_transient_errors(lambda: target.stat(follow_symlinks=False))
+        except OSError:
+            raise error from None
+        if not os.path.samestat(before, after):
+            raise
+
+
 def real_paths(folders: Sequence[Path]) -> list[Path]:
     """Paths of the folders without links. Raises UserError if one is given twice."""
     paths = [Path(os.path.realpath(folder)) for folder in folders]  # Path.resolve raises no OSError for a loop of links
@@ -313,7 +338,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        rename(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.errors import UserError
-from megatape.files import read_lines, write_atomically
+from megatape.files import read_lines, rename, write_atomically
 
 # Suffixes of checkpoints that were moved aside.
 CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged
@@ -133,7 +133,8 @@ class RunFolder:
         number = 1
         while (aside := self.directory / f"metrics-{number}.jsonl").exists():
             number += 1
-        return self.metrics.rename(aside)
+        rename(self.metrics, aside)
+        return aside
 
     def mark_latest(self, checkpoint: Path) -> None:
         """Record the checkpoint that was last written, or that the run continued from."""

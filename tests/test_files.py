@@ -25,6 +25,8 @@ from megatape.files import (
     parse_json,
     read_json,
     read_lines,
+    rename,
+    write_atomically,
 )
 
 
@@ -211,3 +213,37 @@ def no_links(source: Path, target: Path) -> None:
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "File exists", str(target))
     raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+def test_a_rename_that_was_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the client of a file server that lost the answer: it repeats the request, which finds nothing."""
+    make, path = os.rename, tmp_path / "file"
+
+    def lose_answer(source: Path, target: Path) -> None:
+        make(source, target)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+
+    path.write_text("old")
+    monkeypatch.setattr(os, "rename", lose_answer)
+    write_atomically(path, b"new")
+    assert path.read_text() == "new"
+    with new_folder(tmp_path / "folder") as folder:
+        (folder / "file").touch()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_rename_that_was_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not something else has the new name."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("new")
+
+    def fail(*_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "rename", fail)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error"):
+            rename(source, target)
+        assert source.read_text() == "new"
+        target.write_text("old")
+    assert target.read_text() == "old"

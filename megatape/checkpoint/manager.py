@@ -132,10 +132,11 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         if self._written_step != step:
             self._enter(step, WHOLE)
             try:
-                self._report(lambda: retry_transient_errors(attempt, lambda _: True, place.log.warning))
+                checkpoint = self._report(lambda: retry_transient_errors(attempt, lambda _: True, place.log.warning))
             except OSError as error:
                 steps = f"steps {self.saved_step + 1} to {step} are not saved"
                 raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
+            self._listener.on_checkpoint(checkpoint)  # its errors are no failure of the save
         return place.folder.checkpoint(step)
 
     @property
@@ -260,7 +261,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
 
     def _conclude(self, save: Callable[[], Path]) -> None:
         try:
-            self._report(save)
+            checkpoint = self._report(save)
         except OSError as error:
             self._failures += 1
             log, is_last = self._place.log, self._failures == FAILED_SAVES
@@ -269,8 +270,11 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             log.warning(f"{error} (failure {self._failures} in a row, {FAILED_SAVES} end the run); {then}")
             if is_last:
                 self.save_last()
+        else:
+            self._listener.on_checkpoint(checkpoint)  # its errors are no failure of the save
 
-    def _report(self, save: Callable[[], Path]) -> None:
+    def _report(self, save: Callable[[], Path]) -> Path:
+        """Save, count and report the checkpoint, and return its folder."""
         started = time.perf_counter()
         try:
             checkpoint = save()
@@ -280,4 +284,4 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self.saved_step = self._written_step = named_step(checkpoint)
         self._place.log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
         self._place.log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
-        self._listener.on_checkpoint(checkpoint)
+        return checkpoint

@@ -10,7 +10,7 @@ from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import Config, Identity, differences
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import CheckpointError, PathError, UserError, path_error
-from megatape.files import retry_transient_errors, sync
+from megatape.files import rename, retry_transient_errors, sync
 from megatape.runtime.exchange import on_all
 from megatape.runtime.shared_folder import wait_until_visible
 
@@ -57,7 +57,7 @@ def move_aside(checkpoints: list[Path], suffix: str) -> None:
         aside = path.with_name(path.name + suffix)
         while aside.exists():  # the same step was moved aside before
             aside = aside.with_name(aside.name + suffix)
-        path.rename(aside)
+        rename(path, aside)
         sync(path.parent)
         LOG.warning("%s renamed to %s", path.name, aside.name)
 

@@ -24,7 +24,7 @@ from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.tensors import StoredWeights, describe_base, save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
-from megatape.files import sync
+from megatape.files import rename, sync
 from megatape.run_folder import ROLLED_BACK, named_step
 from megatape.runtime.exchange import exchange, on_all, on_main
 from megatape.runtime.lease import NONCE_DIGITS, Lease
@@ -199,7 +199,7 @@ def _complete(
     sync(partial)
     place.lease.check()  # gathering took long
     replaced = _move_aside(final, place.lease) if os.path.lexists(final) else None
-    partial.rename(final)
+    rename(partial, final)
     sync(place.folder.checkpoints)
     if replaced:
         with suppress(OSError):  # the checkpoint is complete all the same
@@ -228,7 +228,9 @@ def _move_aside(checkpoint: Path, lease: Lease) -> Path | None:
     if checkpoint.is_symlink():
         checkpoint.unlink()
         return None
-    return checkpoint.rename(_partial_name(checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}"), lease))
+    aside = _partial_name(checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}"), lease)
+    rename(checkpoint, aside)
+    return aside
 
 
 def prune(place: RunPlace, newest: Path, keep: int, protected: Callable[[Iterable[int], int], Collection[int]]) -> None:

@@ -13,7 +13,7 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import MissingPath, UserError
-from megatape.files import check_absent, read_json
+from megatape.files import check_absent, read_json, rename
 from megatape.hf.checkpoint import CheckpointWeights, parameter_shapes
 from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, find_weights, open_import
 from megatape.model.accounting import meta_model
@@ -165,4 +165,4 @@ def download_model(model: str, folder: Path) -> None:
             f"a gated or private model, accept its terms on its page and run `hf auth login`; or run `hf download {model} "
             "--local-dir DIR` where there is a network, and import DIR"
         ) from error
-    partial.rename(folder)
+    rename(partial, folder)

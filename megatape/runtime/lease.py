@@ -27,7 +27,7 @@ from typing import Annotated
 from pydantic import Field
 
 from megatape.errors import LeaseLost, UserError
-from megatape.files import as_type, file_system_time, parse_json
+from megatape.files import as_type, file_system_time, parse_json, rename
 from megatape.runtime.topology import Topology
 from megatape.runtime.waiting import wait_until
 from megatape.units import format_time
@@ -336,7 +336,7 @@ class Lease:
             self._write(self._candidate, "wb")
             if self._look() != found:
                 return False
-            self._candidate.replace(self.path)
+            rename(self._candidate, self.path)
             time.sleep(self.timeouts.settle)
             if self._look()[0] != self._content:
                 return False  # a third run was faster

@@ -208,7 +208,7 @@ def test_corrupted_metrics(raw_config: dict[str, Any], tmp_path: Path, content: 
     assert [entry["step"] for entry in entries] == [*kept, 3]
 
 
-@pytest.mark.parametrize("moment", ["fsync", "replace"])
+@pytest.mark.parametrize("moment", ["fsync", "rename"])
 def test_killed_while_rewriting_metrics(tmp_path: Path, moment: str) -> None:
     """Before the new content is on disk, and before it has the file's name: the old content is there."""
     path = tmp_path / "metrics.jsonl"

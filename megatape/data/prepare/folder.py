@@ -31,7 +31,7 @@ from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors
-from megatape.files import PARTIAL, as_type, check_absent, read_json, sync, temporary_name, write_atomically
+from megatape.files import PARTIAL, as_type, check_absent, read_json, rename, sync, temporary_name, write_atomically
 from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
 
 PLAN = "plan.json"
@@ -164,7 +164,7 @@ class PartialFolder:
                 sync(file)
             sync(written)
             try:
-                written.rename(folder)
+                rename(written, folder)
             except OSError:
                 if not folder.exists() and not self._is_final():  # otherwise another process has written the same
                     raise
@@ -190,7 +190,7 @@ class PartialFolder:
         index = load_index(self._final)
         shutil.rmtree(self._units, ignore_errors=True)  # first, so that no later preparation takes emptied units for finished
         check_absent(self.output)
-        self._final.rename(self.output)
+        rename(self._final, self.output)
         self.remove()
         return index, counts
 
@@ -217,7 +217,7 @@ class PartialFolder:
         for number, file in total.files + documents:
             beat()
             if not (self._final / file).exists():  # an earlier attempt may have moved it
-                (folders[number] / file).rename(self._final / file)
+                rename(folders[number] / file, self._final / file)
         build_index(
             self._final,
             self.tokenizer(plan),

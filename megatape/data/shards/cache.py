@@ -11,7 +11,7 @@ from pathlib import Path
 from megatape.data.io.remote import copy_file
 from megatape.data.shards.index import Index, Shard, content_hash
 from megatape.errors import PathError
-from megatape.files import locked
+from megatape.files import locked, rename
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class ShardCache:
             self._cache.make_room(shard.bytes)
             partial.unlink(missing_ok=True)  # left by a killed process, or a link to somewhere else
             copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
-            partial.rename(copy)
+            rename(partial, copy)
         except OSError as error:
             raise PathError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
         finally:

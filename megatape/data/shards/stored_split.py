@@ -24,6 +24,7 @@ from megatape.data.shards.writer import ROWS
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
+from megatape.files import rename
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -48,7 +49,7 @@ class DataFolder:
             if not path.is_file():
                 with TemporaryDirectory(dir=self.directory) as temporary:  # the ranks of a node do the same at once
                     copy_file(f"{self.origin}/{name}", Path(temporary) / name)
-                    (Path(temporary) / name).rename(path)
+                    rename(Path(temporary) / name, path)
 
 
 def open_folder(name: str | Path, cache: CacheFolder | None) -> DataFolder:
@@ -68,7 +69,7 @@ def _fetched(url: str, root: Path) -> DataFolder:
         copy_file(f"{url}/{INDEX_FILE}", index)
         directory = root / file_sha256(index)[:16]  # what it holds belongs to this index
         directory.mkdir(exist_ok=True)
-        index.rename(directory / INDEX_FILE)
+        rename(index, directory / INDEX_FILE)
     return DataFolder(url, directory)
 
 

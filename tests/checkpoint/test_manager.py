@@ -1,0 +1,97 @@
+"""What counts as a failed save, and what callbacks may leave in a checkpoint."""
+
+import copy
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import parse_config
+from megatape.data.training.mixture import open_data
+from megatape.files import read_lines
+from megatape.registry import CALLBACKS, Entry
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import hold
+from megatape.runtime.topology import Topology
+from megatape.training.callbacks.callback import Callback
+from megatape.training.trainer import Trainer
+from tests.helpers.workers import run_workers
+
+STEPS = 3
+
+
+class FullDisk(Callback):
+    """Meets an error of the file system after the second checkpoint."""
+
+    def on_checkpoint(self, checkpoint: Path) -> None:
+        if checkpoint.name.endswith("2"):
+            raise OSError(errno.ENOSPC, "the callback's disk is full")
+
+
+@contextmanager
+def lost_answers() -> Iterator[None]:
+    """Renames of checkpoints are made and reported as failed."""
+    make = os.rename
+
+    def lose_answer(source: Any, target: Any) -> None:
+        make(source, target)
+        if "step-" in Path(target).name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+
+    os.rename = lose_answer
+    try:
+        yield
+    finally:
+        os.rename = make
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """The run has the callback FullDisk."""
+    CALLBACKS["full_disk"] = Entry(f"{__name__}:FullDisk", "")
+    try:
+        yield
+    finally:
+        del CALLBACKS["full_disk"]
+
+
+DISTURBANCES = {"lost answers": lost_answers, "full disk": full_disk, "full disk, background": full_disk}
+
+
+def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
+    """Train under each disturbance. Returns the errors that end the runs, "" for none."""
+    ends = {}
+    for name, disturbance in DISTURBANCES.items():
+        changed = copy.deepcopy(raw)
+        changed["run"]["directory"] += f"/{name}"
+        changed["checkpoint"] = {"interval": 1, "keep": 10, "background": "background" in name}
+        with disturbance():
+            if disturbance is full_disk:
+                changed["logging"]["callbacks"] = ["full_disk"]
+            config = parse_config(changed, name)
+            with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
+                try:
+                    Trainer(config, open_data(config), topology, lease).train()
+                    ends[name] = ""
+                except OSError as error:
+                    ends[name] = f"{type(error).__name__}: {error}"
+    return ends
+
+
+def test_what_is_no_failed_save(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """A callback's error after a save, which ends the run as it is, and the reported error of a rename that was made."""
+    raw_config["training"]["steps"] = STEPS
+    [ends] = run_workers("tests.checkpoint.test_manager:train", 1, raw_config, tmp_path / "workers")
+    error = "OSError: [Errno 28] the callback's disk is full"
+    assert ends == {"lost answers": "", "full disk": error, "full disk, background": error}
+    for name, end in ends.items():
+        folder = RunFolder(Path(raw_config["run"]["directory"]) / name)
+        saved = [CheckpointReader(checkpoint).step for checkpoint in folder.list_checkpoints()]
+        assert saved[-2:] == [2, 1], name
+        assert len(saved) == STEPS or end, name
+        assert "save failed" not in {entry["event"] for _, entry in read_lines(folder.events)}, name
+    said = (tmp_path / "workers" / "rank0.log").read_text()
+    assert "could not be written" not in said and "not saved" not in said, said
