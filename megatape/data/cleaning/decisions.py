@@ -38,6 +38,7 @@ KEEP, REPEATED = 0, 1  # codes of documents that the rules keep: REPEATED if its
 SLOW = 5.0  # processor seconds of a rule for a document: the user is told its name
 AT_ONCE = 2**25  # hashes that are compared at a time, of which each takes about 50 bytes
 MAPPED = 1024  # units whose runs are mapped into memory
+Append = Callable[[str, bytes | memoryview], None]  # appends to a file by its name
 
 
 @dataclass(frozen=True)
@@ -167,24 +168,25 @@ class FirstPass:
             self._run_ends.append(self._run_ends[-1] + runs.size)
         return decision._replace(text=None, rule=DUPLICATES) if code == REPEATED else decision
 
-    def save_runs(self, folder: Path) -> None:
+    def save_runs(self, append: Append) -> None:
         """Append the runs of the latest documents to RUNS, which frees their memory."""
-        with (folder / RUNS).open("ab") as file:
-            for runs in self._runs:
-                file.write(runs.data)
+        runs = np.concatenate([np.empty(0, np.uint32), *self._runs])
+        append(RUNS, runs.data)
         self._runs.clear()
 
-    def save(self, folder: Path) -> None:
+    def save(self, append: Append) -> None:
         """Write the input of `compare`: in KEYS codes, hashes and keys of the documents that the rules keep."""
-        self.save_runs(folder)
-        np.save(folder / RUN_ENDS, np.array(self._run_ends))
+        self.save_runs(append)
+        run_ends = BytesIO()
+        np.save(run_ends, np.array(self._run_ends))
+        append(RUN_ENDS, run_ends.getvalue())
         arrays: dict[str, Any] = {"codes": np.array(self._codes, np.uint8)}
         if self._cleaning.drop_duplicates:
             arrays["hashes"] = np.frombuffer(self._hashes, "<u8").reshape(-1, 2)
         if self._near is not None:
             keys = np.array(self._keys, np.uint64).reshape(-1, self._near.shape[0])
             arrays |= {f"band{number}": keys[:, number : number + 1] for number in range(self._near.shape[0])}
-        (folder / KEYS).write_bytes(packed(arrays))
+        append(KEYS, packed(arrays))
 
 
 @contextmanager

@@ -15,10 +15,9 @@ import numpy as np
 import orjson
 
 from megatape.data.io.records import LARGEST_RECORD_BYTES, RecordCounts, printable, read_records, zstd_file
-from megatape.data.sources.json_lines import DOCUMENTS, SUFFIX
+from megatape.data.shards.index import DocumentFile, file_sha256
+from megatape.data.sources.kept_documents import DOCUMENTS, DROPPED, SUFFIX
 from megatape.data.sources.source import Decision, Document
-
-DROPPED = "dropped"
 
 
 class DocumentFiles:
@@ -30,13 +29,22 @@ class DocumentFiles:
     """
 
     def __init__(self, folder: Path, part: str) -> None:
+        self._folder = folder
         self._names = {kind: f"{kind}-{part}{SUFFIX}" for kind in (DOCUMENTS, DROPPED)}
         self._files = {kind: zstd_file(str(folder / name)) for kind, name in self._names.items()}
+        self._counts = dict.fromkeys(self._names, 0)
 
     def close(self) -> None:
+        """Complete the files."""
         for file in self._files.values():
-            file.write(b"")  # which begins one without documents: an empty file would be a failed download
-            file.close()
+            if not file.closed:
+                file.write(b"")  # which begins one without documents: an empty file would be a failed download
+                file.close()
+
+    def entries(self) -> list[DocumentFile]:
+        """Complete the files. Returns their entries in the index."""
+        self.close()
+        return [DocumentFile(name, file_sha256(self._folder / name), self._counts[kind]) for kind, name in self._names.items()]
 
     def record(self, document: Document, decision: Decision) -> None:
         """Write a document and what was decided about it."""
@@ -56,4 +64,12 @@ class DocumentFiles:
 
     def _write(self, record: dict[str, Any]) -> None:
         line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-        self._files[DROPPED if record["reason"] else DOCUMENTS].write(line)
+        kind = DROPPED if record["reason"] else DOCUMENTS
+        self._files[kind].write(line)
+        self._counts[kind] += 1
+
+
+def describe_documents(path: Path) -> DocumentFile:
+    """Return the entry in the index of a file that an earlier version has written."""
+    num_documents = sum(1 for _ in read_records(str(path), LARGEST_RECORD_BYTES, RecordCounts()))
+    return DocumentFile(path.name, file_sha256(path), num_documents)

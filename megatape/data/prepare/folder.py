@@ -23,10 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from megatape.data.prepare.corpus import Plan
+from megatape.data.prepare.documents import describe_documents
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import INDEX_FILE, MAX_INDEX_BYTES, Index, build_index, check_filled, load_index
-from megatape.data.sources.json_lines import SUFFIX
+from megatape.data.sources.kept_documents import SUFFIX
 from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -213,11 +214,16 @@ class PartialFolder:
             self.remove()
             raise
         self._final.mkdir(exist_ok=True)
-        documents = [(number, path.name) for number, folder in enumerate(folders) for path in folder.glob(f"*{SUFFIX}")]
+        documents = [(number, path.name) for number, folder in enumerate(folders) for path in sorted(folder.glob(f"*{SUFFIX}"))]
         for number, file in total.files + documents:
             beat()
             if not (self._final / file).exists():  # an earlier attempt may have moved it
                 rename(folders[number] / file, self._final / file)
+        listed = {entry.file for entry in total.document_files}
+        for path in sorted(self._final.glob(f"*{SUFFIX}")):
+            if path.name not in listed:  # of a unit that an earlier version has finished
+                beat()
+                total.document_files.append(describe_documents(path))
         build_index(
             self._final,
             self.tokenizer(plan),
@@ -228,6 +234,7 @@ class PartialFolder:
             document_tables=total.tables,
             ledger=total.counts.inputs,
             rules=plan.rules,
+            document_files=total.document_files,
         )
         return total.counts
 

@@ -110,6 +110,7 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
         document_tables=total.tables if first.document_tables else {},
         ledger=total.counts.inputs,
         rules=first.rules if all(index.rules == first.rules for index in indices) else [],
+        document_files=first.document_files if in_place else [],
         merged=records,
         earlier=None,
     )

@@ -16,9 +16,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from megatape.data.cleaning.decisions import NEAR_DUPLICATES, FirstPass, OnePass, compare
+from megatape.data.cleaning.decisions import KEYS, NEAR_DUPLICATES, RUN_ENDS, RUNS, FirstPass, OnePass, compare
 from megatape.data.prepare.corpus import Corpus, Plan
 from megatape.data.prepare.documents import DocumentFiles
+from megatape.data.prepare.draft_files import check_files
 from megatape.data.prepare.folder import PartialFolder, unit_name
 from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit import Draft, Progress, UnitWriter, read_batches
@@ -238,7 +239,12 @@ class Preparation:
     def _compare(self, number: int, lease: UnitLease) -> None:
         array, rule = self.corpus.cleaning.comparisons[number]
         drafts = [self.folder.draft(unit) for unit in range(len(self.units))]
-        near = self.corpus.cleaning.near_duplicates if rule == NEAR_DUPLICATES else None
+        near, files = None, [KEYS]
+        if rule == NEAR_DUPLICATES:
+            near, files = self.corpus.cleaning.near_duplicates, [KEYS, RUNS, RUN_ENDS]
+        for folder in drafts:
+            lease.beat()
+            check_files(folder, files)
         write_atomically(self.folder.compared(number), compare(drafts, array, near, lease.beat))
 
     def _write(self, number: int, lease: UnitLease, tokenizer: Tokenizer, fast: FastTokenizer | None, report: Report) -> None:
@@ -251,12 +257,13 @@ class Preparation:
                     record = documents.record if documents else None
                     batches = read_batches(self.corpus, unit, decide, fast or tokenizer, counts, lease.beat, record)
                 else:
+                    draft.check()
                     counts, rules = draft.counts(), [rule for _, rule in self.corpus.cleaning.comparisons]
                     drops = draft.drops([self.folder.compared(comparison) for comparison in range(len(rules))], number)
                     batches = draft.kept(drops, rules, counts)
                     if documents:
                         documents.compared(draft.folder, drops, rules)
-                UnitWriter(folder, part, tokenizer).write(batches, counts, partial(report, number, LAST))
+                UnitWriter(folder, part, tokenizer).write(batches, counts, partial(report, number, LAST), documents)
             shutil.rmtree(draft.folder, ignore_errors=True)
         except FileNotFoundError:
             if number not in self.finished():  # otherwise another process has finished it and removed its draft

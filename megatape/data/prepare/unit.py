@@ -7,13 +7,14 @@ Where they are compared with those of other units, they are a draft in between, 
     keys.npz          hashes and keys of the documents, by which `FirstPass` compares them with those of other units
     runs.u4           runs of words of the documents, for near duplicates, and run_ends.npy: where those of each end
     counts.json       counts of all that was read
+    checksums.json    checksums of the files above, which are verified before they are used
 """
 
 import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,9 @@ import orjson
 
 from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentTable, Split, token_dtype
+from megatape.data.prepare.documents import DocumentFiles
+from megatape.data.prepare.draft_files import ChecksummedFiles, check_files
+from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentFile, DocumentTable, Split, token_dtype
 from megatape.data.shards.writer import SplitWriter, TableWriter, entropy, splits_of, table_hashes
 from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, Record, ordered, read_unit
 from megatape.data.sources.units import Unit
@@ -35,6 +38,7 @@ from megatape.files import as_type, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
 DOCUMENTS, TOKENS, COUNTS = "documents.jsonl", "tokens.bin", "counts.json"
+CORRUPTED_ARRAYS = (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error)  # of numpy.load
 BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
 
 
@@ -91,11 +95,13 @@ class Summary:
         splits: Splits by name.
         tables: Tables of documents by the split's name.
         counts: Counts of all that was read.
+        document_files: Files of documents, if they are kept; units of earlier versions do not list them.
     """
 
     splits: dict[str, Split]
     tables: dict[str, list[DocumentTable]]
     counts: CorpusCounts
+    document_files: list[DocumentFile] = field(default_factory=list)
 
     @classmethod
     def load(cls, folder: Path) -> tuple["Summary", dict[str, np.ndarray]]:
@@ -110,7 +116,7 @@ class Summary:
             if not set(SPLITS) == summary.splits.keys() == summary.tables.keys():
                 raise UserError(f"its splits are not {', '.join(SPLITS)}")
             return summary, token_counts
-        except (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error) as error:
+        except CORRUPTED_ARRAYS as error:
             raise UserError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
 
 
@@ -120,12 +126,14 @@ class UnitTotals:
     Attributes:
         counts: Counts of all that was read.
         tables: Tables of documents by the split's name.
+        document_files: Files of documents, if they are kept.
         files: Names of the files that the units have written, each with the number of its unit.
     """
 
     def __init__(self) -> None:
         self.counts = CorpusCounts()
         self.tables: dict[str, list[DocumentTable]] = {split: [] for split in SPLITS}
+        self.document_files: list[DocumentFile] = []
         self.files: list[tuple[int, str]] = []
         self._parts: dict[str, list[Split]] = {split: [] for split in SPLITS}
         self._token_counts: dict[str, np.ndarray] = {}
@@ -134,6 +142,7 @@ class UnitTotals:
         """Add the next unit, as `Summary.load` returns it."""
         number = len(self._parts[SPLITS[0]])
         self.counts.add(summary.counts)
+        self.document_files += summary.document_files
         for split in SPLITS:
             self.files += [(number, shard.file) for shard in summary.splits[split].shards]
             self.files += [(number, table.file) for table in summary.tables[split]]
@@ -176,18 +185,22 @@ class UnitWriter:
         self._tables = {split: TableWriter(folder, name) for split, name in names.items()}
         self.counts = CorpusCounts(inputs=defaultdict(DocumentCounts))
 
-    def write(self, batches: Iterable[Batch], counts: CorpusCounts, report: Report) -> None:
+    def write(
+        self, batches: Iterable[Batch], counts: CorpusCounts, report: Report, documents: DocumentFiles | None = None
+    ) -> None:
         """Write all documents and the summary.
 
         Args:
             batches: The documents.
             counts: Counts of all that was read, complete when the batches are.
             report: Called again and again.
+            documents: Files of the documents, complete when the batches are, if documents are kept.
         """
         for batch in batches:
             self.add(batch)
             report(self._progress(counts))
-        self.close(counts)
+        document_files = documents.entries() if documents else []
+        self.close(counts, document_files)
         report(self._progress(counts))
 
     def _progress(self, counts: CorpusCounts) -> Progress:
@@ -210,13 +223,18 @@ class UnitWriter:
                 self._tables[split].add(*rows)
                 shards.add(np.concatenate(list(compress(batch.ids, chosen))), sum(rows[1]))
 
-    def close(self, counts: CorpusCounts) -> None:
-        """Write the rest and the summary. counts: of all that was read."""
+    def close(self, counts: CorpusCounts, document_files: Sequence[DocumentFile] = ()) -> None:
+        """Write the rest and the summary.
+
+        Args:
+            counts: Counts of all that was read.
+            document_files: Files of documents, if they are kept.
+        """
         splits = {split: writer.close() for split, writer in self._shards.items()}
         tables = {split: writer.close() for split, writer in self._tables.items()}
         token_counts: dict[str, Any] = {split: writer.token_counts for split, writer in self._shards.items()}
         np.savez(self._folder / TOKEN_COUNTS, **token_counts)
-        summary = Summary(splits, tables, CorpusCounts())
+        summary = Summary(splits, tables, CorpusCounts(), list(document_files))
         summary.counts.add(counts)
         summary.counts.add(self.counts)
         for of_input in summary.counts.inputs.values():
@@ -290,16 +308,29 @@ class Draft:
 
     def write(self, batches: Iterable[Batch], first_pass: FirstPass, counts: CorpusCounts, report: Report) -> None:
         """Write it. first_pass, counts: of the documents, complete when the batches are."""
-        with (self.folder / DOCUMENTS).open("wb") as documents, (self.folder / TOKENS).open("wb") as tokens:
-            for batch in batches:
-                documents.write(orjson.dumps([*batch[:-1], [ids.size for ids in batch.ids]]) + b"\n")
-                ids = np.concatenate(batch.ids)
-                assert 0 <= ids.min() <= ids.max() < self._vocab_size
-                tokens.write(ids.astype(self._dtype).data)
-                first_pass.save_runs(self.folder)
-                report(Progress(counts.read_bytes))
-        first_pass.save(self.folder)
-        (self.folder / COUNTS).write_text(json.dumps(asdict(counts)), encoding="utf-8")
+        files = ChecksummedFiles(self.folder)
+        files.append(DOCUMENTS, b"")  # created even if there are no documents
+        files.append(TOKENS, b"")
+        for batch in batches:
+            sizes = [ids.size for ids in batch.ids]
+            files.append(DOCUMENTS, orjson.dumps([*batch[:-1], sizes]) + b"\n")
+            ids = np.concatenate(batch.ids)
+            assert 0 <= ids.min() <= ids.max() < self._vocab_size
+            files.append(TOKENS, ids.astype(self._dtype).data)
+            first_pass.save_runs(files.append)
+            report(Progress(counts.read_bytes))
+        first_pass.save(files.append)
+        files.append(COUNTS, json.dumps(asdict(counts)).encode())
+        files.close()
+
+    def check(self, *names: str) -> None:
+        """Check that files are what was written, by their checksums; by default all of them.
+
+        Raises:
+            UserError: A file is corrupted.
+            FileNotFoundError: A file is missing.
+        """
+        check_files(self.folder, names)
 
     def counts(self) -> CorpusCounts:
         """Counts of all that was read."""
@@ -350,6 +381,20 @@ class Draft:
             codes = content["codes"]
         drops = np.zeros(codes.size, np.uint8)
         for rank, file in enumerate(compared, 1):
-            with np.load(file, allow_pickle=False) as repeats:
-                drops[np.unpackbits(repeats[str(number)], count=codes.size).astype(bool)] = rank
+            repeats = _comparison(file, number)
+            if repeats.size != -(codes.size // -8):
+                raise UserError(f"{file}: corrupted: remove it, and the same command compares the documents again")
+            drops[np.unpackbits(repeats, count=codes.size).astype(bool)] = rank
         return drops[codes == KEEP]
+
+
+def _comparison(file: Path, number: int) -> np.ndarray:
+    """The documents of a unit that a comparison drops, a bit each, uint8. Raises UserError if the file is corrupted."""
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            repeats: np.ndarray = content[str(number)]
+    except CORRUPTED_ARRAYS as error:
+        raise UserError(
+            f"{file}: corrupted ({error!r}): remove it, and the same command compares the documents again"
+        ) from error
+    return repeats

@@ -120,6 +120,21 @@ class DocumentTable:
     tokens: Count
 
 
+@dataclass(frozen=True)
+class DocumentFile:
+    """A file with the texts of documents that a preparation has kept or dropped.
+
+    Attributes:
+        file: Its name.
+        sha256: Hash of its bytes as they are stored.
+        documents: Number of its documents.
+    """
+
+    file: FileName
+    sha256: str
+    documents: Count
+
+
 @dataclass
 class DocumentCounts:
     """Documents of one input, or of all.
@@ -196,6 +211,7 @@ class Index:
     document_tables  by split, in order; empty in folders without
     ledger           by --input (by the kind of a source without inputs); empty in folders without
     rules            by which the source was cleaned, in order, with their options and the versions of what applied them
+    document_files   files of kept and dropped documents; empty if they were not kept
     merged           folders whose documents it has, in order, or of a subset some of them; empty if it was prepared itself
     earlier          of an index that an earlier version wrote
     """
@@ -210,17 +226,19 @@ class Index:
     document_tables: dict[str, list[DocumentTable]] = field(default_factory=dict)
     ledger: dict[str, DocumentCounts] = field(default_factory=dict)
     rules: list[dict[str, Any]] = field(default_factory=list)
+    document_files: list[DocumentFile] = field(default_factory=list)
     merged: list[MergedFolder] = field(default_factory=list)
     earlier: Earlier | None = None
 
     @property
     def files(self) -> list[str]:
-        """Names of all files of the data directory but the index: tokenizer, shards, tables of documents and answers."""
+        """Names of all files of the data directory but the index: tokenizer, shards, documents and their tables, answers."""
         names = [*self.tokenizer.files]
         for split in self.splits.values():
             names += [shard.file for shard in split.shards]
         for tables in self.document_tables.values():
             names += [table.file for table in tables]
+        names += [documents.file for documents in self.document_files]
         names += [answers.file for answers in self.answers.values()]
         return names
 
@@ -294,7 +312,7 @@ def save_index(index: Index, directory: Path) -> None:
     content = {"format": FORMAT, "version": VERSION, **asdict(index)}
     if not index.tokenizer.companions:
         del content["tokenizer"]["companions"]
-    for name in ("answers", "counts", "document_tables", "ledger", "rules", "merged", "earlier"):
+    for name in ("answers", "counts", "document_tables", "ledger", "rules", "document_files", "merged", "earlier"):
         if not content[name]:
             del content[name]
     write_atomically(directory / INDEX_FILE, (json.dumps(content, indent=1) + "\n").encode())

@@ -1,21 +1,28 @@
 """Lines of JSON with a field of text, as files of C4, of a preparation that has kept its documents, or of any other name."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import PurePath
-from posixpath import dirname, join  # of paths and URLs
+from posixpath import basename, dirname  # of paths and URLs
 from typing import Any
 
-import orjson
-
 from megatape.data.io.records import LARGEST_RECORD_BYTES, RecordCounts, read_records
-from megatape.data.io.remote import file_states, find_files, open_file
-from megatape.data.shards.index import INDEX_FILE
+from megatape.data.io.remote import LOCAL, file_states, find_files, is_url
+from megatape.data.sources.kept_documents import (
+    DOCUMENTS,
+    SUFFIX,
+    check_content,
+    check_count,
+    check_files,
+    kept_documents,
+)
 from megatape.data.sources.source import Document, Reader, Source, documents_of
 from megatape.data.sources.units import Unit, grouped
 from megatape.errors import UserError
 
-DOCUMENTS, SUFFIX = "documents", ".jsonl.zst"  # of the files of documents that a preparation has kept
+PATTERN = f"{DOCUMENTS}-*{SUFFIX}"  # files of documents that a preparation has kept
 
 
 class JsonLines(Reader):
@@ -43,13 +50,15 @@ class C4(JsonLines):
 class Documents(JsonLines):
     """Folders that `prepare corpus --keep-documents` has written: clean documents with their places and scores.
 
-    Each file is a unit, as it was when it was written, and so gives the same shards.
+    Each file is a unit, as it was when it was written, and so gives the same shards. The files are those that the index of
+    their folder lists: none is missing from a folder, and none is of another preparation.
     """
 
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         if source.max_documents is not None and len(inputs) > 1:
             raise UserError(f"max_documents: `source` documents takes one `input` with it, got {len(inputs)}: give one")
         files = _document_files(inputs, option)
+        _check_listed(files, inputs)
         splits = ["".join(PurePath(file).name.removesuffix(SUFFIX).split("-")[2:]) for file in files]
         if "validation" in splits and option == "input" and (source.validation or source.max_documents is not None):
             file = files[splits.index("validation")]
@@ -60,18 +69,37 @@ class Documents(JsonLines):
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         wanted = replace(source, fields=(*source.fields, "place", "scores"))
         for name in unit.inputs:
+            entry = check_content(name)
+            num_skipped, num_read = counts.skipped, 0
             records = read_records(name, LARGEST_RECORD_BYTES, counts)  # a line is longer than its text
             for document in documents_of(records, wanted, counts):
+                num_read += 1
                 place, scores = document.fields["place"], document.fields["scores"]
                 yield document._replace(place=str(place), scores=scores if isinstance(scores, dict) else {})
+            check_count(name, entry, num_read + counts.skipped - num_skipped)
 
     def describe(self, source: Source) -> dict[str, Any]:
-        indices = []
-        for folder in dict.fromkeys(dirname(file) for file in _document_files(source.inputs + source.validation)):
-            with open_file(join(folder, INDEX_FILE)) as file:
-                indices.append(orjson.loads(file.read()))
-        return {"cleaned": [{"source": index["source"], "rules": index.get("rules", [])} for index in indices]}
+        folders = dict.fromkeys(dirname(file) for file in _document_files(source.inputs + source.validation))
+        cleaned = []
+        for folder in folders:
+            kept = kept_documents(folder)
+            cleaned.append({"source": kept.source, "rules": kept.rules})
+        return {"cleaned": cleaned}
+
+
+def _check_listed(files: Sequence[str], inputs: Sequence[str]) -> None:
+    """Raise UserError if a file is not in the index of its folder, or a file of a folder among the inputs is missing."""
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for file in files:
+        names[dirname(file)].add(basename(file))
+    incomplete = set()  # folders of which some files were given by name
+    for given in inputs:
+        path = given.removeprefix(LOCAL)
+        if fnmatchcase(basename(path), PATTERN):
+            incomplete.add(dirname(path if is_url(path) else str(PurePath(path))))
+    for folder, of_folder in names.items():
+        check_files(folder, of_folder, is_whole=folder not in incomplete)
 
 
 def _document_files(inputs: tuple[str, ...], option: str = "input") -> list[str]:
-    return find_files(inputs, f"{DOCUMENTS}-*{SUFFIX}", recursive=False, option=option)
+    return find_files(inputs, PATTERN, recursive=False, option=option)

@@ -10,6 +10,7 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass, compare, equal_groups
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
+from megatape.data.prepare.draft_files import ChecksummedFiles
 from megatape.data.prepare.unit import Draft
 from megatape.data.shards.writer import document_hash
 from megatape.data.sources.source import Decide, Document
@@ -84,10 +85,11 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     for unit, draft in zip(units, drafts, strict=True):
         first = FirstPass(cleaning)
         draft.mkdir()
+        files = ChecksummedFiles(draft)
         found += outcomes(first.decide, unit[:9])
-        first.save_runs(draft)
+        first.save_runs(files.append)
         found += outcomes(first.decide, unit[9:])
-        first.save(draft)
+        first.save(files.append)
     beats: list[None] = []
     compared = [tmp_path / f"{name}.npz" for name, _ in cleaning.comparisons]
     for file, (name, rule) in zip(compared, cleaning.comparisons, strict=True):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,14 @@ from megatape.data.io.records import RecordCounts, read_records
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.merge import append, merge
 from megatape.data.shards.index import SPLITS, load_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
+from tests.helpers.data_directory import edit_index
 from tests.helpers.imported import write_llama2
 from tests.helpers.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines
 
@@ -189,3 +192,57 @@ def test_inputs_without_documents(tmp_path: Path, more: dict[str, Any], message:
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=message):
         Source("documents", inputs, **more).units()
+
+
+@pytest.fixture
+def kept(corpus: Corpus, tmp_path: Path) -> Path:
+    """A folder with its documents; another one is beside it."""
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps({"text": text_of(number)}) + "\n" for number in range(900, 950)))
+    other = replace(corpus, source=Source("jsonl", (str(tmp_path / "other.jsonl"),)), keep_documents=True)
+    prepare(other, tmp_path / "other")
+    prepare(replace(corpus, keep_documents=True), tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_files_that_are_not_those_of_the_folder(
+    kept: Path, tmp_path: Path, tokenizer: Tokenizer, earlier: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A missing file was a third of the documents, with status 0; one of another run was read as if it were the folder's."""
+    if earlier:
+        edit_index(kept, lambda content: content.pop("document_files"))
+    files = sorted(kept.glob("documents-*.jsonl.zst"))
+    whole = shards(tokenized(kept, tmp_path / "whole", tokenizer))
+    warnings = [record for record in caplog.records if "was written by an earlier version" in record.getMessage()]
+    assert len(warnings) == earlier
+    foreign = tmp_path / "other" / "documents-00000.jsonl.zst"
+    content = files[-1].read_bytes()
+
+    def refused(message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            tokenized(kept, tmp_path / "out", tokenizer)
+        shutil.rmtree(tmp_path / "out.partial", ignore_errors=True)
+
+    files[-1].unlink()
+    if len(files) > 1:
+        refused(f"{kept}: files of documents that its index.json lists are missing: {files[-1].name}. Copy them again")
+        some = Source("documents", tuple(map(str, files[:-1])))
+        index, _ = prepare(Corpus(some, 0.1, tokenizer, 0, KEEP_ALL), tmp_path / "some")
+        assert index.splits["train"].documents < load_index(tmp_path / "whole").splits["train"].documents
+    shutil.copy(foreign, files[-1])
+    refused(rf"{files[-1]}: .*, copy it again")
+    files[-1].write_bytes(content)
+    more = kept / "documents-00077.jsonl.zst"
+    shutil.copy(foreign, more)
+    refused(f"{more}: ")
+    more.unlink()
+    assert shards(tokenized(kept, tmp_path / "again", tokenizer)) == whole
+
+
+def test_documents_of_a_merged_folder(kept: Path, tmp_path: Path) -> None:
+    """Its files have the documents of the first folder only."""
+    append([tmp_path / "other"], kept)
+    with pytest.raises(UserError, match=f"{kept} was merged, so that its files of documents have only a part"):
+        Source("documents", (str(kept),)).units()
+    merge([tmp_path / "other"], tmp_path / "copy")
+    assert load_index(tmp_path / "other").document_files and not load_index(tmp_path / "copy").document_files

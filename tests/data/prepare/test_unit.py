@@ -1,20 +1,25 @@
 """One unit: names of any characters are escaped in its tables and counts, and a damaged draft is noticed."""
 
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import parquet
 
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.unit import DOCUMENTS, TOKENS
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import LAST, Preparation
+from megatape.data.prepare.unit import Progress
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from tests.helpers.data_directory import hashes_of
+from tests.helpers.data_directory import flip, hashes_of, small_tokenizer
 from tests.helpers.preparation import UNIT_BYTES, write_lines
 
 
@@ -34,27 +39,84 @@ def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> Non
     assert places > {f"{folder}/{name}.py" for name in ("\\udcff", "a\\nb", "\\x1b[2J")}
 
 
-@pytest.mark.parametrize("name", [DOCUMENTS, TOKENS])
-def test_a_truncated_draft(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """It never gives part of its documents; without it the command makes it again."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
-    monkeypatch.setattr("megatape.data.prepare.unit.BATCH_CHARACTERS", 1000)
-    corpus = Corpus(write_lines(tmp_path / "texts"), 0.1, tokenizer, 0)
-    prepare(corpus, tmp_path / "whole")
-    compare, draft = Preparation._compare, tmp_path / "out.partial/verdicts/00004"
+class Stopped(Exception):
+    """Raised where the command is to stop."""
 
-    def compare_and_truncate(self: Preparation, *arguments: Any) -> None:
-        compare(self, *arguments)
-        content = (draft / name).read_bytes()
-        lines = content[:-1].rpartition(b"\n")[0] + b"\n"
-        (draft / name).write_bytes(lines if name == DOCUMENTS else content[:-2])
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "_compare", compare_and_truncate)
-        with pytest.raises(UserError, match=rf"{draft}: corrupted: remove it, and the same command prepares it again"):
-            prepare(corpus, tmp_path / "out")
-    for file in draft.iterdir():
-        file.unlink()
-    draft.rmdir()
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A corpus of several units, whose documents are compared exactly and for near duplicates."""
+    source = replace(write_lines(tmp_path_factory.mktemp("corpus") / "texts"), unit_bytes=2 * UNIT_BYTES)
+    return Corpus(source, 0.1, small_tokenizer(), 0, Cleaning(parse_rules(["near_duplicates"])))
+
+
+@pytest.fixture(scope="module")
+def stopped(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a preparation that ended when it began to write units; the whole result is beside it."""
+    output = tmp_path_factory.mktemp("stopped") / "out"
+    preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), corpus.source.units())
+    preparation.begin()
+
+    def stop(number: int, name: str, progress: Progress) -> None:
+        if name == LAST:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        preparation.work(small_tokenizer(), None, stop)
+    prepare(corpus, output.with_name("whole"))
+    return output.with_name("out.partial")
+
+
+@pytest.fixture
+def verdicts(stopped: Path, tmp_path: Path) -> Path:
+    """Drafts and comparisons of a copy of the stopped preparation, whose output is tmp_path / "out"."""
+    return shutil.copytree(stopped, tmp_path / "out.partial") / "verdicts"
+
+
+@pytest.mark.parametrize(
+    "name", ["documents.jsonl", "tokens.bin", "keys.npz", "runs.u4", "run_ends.npy", "counts.json", "checksums.json"]
+)
+def test_a_damaged_draft(corpus: Corpus, verdicts: Path, tmp_path: Path, name: str) -> None:
+    """Its shards would be others, with checksums that fit them."""
+    draft = verdicts / "00000"
+    if name in ("keys.npz", "runs.u4", "run_ends.npy"):
+        for compared in verdicts.glob("compared-*"):  # they are compared again
+            compared.unlink()
+    flip(draft / name, (draft / name).stat().st_size // 2)
+    message = f"{draft}/{name}: corrupted.*: remove {draft}, and the same command prepares it again"
+    with pytest.raises(UserError, match=message):
+        prepare(corpus, tmp_path / "out")
+
+
+@pytest.mark.parametrize("place", [183, None])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_comparison(corpus: Corpus, verdicts: Path, tmp_path: Path, number: int, place: int | None) -> None:
+    """It is named: truncated, or with another first byte of its first array."""
+    compared = verdicts / f"compared-{number:03d}.npz"
+    if place is None:
+        compared.write_bytes(compared.read_bytes()[:-2])
+    else:
+        flip(compared, place)
+    message = f"{compared}: corrupted.*: remove it, and the same command compares the documents again"
+    with pytest.raises(UserError, match=message):
+        prepare(corpus, tmp_path / "out")
+
+
+def test_damaged_files_are_made_again(corpus: Corpus, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
+    """Once a truncated draft and a comparison are removed, the same command gives the same bytes."""
+    tokens = verdicts / "00000" / "tokens.bin"
+    tokens.write_bytes(tokens.read_bytes()[:-2])
+    with pytest.raises(UserError, match=f"{tokens}: corrupted"):
+        prepare(corpus, tmp_path / "out")
+    shutil.rmtree(tokens.parent)
+    (verdicts / "compared-001.npz").unlink()
     prepare(corpus, tmp_path / "out")
-    assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
+    assert hashes_of(tmp_path / "out") == hashes_of(stopped.with_name("whole"))
+
+
+def test_drafts_of_an_earlier_version(corpus: Corpus, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
+    """They have no checksums, and are read as before."""
+    for path in verdicts.glob("*/checksums.json"):
+        path.unlink()
+    prepare(corpus, tmp_path / "out")
+    assert hashes_of(tmp_path / "out") == hashes_of(stopped.with_name("whole"))

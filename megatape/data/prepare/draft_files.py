@@ -1,0 +1,77 @@
+"""Files of a unit's draft, with checksums: a bit that flips between the two passes must not change the shards.
+
+The shards would get checksums of the changed tokens, so nothing could find the fault later.
+"""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from megatape.errors import UserError, content_errors
+from megatape.files import as_type, open_regular, read_json
+
+CHECKSUMS = "checksums.json"  # file name -> XXH3 of its content, 32 hexadecimal digits
+CHUNK_BYTES = 2**20
+
+
+class ChecksummedFiles:
+    """Writes files into a folder, with the checksums of what was given rather than of what the files then hold.
+
+    Args:
+        folder: Folder of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._hashes: dict[str, Any] = {}
+
+    def append(self, name: str, content: bytes | memoryview) -> None:
+        """Append to a file, which is created if needed.
+
+        Args:
+            name: Name of the file.
+            content: What to append; may be empty.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        with (self._folder / name).open("ab") as file:
+            file.write(content)
+        self._hashes.setdefault(name, xxhash.xxh3_128()).update(content)
+
+    def close(self) -> None:
+        """Write the checksums."""
+        checksums = {name: hasher.hexdigest() for name, hasher in self._hashes.items()}
+        (self._folder / CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
+
+
+def check_files(folder: Path, names: Collection[str] = ()) -> None:
+    """Check files that ChecksummedFiles has written. Drafts of earlier versions have no checksums and are not checked.
+
+    Args:
+        folder: Folder of the files.
+        names: Names of the files to check; empty: all.
+
+    Raises:
+        UserError: A file is not what was written.
+        FileNotFoundError: A file is missing.
+    """
+    remedy = f"remove {folder}, and the same command prepares it again"
+    path = folder / CHECKSUMS
+    if not path.exists():
+        folder.stat()  # raises FileNotFoundError if another process has removed the whole draft
+        return
+    with content_errors(f"{path}: corrupted", remedy):
+        checksums = as_type(read_json(path), dict[str, str])
+    for name, expected in checksums.items():
+        if names and name not in names:
+            continue
+        hasher = xxhash.xxh3_128()
+        with open_regular(folder / name) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                hasher.update(chunk)
+        if hasher.hexdigest() != expected:
+            raise UserError(f"{folder / name}: corrupted, its checksum is not that of what was written: {remedy}")

@@ -1,0 +1,186 @@
+"""Files of documents that a preparation has kept, as the index of their folder lists them.
+
+A file that is missing would be documents that are missing from the next preparation, and one of another preparation would be
+documents that are there twice, or were dropped.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from posixpath import basename, dirname, join  # of paths and URLs
+from typing import Any
+
+import orjson
+
+from megatape.data.io.remote import file_states, open_file
+from megatape.data.shards.index import INDEX_FILE, DocumentFile, DocumentTable, MergedFolder
+from megatape.errors import UserError, content_errors
+from megatape.files import as_type
+
+LOG = logging.getLogger(__name__)
+
+DOCUMENTS, DROPPED, SUFFIX = "documents", "dropped", ".jsonl.zst"  # of the names of files with documents
+UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")  # file of the documents of a unit
+TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")  # table of the documents of a unit
+NUM_SHOWN = 3  # names in a message
+
+
+@dataclass(frozen=True)
+class KeptDocuments:
+    """The parts of a folder's index.json that say which documents its files have.
+
+    Attributes:
+        source: Record of the source.
+        rules: Rules by which the source was cleaned.
+        document_files: Files of documents, kept and dropped; empty if an earlier version has written the folder.
+        document_tables: Tables of documents by split.
+        merged: Folders whose documents were added.
+    """
+
+    source: dict[str, Any]
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    document_files: list[DocumentFile] = field(default_factory=list)
+    document_tables: dict[str, list[DocumentTable]] = field(default_factory=dict)
+    merged: list[MergedFolder] = field(default_factory=list)
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether an earlier version has written the folder, whose index lists no files of documents."""
+        return not self.document_files
+
+    def entry(self, name: str) -> DocumentFile | None:
+        """Return the entry of a file by its name, or None if it is not of this folder.
+
+        For a folder of an earlier version the entry follows from the tables of documents: every unit has a file of documents
+        and, unless all were dropped, a table for each split. Such an entry has no hash.
+        """
+        if not self.is_earlier:
+            return self._entries.get(name)
+        unit = UNIT.fullmatch(name)
+        if unit is None:
+            return None
+        return DocumentFile(name, "", self._documents_by_unit.get(int(unit[1]), 0))
+
+    def missing(self, names: AbstractSet[str]) -> list[str]:
+        """Return the files of documents that are not among these names, in order."""
+        if not self.is_earlier:
+            return [name for name in self._entries if name.startswith(f"{DOCUMENTS}-") and name not in names]
+        units = {int(unit[1]) for unit in map(UNIT.fullmatch, names) if unit}
+        return [f"{DOCUMENTS}-{number:05d}{SUFFIX}" for number in sorted(self._documents_by_unit.keys() - units)]
+
+    @cached_property
+    def _entries(self) -> dict[str, DocumentFile]:
+        return {entry.file: entry for entry in self.document_files}
+
+    @cached_property
+    def _documents_by_unit(self) -> dict[int, int]:
+        """Number of kept documents of each unit that has any, by the folder's tables of documents."""
+        counts: dict[int, int] = {}
+        for tables in self.document_tables.values():
+            for table in tables:
+                if found := TABLE.fullmatch(table.file):
+                    number = int(found[1] or 0)
+                    counts[number] = counts.get(number, 0) + table.documents
+        return counts
+
+
+def kept_documents(folder: str) -> KeptDocuments:
+    """Read the index of a folder whose documents were kept.
+
+    Args:
+        folder: Path or URL.
+
+    Raises:
+        UserError: The index is corrupted, or the folder has more documents than its files.
+        OSError: It is missing.
+    """
+    path = join(folder, INDEX_FILE)
+    kept = _read(path, file_states([path])[0].version)
+    if kept.merged:
+        raise UserError(
+            f"{folder} was merged, so that its files of documents have only a part of its documents: give the folders of which "
+            "it was merged"
+        )
+    return kept
+
+
+@lru_cache
+def _read(path: str, version: str) -> KeptDocuments:
+    with open_file(path) as file, content_errors(f"{path}: corrupted", "copy it again or re-run the preparation"):
+        return as_type(orjson.loads(file.read()), KeptDocuments)
+
+
+def check_files(folder: str, names: AbstractSet[str], is_whole: bool) -> None:
+    """Check that files of documents are those of their folder's index.
+
+    Args:
+        folder: Path or URL of the folder.
+        names: Names of files in it.
+        is_whole: Whether the folder was given, so that no file may be missing.
+
+    Raises:
+        UserError: A file is missing or is not of this folder.
+    """
+    kept = kept_documents(folder)
+    if unknown := sorted(name for name in names if kept.entry(name) is None):
+        raise UserError(
+            f"{join(folder, unknown[0])}: the folder's {INDEX_FILE} does not list it, so it is of another preparation: move it "
+            "away"
+        )
+    if is_whole and (missing := kept.missing(names)):
+        shown = ", ".join(missing[:NUM_SHOWN])
+        if len(missing) > NUM_SHOWN:
+            shown += f" and {len(missing) - NUM_SHOWN:,} more"
+        raise UserError(
+            f"{folder}: files of documents that its {INDEX_FILE} lists are missing: {shown}. Copy them again, or give "
+            "the other files by name to prepare a part of the documents"
+        )
+    if kept.is_earlier:
+        _warn_earlier(folder)
+
+
+@cache
+def _warn_earlier(folder: str) -> None:
+    LOG.warning(
+        f"{folder} was written by an earlier version, whose {INDEX_FILE} has no hashes of the files of documents: only their "
+        "numbers of documents are compared"
+    )
+
+
+def check_content(path: str) -> DocumentFile:
+    """Check the hash of a file of documents.
+
+    Args:
+        path: Path or URL of the file.
+
+    Returns:
+        Its entry in the index.
+
+    Raises:
+        UserError: It is not the file that the index of its folder lists.
+        OSError: It cannot be read.
+    """
+    entry = kept_documents(dirname(path)).entry(basename(path))
+    if entry is None:
+        raise UserError(f"{path}: the folder's {INDEX_FILE} does not list it: move it away")
+    if entry.sha256:
+        with open_file(path) as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO has readinto
+        if found != entry.sha256:
+            raise UserError(
+                f"{path}: sha256 is {found}, the folder's {INDEX_FILE} says {entry.sha256}: it is corrupted or of another "
+                "preparation, copy it again"
+            )
+    return entry
+
+
+def check_count(path: str, entry: DocumentFile, num_documents: int) -> None:
+    """Raise UserError if a file of documents, which was read to its end, has another number of them than the index says."""
+    if num_documents != entry.documents:
+        raise UserError(
+            f"{path}: {num_documents:,} documents, but {entry.documents:,} by the folder's {INDEX_FILE}: it is of another "
+            "preparation, copy it again"
+        )
