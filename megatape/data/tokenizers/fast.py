@@ -1,7 +1,8 @@
 """The ids of a tokenizer, several times as fast, by the library gigatoken if it is installed.
 
-Its ids are compared with the tokenizer's: on DIVERGENT_INPUTS when it is loaded, then on documents chosen by their hash. Texts
-with written out special tokens, which are text to MegaTAPE and tokens to gigatoken, are left to the tokenizer.
+Its ids are compared with the tokenizer's: on DIVERGENT_INPUTS and on texts with each added token when it is loaded, then on
+documents chosen by their hash. Texts with written out special tokens, which are text to MegaTAPE and tokens to gigatoken, are
+left to the tokenizer, and so are texts with added tokens that gigatoken does not find where the tokenizer does.
 """
 
 import logging
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
+import orjson
 from isal.isal_zlib import crc32
 
 from megatape.data.tokenizers.huggingface import JsonTokenizer, panics_as_errors
@@ -38,6 +40,23 @@ DIVERGENT_INPUTS = (
     "ab" * 2500 + "1" * 999,
     "\u0300" * 300,
 )
+
+
+def added_token_texts(token: str) -> list[str]:
+    """Return texts with an added token within words, beside white space, doubled, and in another case."""
+    return [
+        token,
+        f"{token}{token}",
+        f"a{token}b",
+        f"a{token} b",
+        f"a {token}b",
+        f"a {token} b",
+        f"a  {token}  b",
+        f"a\n{token}\nb",
+        f"({token}), {token}.",
+        f"{token}1 2{token} _{token}_",
+        token.swapcase(),
+    ]
 
 
 class IdsDiffer(Exception):
@@ -74,17 +93,58 @@ class FastTokenizer:
         except Exception as error:
             reason = str(error).partition("\n")[0]
             raise UserError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
-        # Looked for one after the other, since few texts have even the first: the last byte of a mark's first character, which
-        # is found fast, two characters, whole marks.
-        self._last_bytes = {mark[:1].encode()[-1] for mark in special}
-        self._marks = {mark[:2].encode() for mark in special}, {mark.encode() for mark in special}
+        self._set_marks(special)
         self.begin, self.end = np.array(tokenizer.begin, np.uint32), np.array([tokenizer.eos_id], np.uint32)
         self._characters = 0  # since it was loaded
-        contents = [text.encode() for text in DIVERGENT_INPUTS]
         try:
-            self._compare(contents, self._encode(contents), range(len(contents)))
+            self._set_marks([*special, *self._divergent_tokens(special)])
+            self._check(DIVERGENT_INPUTS)
         except IdsDiffer as difference:
             raise UserError(str(difference)) from None
+
+    def _set_marks(self, marks: Iterable[str]) -> None:
+        """Set the texts that leave a document to the tokenizer.
+
+        Documents are searched for one part after the other, since few have even the first: the last byte of a mark's first
+        character, which is found fast, two characters, whole marks.
+        """
+        marks = list(marks)
+        self._last_bytes = {mark[:1].encode()[-1] for mark in marks}
+        self._marks = {mark[:2].encode() for mark in marks}, {mark.encode() for mark in marks}
+
+    def _divergent_tokens(self, special: Sequence[str]) -> list[str]:
+        """Return the texts of added tokens that gigatoken finds in other places than the tokenizer.
+
+        gigatoken ignores options of added tokens, such as single_word.
+
+        Args:
+            special: Texts that are left to the tokenizer anyway.
+
+        Raises:
+            IdsDiffer: Such a token also stands for other texts than its own, so that texts with it cannot be found.
+        """
+        content = orjson.loads(self._content)
+        added = [token for token in content.get("added_tokens") or [] if token["content"] not in special]
+        try:
+            self._check(text for token in added for text in added_token_texts(token["content"]))
+        except IdsDiffer:  # Find out by which tokens.
+            pass
+        else:
+            return []
+        divergent = []
+        for token in added:
+            try:
+                self._check(added_token_texts(token["content"]))
+            except IdsDiffer:
+                if token.get("normalized") and content.get("normalizer") is not None:
+                    raise
+                divergent.append(token["content"])
+        return divergent
+
+    def _check(self, texts: Iterable[str]) -> None:
+        """Compare the ids of all of these texts. Raises IdsDiffer."""
+        contents = [text.encode() for text in texts]
+        self._compare(contents, self._documents(contents), range(len(contents)))
 
     def encode_documents(self, contents: list[bytes]) -> list[np.ndarray]:
         """`<s> text </s>` of each text in UTF-8, int32 [tokens].
@@ -92,11 +152,18 @@ class FastTokenizer:
         Raises:
             IdsDiffer: The ids of one text are wrong, so those of all texts are to be discarded.
         """
+        documents = self._documents(contents)
+        self._compare(
+            contents, documents, [number for number, text in enumerate(contents) if text and not crc32(text) % COMPARED]
+        )
+        return documents
+
+    def _documents(self, contents: list[bytes]) -> list[np.ndarray]:
+        """The documents of texts, by the tokenizer where a text has a mark. Raises IdsDiffer if gigatoken fails."""
         suspects = {number for byte in self._last_bytes for number, text in enumerate(contents) if byte in text}
         special = [n for n in suspects if all(any(mark in contents[n] for mark in marks) for marks in self._marks)]
         plain = dict(enumerate(contents)) | dict.fromkeys(special, b"")
         documents = self._encode(plain.values())
-        self._compare(contents, documents, [number for number, text in plain.items() if text and not crc32(text) % COMPARED])
         for number in special:
             documents[number] = self._tokenizer.encode_documents([contents[number].decode()])[0]
         return documents

@@ -35,6 +35,45 @@ def test_the_same_ids(tokenizer: Tokenizer, kind: str, tmp_path: Path) -> None:
     assert fast.encode_documents([]) == []
 
 
+@pytest.mark.parametrize("option", ["single_word", "lstrip", "rstrip"])
+def test_options_of_added_tokens(tmp_path: Path, option: str) -> None:
+    """gigatoken ignores single_word, so a token within a word was another one in every document that has such a word."""
+    folder = FAMILIES["llama3"](tmp_path / "llama3")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False} | {option: True}
+    token_id = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))
+    content["added_tokens"].append({"id": token_id, "content": "fox", **flags})
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(folder)
+    texts = [
+        "the fox",
+        "foxes and foxtrot, firefox",
+        "a  fox  jumps",
+        "foxfox",
+        "fox\n\nfox",
+        "no such animal",
+        *TEXTS[:5],
+    ]
+    found = FastTokenizer(tokenizer).encode_documents([text.encode() for text in texts])
+    expected = tokenizer.encode_documents(texts)
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected]
+    assert token_id in expected[0]
+
+
+def test_an_added_token_that_stands_for_other_texts(tmp_path: Path) -> None:
+    """Where a normalizer makes a token of several texts, these cannot be found in documents, so gigatoken is not used."""
+    folder = FAMILIES["qwen"](tmp_path / "qwen")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    token_id = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))
+    flags = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    content["added_tokens"].append({"id": token_id, "content": "fox", **flags})
+    assert content["normalizer"] == {"type": "NFC"}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    reasons: list[str] = []
+    assert fast_tokenizer(load_tokenizer(folder), reasons.append) is None
+    assert "gigatoken gives other ids than tokenizer.json for a text that begins" in reasons[0]
+
+
 class Faulty:
     """gigatoken with an id too many for texts that contain `mark`."""
 
