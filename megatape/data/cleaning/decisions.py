@@ -1,12 +1,11 @@
 """Decisions about the documents of a source: kept or dropped, by any number of processes.
 
 First the rules that decide about each text on its own apply in the order given, each to the text that
-the one before it has left. Exact duplicates are dropped next, then near duplicates. A dropped
-duplicate still counts as an earlier document.
+the one before it has left. Exact duplicates are dropped next, then near duplicates of kept documents.
 
 One process keeps hashes and keys of the only unit in memory (`OnePass`). With several units,
-`FirstPass` keeps those of each, processes compare them all (`compare`), and the result
-decides which of the tokenized documents are written (prepare/unit.py).
+`FirstPass` keeps those of each, processes compare them all (`compare`, then `near_drops`), and the
+result decides which of the tokenized documents are written (prepare/unit.py).
 """
 
 import logging
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from megatape.data.cleaning.near_duplicates import NearDuplicates
+from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, Rule, ScoreRule, UnitRule
 from megatape.data.io.records import printable
 from megatape.data.shards.writer import document_hash
@@ -33,6 +32,7 @@ from megatape.data.sources.source import Decision, Document
 LOG = logging.getLogger(__name__)
 
 DUPLICATES, NEAR_DUPLICATES = "duplicates", "near_duplicates"
+PAIRS = "pairs"  # array of the results of `compare`
 KEYS, RUNS, RUN_ENDS = "keys.npz", "runs.u4", "run_ends.npy"  # files of FirstPass
 KEEP, REPEATED = 0, 1  # codes of documents that the rules keep: REPEATED if its unit has an earlier one that is equal
 SLOW = 5.0  # processor seconds of a rule for a document: the user is told its name
@@ -74,10 +74,15 @@ class Cleaning:
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
-        """Each comparison of all documents: array of FirstPass and rule. A document that two drop counts for the last."""
+        """Each comparison of all documents: array of FirstPass and rule."""
         near = self.near_duplicates
         bands = [(f"band{number}", NEAR_DUPLICATES) for number in range(near.shape[0])] if near else []
         return bands + ([("hashes", DUPLICATES)] if self.drop_duplicates else [])
+
+    @property
+    def comparing_rules(self) -> list[str]:
+        """Names of the rules that compare documents. A document that two drop counts for the last."""
+        return list(dict.fromkeys(rule for _, rule in self.comparisons))
 
     def decide(self, document: Document) -> Decision:
         """The decision of the rules that look at each document on its own."""
@@ -114,7 +119,8 @@ class OnePass:
         self._cleaning, self._near = cleaning.begin_unit(), cleaning.near_duplicates
         self._hashes: set[bytes] = set()
         num_bands = self._near.shape[0] if self._near else 0
-        self._bands = [defaultdict[int, list[np.ndarray]](list) for _ in range(num_bands)]  # buckets of each band by key
+        self._bands = [defaultdict[int, Bucket](list) for _ in range(num_bands)]  # buckets of each band by key
+        self._is_kept = bytearray()  # of each document that was compared with others
 
     def decide(self, document: Document) -> Decision:
         """The decision about the next document."""
@@ -128,9 +134,13 @@ class OnePass:
         if self._near:
             with watched(NEAR_DUPLICATES, document):
                 keys, runs = self._near.signature(decision.text)
-            # The document joins its buckets of all bands.
-            found = [self._near.find(runs, band[key]) for band, key in zip(self._bands, keys.tolist(), strict=True)]
-            if any(found):
+            number = len(self._is_kept)
+            resembled = set[int]()
+            for band, key in zip(self._bands, keys.tolist(), strict=True):
+                resembled.update(self._near.find(number, runs, band[key]))
+            is_kept = not any(self._is_kept[earlier] for earlier in resembled)
+            self._is_kept.append(is_kept)
+            if not is_kept:
                 return decision._replace(text=None, rule=NEAR_DUPLICATES)
         return decision
 
@@ -215,9 +225,10 @@ def packed(arrays: Mapping[str, Any]) -> bytes:
 
 
 def compare(drafts: Sequence[Path], name: str, near: NearDuplicates | None, beat: Callable[[], None]) -> bytes:
-    """Documents that equal or resemble an earlier one by one array of FirstPass, as .npz for `Draft`.
+    """Compare all documents by one array of FirstPass.
 
-    Memory: about 50 bytes for each of at most AT_ONCE hashes, and 2 bytes for each document.
+    Memory: about 50 bytes for each of at most AT_ONCE hashes, 2 bytes for each document, and 16 bytes for each pair of similar
+    ones.
 
     Args:
         drafts: Folders with the files of FirstPass for each unit, in order.
@@ -225,17 +236,58 @@ def compare(drafts: Sequence[Path], name: str, near: NearDuplicates | None, beat
         near: The rule that decides whether documents with equal keys resemble each other; None: documents with equal hashes are
             equal.
         beat: Called again and again.
+
+    Returns:
+        Documents that equal an earlier one, as .npz for `Draft`, or pairs of similar ones, as .npz for `near_drops`.
     """
     ends = np.cumsum([_load(draft, "codes").size for draft in drafts])
-    flags, runs = np.zeros(ends[-1], bool), _Runs(drafts, ends)
-    for group in equal_groups([partial(_load, draft, name) for draft in drafts], beat=beat):
-        if near is None:
+    groups = equal_groups([partial(_load, draft, name) for draft in drafts], beat=beat)
+    if near is None:
+        flags = np.zeros(ends[-1], bool)
+        for group in groups:
             flags[group[1:]] = True
-            continue
-        bucket: list[np.ndarray] = []
+        return _flags_by_unit(flags, ends)
+    runs = _Runs(drafts, ends)
+    pairs = array("Q")
+    for group in groups:
+        bucket: Bucket = []
         for number in group.tolist():
             beat()
-            flags[number] = near.find(runs.of(number), bucket)
+            for earlier in near.find(number, runs.of(number), bucket):
+                pairs.extend((number, earlier))
+    return packed({PAIRS: np.array(pairs, np.uint64).reshape(-1, 2)})
+
+
+def near_drops(drafts: Sequence[Path], compared: Sequence[Path], beat: Callable[[], None]) -> bytes:
+    """Decide which documents are near duplicates of documents that are kept.
+
+    Memory: about 100 bytes for each pair of similar documents, and 2 bytes for each document.
+
+    Args:
+        drafts: Folders with the files of FirstPass for each unit, in order.
+        compared: Files with the pairs that `compare` found in each band.
+        beat: Called again and again.
+
+    Returns:
+        The documents, as .npz for `Draft`.
+    """
+    ends = np.cumsum([_load(draft, "codes").size for draft in drafts])
+    pairs = [np.empty((0, 2), np.uint64)]
+    for file in compared:
+        beat()
+        with np.load(file, allow_pickle=False) as content:
+            pairs.append(content[PAIRS])
+    in_order = np.unique(np.concatenate(pairs), axis=0).tolist()  # by the later document of each pair
+    is_dropped = np.zeros(ends[-1], bool)
+    for number, earlier in in_order:
+        beat()
+        if not is_dropped[earlier]:
+            is_dropped[number] = True
+    return _flags_by_unit(is_dropped, ends)
+
+
+def _flags_by_unit(flags: np.ndarray, ends: np.ndarray) -> bytes:
+    """Flags of all documents as .npz with an array of bits for each unit. ends: number of documents up to that of each unit."""
     return packed({str(number): np.packbits(part) for number, part in enumerate(np.split(flags, ends[:-1]))})
 
 

@@ -19,11 +19,14 @@ SEED = 1  # of datasketch's permutations
 SHIFT = np.uint64(32)  # datasketch's permutations are of 32 bits
 AT_ONCE = 2**14  # runs that are permuted at a time, which takes a kilobyte for each
 MAX_BUCKET = 8  # texts with equal keys that a later one is compared with, so that the time is linear
+Bucket = list[tuple[int, np.ndarray]]  # Number and runs of texts with an equal key.
 
 
 @dataclass(frozen=True)
 class NearDuplicates(Rule):
-    """A document is left out if it has a Jaccard similarity of `threshold` or more to an earlier one, by runs of `words` words.
+    """Drops a document whose Jaccard similarity to an earlier kept one is `threshold` or more, by runs of `words` words.
+
+    Earlier documents that are dropped do not count, so that a chain of overlapping texts keeps those that differ.
 
     MinHash (Broder, 1997) with locality-sensitive hashing finds candidates. The signature of a text, `permutations` minima by
     datasketch, is divided into bands. Two texts of similarity s agree in one of b bands of r rows with probability
@@ -85,17 +88,22 @@ class NearDuplicates(Rule):
         minima = signature.hashvalues[: bands * rows].reshape(bands, rows)
         return np.array([xxh3_64_intdigest(band.tobytes()) for band in minima], np.uint64), runs
 
-    def find(self, runs: np.ndarray, bucket: list[np.ndarray]) -> bool:
-        """Whether a text resembles one of the earlier texts with an equal key.
+    def find(self, number: int, runs: np.ndarray, bucket: Bucket) -> list[int]:
+        """Compare a text with the earlier texts with an equal key.
 
         Args:
-            runs: Of the text.
-            bucket: Runs of the earlier texts, to which those of the text are appended, unless they are there or it is full.
+            number: Number of the text, larger than those of the earlier ones.
+            runs: Runs of the text.
+            bucket: The earlier texts. The text is added, unless the bucket is full or has a text with the same runs.
+
+        Returns:
+            The numbers of the earlier texts that it resembles.
         """
-        similarity = max((self._similarity(runs, earlier) for earlier in bucket), default=0.0)
-        if similarity < 1 and len(bucket) < MAX_BUCKET:
-            bucket.append(runs)
-        return similarity >= self.threshold
+        similarities = [self._similarity(runs, earlier) for _, earlier in bucket]
+        found = [earlier for (earlier, _), value in zip(bucket, similarities, strict=True) if value >= self.threshold]
+        if max(similarities, default=0.0) < 1 and len(bucket) < MAX_BUCKET:
+            bucket.append((number, runs))
+        return found
 
     def _similarity(self, first: np.ndarray, second: np.ndarray) -> float:
         """Jaccard similarity of two texts by their runs; those without words have equal keys only if they are equal."""

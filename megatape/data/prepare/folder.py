@@ -3,7 +3,7 @@
     plan.json              the plan: sources, units, tokenizer, rules
     tokenizer/             the tokenizer's files
     verdicts/00003/        the draft of a unit: its documents, tokenized, until they are compared with those of others
-    verdicts/compared-*    the results of comparing them
+    verdicts/compared-*    the results of comparing them: of each comparison, and all near duplicates
     units/00003/           a finished unit: its shards, tables of documents, summary and how often each token occurs, and its
                            documents if they are kept, as in the draft
     00003.claim            lease of the process that works on it
@@ -140,6 +140,10 @@ class PartialFolder:
     def compared(self, number: int) -> Path:
         """File with the result of one comparison of all units."""
         return self._decisions / f"compared-{number:03d}.npz"
+
+    def near_drops(self) -> Path:
+        """File with the near duplicates among all units."""
+        return self._decisions / "compared-near.npz"
 
     def unit_folder(self, number: int) -> Path:
         """Folder of a finished unit."""

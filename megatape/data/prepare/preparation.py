@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from megatape.data.cleaning.decisions import KEYS, NEAR_DUPLICATES, RUN_ENDS, RUNS, FirstPass, OnePass, compare
+from megatape.data.cleaning.decisions import KEYS, NEAR_DUPLICATES, RUN_ENDS, RUNS, FirstPass, OnePass, compare, near_drops
 from megatape.data.prepare.corpus import Corpus, Plan
 from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.draft_files import check_files
@@ -120,7 +120,8 @@ class Preparation:
             decide = partial(self._decide, tokenizer=tokenizer, fast=fast, report=report)
             decisions = self._each("verdicts", self._used, decide)
             comparison = self._each("compare", self._compared, self._compare, len(self.corpus.cleaning.comparisons))
-            steps = [decisions, comparison, *steps]
+            near = self._each("near", self._decided_near, self._decide_near, self._num_near_steps)
+            steps = [decisions, comparison, near, *steps]
         for pause in chain.from_iterable(steps):
             time.sleep(pause)
 
@@ -247,6 +248,29 @@ class Preparation:
             check_files(folder, files)
         write_atomically(self.folder.compared(number), compare(drafts, array, near, lease.beat))
 
+    @property
+    def _num_near_steps(self) -> int:
+        """Number of steps that decide about near duplicates once all bands are compared."""
+        return 0 if self.corpus.cleaning.near_duplicates is None else 1
+
+    def _decided_near(self) -> set[int]:
+        """The steps of `_num_near_steps` that are done."""
+        return {0} if self.folder.near_drops().exists() else set()
+
+    def _decide_near(self, number: int, lease: UnitLease) -> None:
+        comparisons = enumerate(self.corpus.cleaning.comparisons)
+        bands = [self.folder.compared(comparison) for comparison, (_, rule) in comparisons if rule == NEAR_DUPLICATES]
+        drafts = [self.folder.draft(unit) for unit in range(len(self.units))]
+        write_atomically(self.folder.near_drops(), near_drops(drafts, bands, lease.beat))
+
+    def _drop_files(self) -> list[Path]:
+        """Files with the documents that each of `Cleaning.comparing_rules` drops."""
+        comparisons = self.corpus.cleaning.comparisons
+        files = {rule: self.folder.compared(number) for number, (_, rule) in enumerate(comparisons)}
+        if NEAR_DUPLICATES in files:
+            files[NEAR_DUPLICATES] = self.folder.near_drops()
+        return [files[rule] for rule in self.corpus.cleaning.comparing_rules]
+
     def _write(self, number: int, lease: UnitLease, tokenizer: Tokenizer, fast: FastTokenizer | None, report: Report) -> None:
         unit, part = self.units[number], f"-{unit_name(number)}" if len(self.units) > 1 else ""
         draft = Draft(self.folder.draft(number), tokenizer.vocab_size)
@@ -258,8 +282,8 @@ class Preparation:
                     batches = read_batches(self.corpus, unit, decide, fast or tokenizer, counts, lease.beat, record)
                 else:
                     draft.check()
-                    counts, rules = draft.counts(), [rule for _, rule in self.corpus.cleaning.comparisons]
-                    drops = draft.drops([self.folder.compared(comparison) for comparison in range(len(rules))], number)
+                    counts, rules = draft.counts(), self.corpus.cleaning.comparing_rules
+                    drops = draft.drops(self._drop_files(), number)
                     batches = draft.kept(drops, rules, counts)
                     if documents:
                         documents.compared(draft.folder, drops, rules)

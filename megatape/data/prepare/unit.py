@@ -371,10 +371,10 @@ class Draft:
             raise UserError(f"{self.folder}: corrupted: remove it, and the same command prepares it again")
 
     def drops(self, compared: Sequence[Path], number: int) -> np.ndarray:
-        """For each document one plus the number of the comparison that drops it, the last of several, or 0.
+        """For each document one plus the number of the file that drops it, the last of several, or 0.
 
         Args:
-            compared: Files with the results of `compare`.
+            compared: Files with the results of `near_drops`, and of `compare` for exact duplicates.
             number: Number of the unit.
         """
         with np.load(self.folder / KEYS, allow_pickle=False) as content:

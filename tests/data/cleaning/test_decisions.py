@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass, compare, equal_groups
+from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass, compare, equal_groups, near_drops
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.prepare.draft_files import ChecksummedFiles
@@ -50,9 +50,10 @@ def outcomes(decide: Decide, texts: list[str]) -> list[str]:
 
 
 def defined(texts: list[str], drop_duplicates: bool, near: bool) -> list[str]:
-    """What becomes of each text, by a look at all that remain after the rule, those that go for other reasons included."""
+    """Return what becomes of each text: it may equal any earlier one that the rule keeps, or resemble one that is kept."""
     found: list[str] = []
     before: list[list[str]] = []
+    kept: list[list[str]] = []
     for text in texts:
         numbers = text.removesuffix("!").split()
         if "9" in text:
@@ -60,10 +61,11 @@ def defined(texts: list[str], drop_duplicates: bool, near: bool) -> list[str]:
             continue
         if drop_duplicates and numbers in before:
             found.append("dropped by duplicates")
-        elif near and any(like([*map(int, numbers)], [*map(int, earlier)]) for earlier in before):
+        elif near and any(like([*map(int, numbers)], [*map(int, earlier)]) for earlier in kept):
             found.append("dropped by near_duplicates")
         else:
             found.append(" ".join(numbers))
+            kept.append(numbers)
         before.append(numbers)
     return found
 
@@ -95,12 +97,17 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     for file, (name, rule) in zip(compared, cleaning.comparisons, strict=True):
         judge = cleaning.near_duplicates if rule == "near_duplicates" else None
         file.write_bytes(compare(drafts, name, judge, lambda: beats.append(None)))
+    if near:
+        bands = compared[:3]
+        near_file = tmp_path / "near.npz"
+        near_file.write_bytes(near_drops(drafts, bands, lambda: None))
+        compared = [near_file, *compared[3:]]
     assert len(beats) >= len(units) * (drop_duplicates + 3 * near)
     drops = chain(*(Draft(draft, 0).drops(compared, number) for number, draft in enumerate(drafts)))
     kept = [number for number, outcome in enumerate(found) if not outcome.startswith("dropped by")]
     for number, drop in zip(kept, drops, strict=True):
         if drop:
-            found[number] = f"dropped by {cleaning.comparisons[drop - 1][1]}"
+            found[number] = f"dropped by {cleaning.comparing_rules[drop - 1]}"
     assert found == wanted
 
 

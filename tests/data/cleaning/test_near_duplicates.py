@@ -81,6 +81,15 @@ def test_recall_and_precision() -> None:
     print(f"recall of those of {THRESHOLD} and more: {dropped[similarity >= THRESHOLD].mean():.1%}")
 
 
+def test_a_chain_of_overlapping_texts_keeps_those_that_differ() -> None:
+    """Windows of one stream resemble their neighbours alone. All but the first were dropped."""
+    words = [f"word{number}" for number in range(2000)]
+    windows = [" ".join(words[first : first + 200]) for first in range(0, 800, 20)]
+    decider = OnePass(Cleaning(parse_rules(["near_duplicates:bands=42,rows=3"])))
+    kept = [number for number, text in enumerate(windows) if decider.decide(Document(text, "")).text is not None]
+    assert kept == list(range(0, 40, 2))
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [("!?", "!?"), ("one word", "One, WORD!"), (" ".join("abcdefgh"), "A b c d e f g h.")]
 )
