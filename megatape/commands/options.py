@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from megatape.config import Config, load_config
 from megatape.config.section import Registered
-from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
+from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.errors import UserError
 from megatape.imports import OPTION
 from megatape.options import CommandOptions, Count, Words, option
@@ -19,6 +19,7 @@ from megatape.registry import SOURCES, TOKEN_FORMATS, Entry
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from megatape.data.io.listing import SkippedFiles
     from megatape.data.io.records import RecordCounts
     from megatape.data.shards.index import Index
     from megatape.data.sources.source import Source
@@ -85,10 +86,13 @@ class RecordLimitOptions(CommandOptions):
     Attributes:
         max_record_bytes: skip longer lines and text files; memory grows with it
         max_bad_fraction: end if more of the records are malformed or too long
+        max_skipped_fraction: end if more of a folder's files or bytes, or of the samples of tars,
+            are skipped because of their names
     """
 
     max_record_bytes: Count = option(MAX_RECORD_BYTES, metavar="N")
     max_bad_fraction: Annotated[float, Field(le=1)] = option(MAX_BAD_FRACTION, ge=0, metavar="P")
+    max_skipped_fraction: Annotated[float, Field(le=1)] = option(MAX_SKIPPED_FRACTION, ge=0, metavar="P")
 
 
 class SourceOptions(RecordLimitOptions, ImportOptions):
@@ -114,13 +118,21 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
     expect: Path | None = option(None, metavar="FILE")
 
     def read_source(self, **more: Any) -> "Source":
-        """The source. more: other fields of it. Raises UserError for options that contradict each other, or the files."""
+        """Return the source, and print which files are skipped because of their names.
+
+        Args:
+            more: Other fields of the source.
+
+        Raises:
+            UserError: Options contradict each other, or the files are wrong.
+        """
         from megatape.data.sources.expected import check_expected
         from megatape.data.sources.source import Source
 
         source = self.fill(Source, kind=self.source, inputs=self.input, **more)
         if self.expect is not None:
             check_expected(source, self.expect)
+        report_skipped_files(source.skipped_files())
         return source
 
 
@@ -246,6 +258,12 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
         )
     if counts.bad:
         print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")
+
+
+def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
+    """Print the files that are skipped because of their names, by input."""
+    for name, files in skipped.items():
+        print(f"{name}: {files}")
 
 
 def report_written(index: "Index", output: Path) -> None:

@@ -69,11 +69,16 @@ def _ledger(contents: Contents) -> Table:
     if total is None:
         return Table([], [])
     header = ["input", "read", "written", *total.dropped, "tokens", "bytes a token"]
+    if total.skipped_files:
+        header.append("skipped files")
     rows = []
     for name, tally in [*contents.index.ledger.items(), *([("all", total)] if len(contents.index.ledger) > 1 else [])]:
         dropped = [f"{tally.dropped.get(reason, 0):,}" for reason in total.dropped]
         each = f"{tally.text_bytes / tally.tokens:.3f}" if tally.tokens else ""
-        rows.append((name, [f"{tally.read:,}", f"{tally.written:,}", *dropped, f"{tally.tokens:,}", each]))
+        cells = [f"{tally.read:,}", f"{tally.written:,}", *dropped, f"{tally.tokens:,}", each]
+        if total.skipped_files:
+            cells.append(f"{tally.skipped_files:,}")
+        rows.append((name, cells))
     return Table(header, rows)
 
 

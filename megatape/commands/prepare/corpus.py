@@ -95,6 +95,9 @@ def run(options: Options) -> None:
         index, counts = prepare(corpus, options.output, workers=workers, task=task, progress=show)
     for name, documents in islice(index.ledger.items(), NUM_INPUTS):
         dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
+        if documents.skipped_files:
+            noun = "file" if documents.skipped_files == 1 else "files"
+            dropped += f"; {documents.skipped_files:,} {noun} skipped because of their names"
         print(f"{name}: {documents.read:,} documents read, {documents.written:,} written{dropped}")
     if len(index.ledger) > NUM_INPUTS:
         print(f"and {len(index.ledger) - NUM_INPUTS} more inputs: `megatape data report {options.output}` shows them")

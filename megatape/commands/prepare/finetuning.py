@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
 
-from megatape.commands.options import HeldOutOptions, RecordLimitOptions, describe, read_tokenizer, report_skipped
+from megatape.commands.options import (
+    HeldOutOptions,
+    RecordLimitOptions,
+    describe,
+    read_tokenizer,
+    report_skipped,
+    report_skipped_files,
+)
 from megatape.config.section import Registered
 from megatape.errors import UserError
 from megatape.options import Count, option
@@ -26,7 +33,8 @@ class Options(RecordLimitOptions, HeldOutOptions):
     Attributes:
         output: data directory to write
         source: lines of JSON, or a dataset of the Hugging Face hub
-        input: .jsonl and .jsonl.gz files, or folders of them; for hub, the name of a dataset
+        input: files with lines of JSON, compressed or not, or folders of .jsonl and .ndjson files; for hub,
+            the name of a dataset
         subset: configuration of a hub dataset
         split: split of a hub dataset
         validation: files and folders of the validation split; for hub, its name
@@ -72,6 +80,7 @@ def run(options: Options) -> None:
     limits = options.fill(Limits, max_prompt=options.max_prompt_tokens, max_answer=options.max_answer_tokens)
     source = options.fill(ExampleSource, kind=options.source, inputs=options.input, limits=limits)
     tokenizer = read_tokenizer(options.tokenizer)
+    report_skipped_files(source.skipped_files())
     if options.dry_run is not None:
         _dry_run(source, tokenizer, options.dry_run)
         return

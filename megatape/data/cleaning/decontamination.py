@@ -11,7 +11,7 @@ from pydantic import Field
 
 from megatape.data.cleaning.rule import DocumentDropped, TextRule, files_of
 from megatape.data.cleaning.word_runs import WORD, contains, hash_runs
-from megatape.data.io.records import RecordCounts, read_records
+from megatape.data.io.records import RecordCounts, is_json_lines, read_records
 from megatape.errors import UserError, content_errors
 
 MAX_RECORD_BYTES = 2**26
@@ -60,7 +60,7 @@ class Decontaminate(TextRule):
 
 def _texts(path: Path) -> Iterator[str]:
     """The texts of an evaluation file. Raises UserError if one cannot be read."""
-    if ".jsonl" not in path.suffixes:
+    if not is_json_lines(path.name):
         with content_errors(f"{path} is no text in UTF-8", "give text, or lines of JSON as .jsonl"):
             yield path.read_text(encoding="utf-8")
         return

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from megatape.data.finetuning.prompt_format import Example, FieldMapping, Format, Limits, RecordDropped
-from megatape.data.io.records import RecordCounts, check_bad_records, read_records
-from megatape.data.io.remote import check_distinct, find_files
+from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
+from megatape.data.io.records import JSON_LINES, RecordCounts, check_bad_records, read_records
+from megatape.data.io.remote import check_distinct, list_inputs, listed_files
 from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
 from megatape.data.shards.writer import SplitWriter, entropy, split_of
 from megatape.data.sources.hub import stream_records
-from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
+from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -98,7 +99,7 @@ class ExampleWriter:
 
 
 KIND = "finetuning"
-PATTERNS = ("*.jsonl", "*.jsonl.gz")
+SKIPPED_FILES = "files skipped because of their names"  # a name of the index's counts
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class ExampleSource:
         validation_share: Which share; examples with the same prompt are kept together.
         max_record_bytes: Longer lines are skipped.
         max_bad_fraction: Fraction of the records that may be bad or too long. FEW_BAD always may.
+        max_skipped_fraction: Fraction of the files or bytes of a folder that may be skipped because of their names.
         kind: Lines of JSON, or a data set of the hub.
         subset: Configuration of a data set of the hub.
         split: Split of it.
@@ -129,6 +131,7 @@ class ExampleSource:
     validation_share: float = 0.02
     max_record_bytes: int = MAX_RECORD_BYTES
     max_bad_fraction: float = MAX_BAD_FRACTION
+    max_skipped_fraction: float = MAX_SKIPPED_FRACTION
     kind: Literal["jsonl", "hub"] = "jsonl"
     subset: str | None = None
     split: str = "train"
@@ -150,6 +153,22 @@ class ExampleSource:
         described = {"kind": KIND, "format": self.format, "inputs": list(self.inputs)}
         return described | hub | fields | validation | self.limits.options
 
+    @path_errors()
+    def skipped_files(self) -> dict[str, SkippedFiles]:
+        """Return the files that are skipped because of their names, by input; only of inputs that have any.
+
+        Raises:
+            UserError: Inputs are missing or cannot be listed.
+        """
+        if self.kind == "hub":
+            return {}
+        inputs, validation = self._listings()
+        return summarize_skipped(inputs + validation)
+
+    def _listings(self) -> tuple[list[Listing], list[Listing]]:
+        """List the content of the inputs, and of those of the validation split."""
+        return list_inputs(self.inputs, *JSON_LINES), list_inputs(self.validation, *JSON_LINES, option="validation")
+
     def records(self, counts: RecordCounts) -> Iterator[tuple[str, Any, str]]:
         """Place, value and split of every record; the split is empty where the prompt decides.
 
@@ -162,8 +181,11 @@ class ExampleSource:
                 for place, record in stream_records(hub, Unit((f"{self.inputs[0]} {name}",), 0)):
                     yield place, record, split
             return
-        files = [(path, first) for path in find_files(self.inputs, *PATTERNS)]
-        held_out = [(path, "validation") for path in find_files(self.validation, *PATTERNS, option="validation")]
+        inputs, validation = self._listings()
+        max_fraction = self.max_skipped_fraction
+        files = [(path, first) for path in listed_files(inputs, max_skipped_fraction=max_fraction)]
+        held_out_files = listed_files(validation, "validation", max_skipped_fraction=max_fraction)
+        held_out = [(path, "validation") for path in held_out_files]
         check_distinct([path for path, _ in files + held_out], "validation")
         for path, split in files + held_out:
             for place, record in read_records(path, self.max_record_bytes, counts):
@@ -226,7 +248,9 @@ def prepare_examples(
             if not writer.examples:
                 raise UserError(_nothing(split, source, counts))
         share = 0.0 if source.validation else source.validation_share
-        index = folder.close(source.describe(), share, counts.recorded())
+        num_skipped_files = sum(files.files for files in source.skipped_files().values())
+        skipped = {SKIPPED_FILES: num_skipped_files} if num_skipped_files else {}
+        index = folder.close(source.describe(), share, counts.recorded() | skipped)
     return index, counts, form.notes
 
 

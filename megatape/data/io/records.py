@@ -1,10 +1,12 @@
 """Lines of JSON: read one at a time, with counts of those skipped. Memory holds no more than one line."""
 
 import io
+import json
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from gzip import BadGzipFile
 from typing import Any, BinaryIO, cast
 
@@ -12,6 +14,7 @@ import orjson
 from isal import igzip, isal_zlib
 
 from megatape.data.io.remote import open_file, suffix
+from megatape.data.io.streams import CompressedStreamError, CompressedStreams
 from megatape.errors import UserError
 
 if sys.version_info >= (3, 14):
@@ -23,11 +26,39 @@ NUM_BAD_EXAMPLES = 5
 LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
 FEW_BAD = 10  # always tolerate this many bad records
 CHUNK_BYTES = 2**20  # read at a time of what is skipped or unpacked
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+MAX_DIGITS = 4000  # of integers: Python converts no more than 4300 by default, in quadratic time
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # Beginnings of compressed files.
 PACKED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ\0)|(?P<bzip2>BZh[1-9]1AY&SY)")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # of UTF-8: text files may begin with it, and what was joined of such files has several
-CORRUPTED: tuple[type[Exception], ...] = (EOFError, BadGzipFile, cast(Any, isal_zlib.error), ZstdError)  # of compressed files
+# Errors of compressed files.
+CORRUPTED: tuple[type[Exception], ...] = (
+    EOFError,
+    BadGzipFile,
+    cast(Any, isal_zlib.error),
+    ZstdError,
+    CompressedStreamError,
+)
+
+
+def compressed_patterns(extension: str) -> tuple[str, ...]:
+    """Return patterns for the names of compressed files, such as *.jsonl.gz for .jsonl."""
+    return tuple(f"*{extension}{compression}" for compression in COMPRESSIONS)
+
+
+# Names of files with lines of JSON. Files named .json alone often have other content.
+JSON_LINES = (
+    "*.jsonl",
+    "*.ndjson",
+    *compressed_patterns(".jsonl"),
+    *compressed_patterns(".ndjson"),
+    *compressed_patterns(".json"),
+)
+
+
+def is_json_lines(name: str) -> bool:
+    """Whether the name of a file says that it has lines of JSON."""
+    return any(fnmatchcase(name.lower(), pattern) for pattern in JSON_LINES)
 
 
 @dataclass
@@ -40,6 +71,8 @@ class RecordCounts:
         first_too_long: Place of the first one.
         bad: Number of malformed records.
         bad_examples: `place: reason` of the first few.
+        without_text: Number of samples of tars that have no member with text.
+        first_without_text: Place of the first one.
     """
 
     read_bytes: int = 0
@@ -47,6 +80,8 @@ class RecordCounts:
     first_too_long: str = ""
     bad: int = 0
     bad_examples: list[str] = field(default_factory=list)
+    without_text: int = 0
+    first_without_text: str = ""
 
     @property
     def skipped(self) -> int:
@@ -60,6 +95,8 @@ class RecordCounts:
         self.first_too_long = self.first_too_long or other.first_too_long
         self.bad += other.bad
         self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
+        self.without_text += other.without_text
+        self.first_without_text = self.first_without_text or other.first_without_text
 
     def add_bad(self, place: str, reason: str) -> None:
         self.bad += 1
@@ -69,6 +106,10 @@ class RecordCounts:
     def add_too_long(self, place: str) -> None:
         self.too_long += 1
         self.first_too_long = self.first_too_long or printable(place)
+
+    def add_without_text(self, place: str) -> None:
+        self.without_text += 1
+        self.first_without_text = self.first_without_text or printable(place)
 
 
 def printable(name: str) -> str:
@@ -84,7 +125,7 @@ def printable_lines(text: str) -> str:
 def read_records(
     path: str, max_bytes: int, counts: RecordCounts, begin: int = 0, end: int | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Place (`file:line`) and value of every line of a file by path or URL, which may be compressed: .gz or .zst.
+    """Place (`file:line`) and value of every line of a file by path or URL, which may be compressed: see COMPRESSIONS.
 
     begin, end: in a file that is not compressed, only lines that begin in these bytes; lines are counted from there.
     Lines that are too long or not JSON are counted, not fatal. Raises OSError, or UserError for a corrupted file.
@@ -105,7 +146,7 @@ def read_records(
                 if not line.strip():
                     continue
                 try:
-                    record = orjson.loads(line)  # also checks UTF-8
+                    record = parse_json_record(line)
                 except orjson.JSONDecodeError as error:
                     counts.add_bad(place, f"malformed JSON ({error})")
                     continue
@@ -113,6 +154,47 @@ def read_records(
             counts.read_bytes = read_before + stored.tell() - begin
     except CORRUPTED as error:
         raise corrupted(path, COMPRESSIONS[suffix(path)], error) from error
+
+
+def parse_json_record(content: bytes) -> Any:
+    """Parse JSON in UTF-8, with NaN, infinite numbers and integers of any size, which orjson refuses.
+
+    Raises:
+        orjson.JSONDecodeError: The content is malformed.
+    """
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        try:
+            record = json.loads(content.decode(), parse_int=_integer)
+        except (ValueError, RecursionError):
+            record = None
+        if record is None or not _is_unicode(record):
+            raise
+        return record
+
+
+def _integer(digits: str) -> int | float:
+    if len(digits) > MAX_DIGITS:
+        return float(digits)
+    return int(digits)
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether all strings of a value of JSON can be encoded: json.loads takes halves of surrogate pairs."""
+    values = [value]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            values += value
+        elif isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return False
+    return True
 
 
 def corrupted(path: str, kind: str, error: Exception) -> UserError:
@@ -152,15 +234,19 @@ def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
         raise EOFError("it is empty")
     packed = PACKED.match(begin)
     if packed and packed.lastgroup != kind:
-        remedy = next((f"name it {end}" for end, name in COMPRESSIONS.items() if name == packed.lastgroup), "unpack it")
-        raise UserError(
-            f"{path}: it is compressed by {packed.lastgroup}, which its name does not say or nothing here reads: {remedy}"
-        )
+        extension = next(end for end, name in COMPRESSIONS.items() if name == packed.lastgroup)
+        raise UserError(f"{path}: it is compressed by {packed.lastgroup}, which its name does not say: name it {extension}")
     stored.seek(0)
     if kind is None:
         return stored
-    content = igzip.open(stored, "rb") if kind == "gzip" else ZstdFile(stored)
-    return io.BufferedReader(cast(Any, content), CHUNK_BYTES)  # their own buffers are small
+    content: Any
+    if kind == "gzip":
+        content = igzip.open(stored, "rb")
+    elif kind == "zstd":
+        content = ZstdFile(stored)
+    else:
+        content = CompressedStreams(stored, kind)
+    return io.BufferedReader(content, CHUNK_BYTES)  # their own buffers are small
 
 
 def zstd_file(path: str) -> BinaryIO:

@@ -9,15 +9,18 @@ import os
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase, translate
-from itertools import islice, pairwise
+from itertools import compress, islice, pairwise
+from operator import not_
 from pathlib import Path, PurePath, PurePosixPath
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
+from urllib.parse import unquote
 
 from braceexpand import braceexpand
 
+from megatape.data.io.listing import ListedFile, Listing, check_skipped, wanted
 from megatape.data.io.remote_file import Attempts, RemoteFile, file_system, is_http, within
 from megatape.errors import MissingPath, PathError, UserError
 from megatape.files import PARTIAL, create_file
@@ -99,11 +102,8 @@ def find_files(
 ) -> list[str]:
     """The given files, and those in the given folders that match, sorted by path within each.
 
-    Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
-    ends with a slash.
-
     Args:
-        inputs: Files and folders.
+        inputs: Files and folders, as `list_inputs` takes them.
         patterns: Names of files in folders.
         recursive: Whether folders in folders are searched.
         option: Option that gave the inputs.
@@ -114,18 +114,68 @@ def find_files(
         UserError: A folder has no match or only a part of a set, a file is given twice, or a protocol is unknown.
         ModuleNotFoundError: The package of a protocol is not installed.
     """
+    listings = list_inputs(inputs, *patterns, recursive=recursive, option=option)
+    return listed_files(listings, option=option, partial=partial)
+
+
+def list_inputs(inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input") -> list[Listing]:
+    """List the content of inputs.
+
+    Braces in URLs are expanded, as shells do in paths, and so is * in a file's name. A folder on a web server is a URL that
+    ends with a slash.
+
+    Args:
+        inputs: Files and folders.
+        patterns: Names of the files to read in folders. Case does not matter.
+        recursive: Whether to search folders in folders.
+        option: Option that gave the inputs.
+
+    Returns:
+        One listing per file or folder, in order. A file that is given is read, regardless of its name.
+
+    Raises:
+        MissingPath: An input does not exist.
+        UserError: A folder has no match, or a protocol is unknown.
+        ModuleNotFoundError: The package of a protocol is not installed.
+    """
+    listings = []
+    for given in inputs:
+        for name in _expanded(given):
+            path = _local(name)
+            if path:
+                found = _find(path, patterns, recursive)
+            else:
+                found = _find_remote(name, patterns, recursive)
+            if found is None:
+                raise MissingPath(f"{option} {name}: no such file or directory")
+            files, skipped = found
+            if not files:
+                raise UserError(f"{option} {name}: no file named {wanted(patterns)} in this directory")
+            is_folder = [file.name for file in files] != [name]
+            listings.append(Listing(given, files, skipped, patterns, is_folder))
+    return listings
+
+
+def listed_files(
+    listings: Sequence[Listing], option: str = "input", partial: bool = True, max_skipped_fraction: float = 1.0
+) -> list[str]:
+    """Return the files to read.
+
+    Args:
+        listings: Content of the inputs.
+        option: Option that gave the inputs.
+        partial: Whether a folder may lack files of a set whose names tell how many it has. Files that are listed may be any.
+        max_skipped_fraction: Largest fraction of a folder's files or bytes that may be skipped because of their names.
+
+    Raises:
+        UserError: A folder has only a part of a set, more of it is skipped, or a file is given twice.
+    """
     files: list[str] = []
-    for name in (name for given in inputs for name in _expanded(given)):
-        path = _local(name)
-        found = _find(path, patterns, recursive) if path else _find_remote(name, patterns, recursive)
-        if found is None:
-            raise MissingPath(f"{option} {name}: no such file or directory")
-        if not found:
-            wanted = " or ".join(patterns[:4]) + (" or the like" if len(patterns) > 4 else "")
-            raise UserError(f"{option} {name}: no file named {wanted} in this directory")
-        if not partial and found != [name]:
-            _check_sets(found, f"{option} {name}")
-        files += found
+    for listing in listings:
+        if not partial and listing.is_folder:
+            _check_sets(listing.names, f"{option} {listing.given}")
+        check_skipped(listing, max_skipped_fraction, option)
+        files += listing.names
     check_distinct(files, option)
     return files
 
@@ -150,8 +200,8 @@ def relative(name: str, given: str) -> str | None:
 
 
 def suffix(name: str) -> str:
-    """The last suffix of a path or URL, such as `.gz`."""
-    return PurePosixPath(name.partition("?")[0] if is_url(name) else name).suffix
+    """The last suffix of a path or URL in lower case, such as `.gz`."""
+    return PurePosixPath(name.partition("?")[0] if is_url(name) else name).suffix.lower()
 
 
 def _check_sets(files: Sequence[str], where: str) -> None:
@@ -175,9 +225,14 @@ def _check_sets(files: Sequence[str], where: str) -> None:
 
 def _local(name: str) -> Path | None:
     """The path that is meant; None for a URL that needs a server."""
-    if is_url(name) and not name.startswith(LOCAL):
+    if not is_url(name):
+        return Path(name)
+    if not name.startswith(LOCAL):
         return None
-    return Path(name.removeprefix(LOCAL))
+    path = name.removeprefix(LOCAL).removeprefix("localhost")
+    if os.path.exists(path):  # Names with a percent sign are often not quoted.
+        return Path(path)
+    return Path(unquote(path))
 
 
 def _expanded(name: str) -> list[str]:
@@ -191,37 +246,57 @@ def _expanded(name: str) -> list[str]:
     return names
 
 
-def _find(path: Path, patterns: Sequence[str], recursive: bool) -> list[str] | None:
-    """None if there is nothing of this name. Links to folders and unfinished preparations are not entered."""
+Found = tuple[list[ListedFile], list[ListedFile]]  # Files to read, and skipped files.
+
+
+def _find(path: Path, patterns: Sequence[str], recursive: bool) -> Found | None:
+    """List a file or folder; None if there is nothing of this name.
+
+    Links to folders and unfinished preparations are not entered.
+    """
     if path.is_file():
-        return [str(path)]
+        return [ListedFile(str(path))], []
     if not path.is_dir():
         return None
-    matches, found = _matcher(patterns), list[Path]()
+    matches, found, skipped = _matcher(patterns), list[Path](), list[str]()
 
     def refuse(error: OSError) -> None:
         raise error
 
     for folder, inside, names in os.walk(path, onerror=refuse):
-        inside[:] = [name for name in inside if recursive and not name.endswith(PARTIAL)]
-        found += [Path(folder, name) for name in names if matches(name)]
-    return [str(each) for each in sorted(found) if each.is_file() or not each.exists()]  # a link to nothing fails when read
+        inside[:] = [name for name in inside if not name.endswith(PARTIAL)]
+        is_entered = [recursive and not os.path.islink(os.path.join(folder, name)) for name in inside]
+        others = [f"{name}/" for name in compress(inside, map(not_, is_entered))]
+        inside[:] = compress(inside, is_entered)
+        for name in names:
+            if matches(name):
+                found.append(Path(folder, name))
+            else:
+                others.append(name)
+        skipped += [os.path.join(folder, name) for name in others if not _is_hidden(os.path.relpath(folder, path), name)]
+    files = [each for each in sorted(found) if each.is_file() or not each.exists()]  # a link to nothing fails when read
+    return [ListedFile(str(file)) for file in files], [ListedFile(name) for name in sorted(skipped)]
+
+
+def _is_hidden(folder: str, name: str) -> bool:
+    """Whether a file is hidden, or in a hidden folder. folder: relative to the input."""
+    return any(part.startswith(".") and part != "." for part in [*folder.split(os.sep), name])
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name is one of these patterns."""
-    pattern = re.compile("|".join(map(translate, patterns)))
+    """Whether a name is one of these patterns, without regard to case."""
+    pattern = re.compile("|".join(map(translate, patterns)), re.IGNORECASE)
     return lambda name: pattern.match(name) is not None
 
 
-def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> list[str] | None:
-    """None if there is nothing of this name, where that can be told without reading it."""
+def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | None:
+    """List a file or folder on a server; None if there is nothing of this name, where that can be told without reading it."""
     folder, slash, pattern = url.rpartition("/")
-    if "*" in pattern:
+    has_own_pattern = "*" in pattern
+    if has_own_pattern:
         url, patterns, recursive = folder + slash, (pattern,), False
     system, path = file_system(url)
     attempts = Attempts(url)
-    limit = within(url, LISTING_TIMEOUTS * attempts.retries.timeout)
     if is_http(url):
         kind = "directory" if url.endswith("/") else "file"
     else:
@@ -230,9 +305,36 @@ def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> list[str
         except FileNotFoundError:
             return None
     if kind == "file":
-        return [url]
-    found, folders = [], [path]
+        return [ListedFile(url)], []
+    found, skipped = list[ListedFile](), list[ListedFile]()
     matches = _matcher(patterns)
+    for file in _walk_remote(url, system, path, attempts, recursive):
+        folder, _, name = file.name.removesuffix("/").removeprefix(path).rpartition("/")
+        is_link = is_http(url) and (not file.name.startswith(path) or "?" in name)  # to another page
+        if matches(name) and not file.name.endswith("/"):
+            found.append(file)
+        elif not has_own_pattern and not is_link and not _is_hidden(folder, name):
+            skipped.append(file)
+    sorted_files = [sorted(files, key=lambda file: file.name.split("/")) for files in (found, skipped)]  # as paths are sorted
+    named = [[ListedFile(system.unstrip_protocol(file.name), file.size) for file in files] for files in sorted_files]
+    return named[0], named[1]
+
+
+def _walk_remote(url: str, system: Any, path: str, attempts: Attempts, recursive: bool) -> Iterator[ListedFile]:
+    """Yield the files in a folder on a server, without their protocol. Folders that are not entered end with a slash.
+
+    Args:
+        url: URL of the folder.
+        system: Its file system by fsspec.
+        path: Its path there.
+        attempts: Attempts to reach the server.
+        recursive: Whether to enter folders in it.
+
+    Raises:
+        UserError: Folders are nested too deeply.
+    """
+    limit = within(url, LISTING_TIMEOUTS * attempts.retries.timeout)
+    folders = [path]
     while folders:
         folder = folders.pop()  # the deepest: one that contains itself is noticed at once
         if folder.count("/") - path.count("/") > MAX_DEPTH:
@@ -243,8 +345,10 @@ def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> list[str
             name = entry["name"]
             if is_http(url) and ".." in name.split("/"):  # a link of the page that leads elsewhere
                 continue
-            if entry["type"] == "directory":
-                folders += [name] if recursive and name.startswith(folder) and len(name) > len(folder) else []
-            elif matches(name.rpartition("/")[2]):
-                found.append(name)
-    return [system.unstrip_protocol(name) for name in sorted(found, key=lambda name: name.split("/"))]  # as paths are sorted
+            is_inside = name.startswith(folder) and len(name) > len(folder)
+            if entry["type"] != "directory":
+                yield ListedFile(name, entry.get("size"))
+            elif is_inside and recursive:
+                folders.append(name)
+            elif is_inside:
+                yield ListedFile(f"{name.rstrip('/')}/", 0)

@@ -1,15 +1,18 @@
 """A corpus to prepare, and the plan of its data directories."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.io.listing import SkippedFiles
 from megatape.data.shards.index import TokenizerEntry
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import UNIT_BYTES, Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 
-VERSION = 7  # of how units are prepared: a folder that another version has begun is refused
+NOTHING_SKIPPED: Mapping[str, SkippedFiles] = {}
+VERSION = 8  # of how units are prepared: a folder that another version has begun is refused
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Plan:
         rules: Other rules of cleaning, with their options and the versions of their packages.
         unit_bytes: Size of units.
         keep_documents: Whether documents are written, too.
+        skipped: Files that are skipped because of their names, by input, for the ledger. They decide no document, so a
+            command that resumes may find others.
     """
 
     source: dict[str, Any]
@@ -38,6 +43,7 @@ class Plan:
     version: int = VERSION
     unit_bytes: int = UNIT_BYTES
     keep_documents: bool = False
+    skipped: dict[str, SkippedFiles] = field(default_factory=dict)
 
     def difference(self, other: "Plan", used: set[int]) -> str | None:
         """The first difference of another plan, with both values, if the results of the `used` units do not fit it.
@@ -79,8 +85,14 @@ class Corpus:
     def __post_init__(self) -> None:
         assert set(self.cleaning.needs) <= set(self.source.fields), "a rule needs a field that the source does not read"
 
-    def plan(self, units: list[Unit], tokenizer: Tokenizer) -> Plan:
-        """The plan for these units of the source and this tokenizer, given or trained."""
+    def plan(self, units: list[Unit], tokenizer: Tokenizer, skipped: Mapping[str, SkippedFiles] = NOTHING_SKIPPED) -> Plan:
+        """Return the plan for these units.
+
+        Args:
+            units: Units of the source.
+            tokenizer: Tokenizer, given or trained.
+            skipped: Result of `Source.skipped_files`.
+        """
         return Plan(
             source=self.source.describe(),
             units=units,
@@ -91,4 +103,5 @@ class Corpus:
             rules=self.cleaning.describe(),
             unit_bytes=self.source.unit_bytes or UNIT_BYTES,
             keep_documents=self.keep_documents,
+            skipped=dict(skipped),
         )

@@ -22,11 +22,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from megatape.data.io.records import printable
 from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.documents import describe_documents
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.shards.index import INDEX_FILE, MAX_INDEX_BYTES, Index, build_index, check_filled, load_index
+from megatape.data.shards.index import INDEX_FILE, MAX_INDEX_BYTES, DocumentCounts, Index, build_index, check_filled, load_index
 from megatape.data.sources.kept_documents import SUFFIX
 from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
 from megatape.data.tokenizers.files import stored_tokenizer
@@ -217,6 +218,9 @@ class PartialFolder:
         except UserError:
             self.remove()
             raise
+        for name, skipped in plan.skipped.items():
+            in_ledger = total.counts.inputs.setdefault(printable(name), DocumentCounts())
+            in_ledger.add(DocumentCounts(skipped_files=skipped.files, skipped_bytes=skipped.bytes))
         self._final.mkdir(exist_ok=True)
         documents = [(number, path.name) for number, folder in enumerate(folders) for path in sorted(folder.glob(f"*{SUFFIX}"))]
         for number, file in total.files + documents:

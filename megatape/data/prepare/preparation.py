@@ -78,18 +78,19 @@ class Preparation:
             UserError: The two differ.
         """
         folder = self.folder
+        skipped = self.corpus.source.skipped_files()
         self.created = folder.create()
         while (plan := folder.plan()) is None:
             with folder.lease("plan") as lease:
                 if lease is not None and folder.plan() is None:
                     self._divide(default_unit_bytes(sum(unit.num_bytes for unit in self.units), workers))
                     tokenizer = self.corpus.tokenizer or self._train(lease)
-                    folder.begin(self.corpus.plan(self.units, tokenizer), tokenizer)
+                    folder.begin(self.corpus.plan(self.units, tokenizer, skipped), tokenizer)
                     continue
             time.sleep(self._pause("plan"))
         self._divide(plan.unit_bytes)
         tokenizer = self.corpus.tokenizer or folder.tokenizer(plan)
-        wanted = self.corpus.plan(self.units, tokenizer)
+        wanted = self.corpus.plan(self.units, tokenizer, skipped)
         if difference := plan.difference(wanted, self._used()):
             raise UserError(
                 f"{folder.path} was begun with other {difference}. Give the same inputs and options to resume, or remove it to "

@@ -145,6 +145,8 @@ class DocumentCounts:
         tokens: Number of tokens of the documents written, control tokens included.
         text_bytes: Size of their texts in UTF-8.
         dropped: Number of the others by reason.
+        skipped_files: Number of files that were not read because of their names.
+        skipped_bytes: Their size.
     """
 
     read: Count = 0
@@ -152,6 +154,8 @@ class DocumentCounts:
     tokens: Count = 0
     text_bytes: Count = 0
     dropped: dict[str, Count] = field(default_factory=dict)
+    skipped_files: Count = 0
+    skipped_bytes: Count = 0
 
     @property
     def kept(self) -> int:
@@ -164,6 +168,8 @@ class DocumentCounts:
         self.written += other.written
         self.tokens += other.tokens
         self.text_bytes += other.text_bytes
+        self.skipped_files += other.skipped_files
+        self.skipped_bytes += other.skipped_bytes
         for reason, count in other.dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
@@ -315,6 +321,9 @@ def save_index(index: Index, directory: Path) -> None:
     for name in ("answers", "counts", "document_tables", "ledger", "rules", "document_files", "merged", "earlier"):
         if not content[name]:
             del content[name]
+    for counts in content.get("ledger", {}).values():
+        if not counts["skipped_files"]:
+            del counts["skipped_files"], counts["skipped_bytes"]
     write_atomically(directory / INDEX_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 

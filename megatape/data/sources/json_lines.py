@@ -8,8 +8,9 @@ from pathlib import PurePath
 from posixpath import basename, dirname  # of paths and URLs
 from typing import Any
 
-from megatape.data.io.records import LARGEST_RECORD_BYTES, RecordCounts, read_records
-from megatape.data.io.remote import LOCAL, file_states, find_files, is_url
+from megatape.data.io.listing import Listing
+from megatape.data.io.records import JSON_LINES, LARGEST_RECORD_BYTES, RecordCounts, read_records
+from megatape.data.io.remote import LOCAL, file_states, find_files, is_url, list_inputs
 from megatape.data.sources.kept_documents import (
     DOCUMENTS,
     SUFFIX,
@@ -19,7 +20,7 @@ from megatape.data.sources.kept_documents import (
     kept_documents,
 )
 from megatape.data.sources.source import Document, Reader, Source, documents_of
-from megatape.data.sources.units import Unit, grouped
+from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
 PATTERN = f"{DOCUMENTS}-*{SUFFIX}"  # files of documents that a preparation has kept
@@ -28,7 +29,7 @@ PATTERN = f"{DOCUMENTS}-*{SUFFIX}"  # files of documents that a preparation has 
 class JsonLines(Reader):
     """Files of folders that are named like lines of JSON, and files of any name."""
 
-    patterns = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst")
+    patterns = JSON_LINES
     divides = True
     has_fields = True
 
@@ -40,11 +41,12 @@ class JsonLines(Reader):
 class C4(JsonLines):
     """The training files of C4's own layout; as --validation-input its validation files."""
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
-        split = "train" if option == "input" else "validation"
-        pattern = f"c4-{split}.*-of-*.json.gz"
-        files = find_files(inputs, pattern, recursive=False, option=option, partial=source.partial)
-        return grouped(files, divided=True, unit_bytes=source.unit_bytes)
+    def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
+        split, other_split = ("train", "validation") if option == "input" else ("validation", "train")
+        listings = list_inputs(inputs, f"c4-{split}.*-of-*.json.gz", recursive=False, option=option)
+        other_names = f"c4-{other_split}."
+        # The layout has both splits in one folder, so files of the other one are not skipped by mistake.
+        return [listing.without(lambda name: name.startswith(other_names)) for listing in listings]
 
 
 class Documents(JsonLines):
@@ -65,6 +67,9 @@ class Documents(JsonLines):
             raise UserError(f"{file} is held out: with max_documents or `validation_input` give `input` training files alone")
         states = zip(files, splits, file_states(files), strict=True)
         return [Unit((file,), state.size, split=split, versions=(state.version,)) for file, split, state in states]
+
+    def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
+        return [Listing(given, []) for given in inputs]  # Other files of these folders have no documents of their own.
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         wanted = replace(source, fields=(*source.fields, "place", "scores"))

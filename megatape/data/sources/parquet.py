@@ -139,13 +139,20 @@ def _is_text(schema: Any, column: str) -> bool:
 
 
 def _documents(batch: Any, place: str, first: int, source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """Of some rows, the first of which has the number `first`."""
+    """Yield the documents of a batch of rows. Null is the text of an empty document.
+
+    Args:
+        batch: Columns of text, URL and fields.
+        place: Beginning of the places of the documents.
+        first: Number of the first row.
+        source: The source.
+        counts: Counts of rows that cannot be used, to update.
+    """
     texts = _encoded(batch, source.text_field)
     urls = _encoded(batch, "url") if _is_text(batch.schema, "url") else [b""] * len(texts)
     for number, (text, url, fields) in enumerate(zip(texts, urls, _fields(batch, source), strict=True), start=first):
-        if text is None:
-            counts.add_bad(f"{place}{number}", f"`{source.text_field}` is missing")
-        elif len(text) > source.max_record_bytes:
+        text = text or b""
+        if len(text) > source.max_record_bytes:
             counts.add_too_long(f"{place}{number}")
         else:
             try:

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from megatape.data.io.records import RecordCounts, check_bad_records, printable
-from megatape.data.io.remote import check_distinct, find_files, relative
+from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
+from megatape.data.io.records import FEW_BAD, RecordCounts, check_bad_records, printable
+from megatape.data.io.remote import check_distinct, list_inputs, listed_files, relative
 from megatape.data.shards.index import DocumentCounts
-from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES
+from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.units import Unit, grouped
-from megatape.errors import UserError
+from megatape.errors import UserError, path_errors
 from megatape.registry import SOURCES
 
 BAD, TOO_LONG = "bad records", "records too long to read"  # reasons in the ledger, as EMPTY
+WITHOUT_TEXT = "samples without text"  # a reason in the ledger, too
 
 
 class Document(NamedTuple):
@@ -105,8 +107,13 @@ class CorpusCounts(RecordCounts):
 
 def ordered(dropped: dict[str, int]) -> dict[str, int]:
     """The reasons as the index lists them: empty documents, rules by name, skipped records."""
-    rules = sorted(dropped.keys() - {EMPTY.label, BAD, TOO_LONG})
-    return {reason: dropped[reason] for reason in (EMPTY.label, *rules, BAD, TOO_LONG) if dropped.get(reason)}
+    rules = sorted(dropped.keys() - {EMPTY.label, BAD, TOO_LONG, WITHOUT_TEXT})
+    reasons = (EMPTY.label, *rules, BAD, TOO_LONG, WITHOUT_TEXT)
+    return {reason: dropped[reason] for reason in reasons if dropped.get(reason)}
+
+
+# Options of a source that do not decide its documents, or that the rules record.
+UNDESCRIBED = ("max_bad_fraction", "max_skipped_fraction", "partial", "unit_bytes", "fields")
 
 
 class Reader(ABC):
@@ -114,7 +121,8 @@ class Reader(ABC):
 
     Attributes:
         takes: Meaning of `input`: paths, the name of a data set, or nothing.
-        patterns: Names of its files in folders.
+        patterns: Names of its files in folders. Case does not matter.
+        limits_skipped: Whether an error is raised if a folder has many files of other names.
         divides: Whether a large file that is not compressed gives several units.
         has_subsets: Whether `subset` and `split` apply.
         has_fields: Whether `text_field` and `fields` apply.
@@ -122,6 +130,7 @@ class Reader(ABC):
 
     takes: ClassVar[Literal["paths", "name", "nothing"]] = "paths"
     patterns: ClassVar[tuple[str, ...]] = ()
+    limits_skipped: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     has_subsets: ClassVar[bool] = False
     has_fields: ClassVar[bool] = False
@@ -131,8 +140,23 @@ class Reader(ABC):
 
         Raises UserError, or MissingPath, if inputs are missing.
         """
-        files = find_files(inputs, *self.patterns, option=option, partial=source.partial)
+        files = self.files(source, inputs, option)
         return grouped(files, self.divides, source.unit_bytes)
+
+    def files(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[str]:
+        """Return the files of these inputs, in order.
+
+        Raises:
+            UserError: Inputs are missing, or too much of a folder is skipped.
+        """
+        max_fraction = 1.0
+        if self.limits_skipped:
+            max_fraction = source.max_skipped_fraction
+        return listed_files(self.listings(source, inputs, option), option, source.partial, max_fraction)
+
+    def listings(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
+        """List the content of these inputs: the files to read, and those that are skipped because of their names."""
+        return list_inputs(inputs, *self.patterns, option=option)
 
     @abstractmethod
     def read(self, source: "Source", unit: Unit, counts: RecordCounts) -> Iterator[Document]:
@@ -160,6 +184,8 @@ class Source:
         split: Split of a hub data set.
         validation: Paths and URLs of the validation split, which come first; empty: it is a share of the documents.
         max_bad_fraction: Fraction of the records of a unit, and of all, that may be bad or too long. FEW_BAD always may.
+        max_skipped_fraction: Fraction of the files or bytes of a folder, and of the samples of tars, that may be skipped
+            because of their names. FEW_BAD samples always may.
         partial: Whether a folder may lack files of a numbered set.
         unit_bytes: Size of units; None: UNIT_BYTES.
         fields: Fields of records that cleaning rules need, such as `license`; one inside of others is `metadata.license`.
@@ -177,6 +203,7 @@ class Source:
     partial: bool = False
     unit_bytes: int | None = None
     fields: tuple[str, ...] = ()
+    max_skipped_fraction: float = MAX_SKIPPED_FRACTION
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
@@ -224,6 +251,20 @@ class Source:
         versions = {name: version for unit in units for name, version in zip(unit.inputs, unit.versions, strict=False)}
         return [Unit(whole, sum(unit.num_bytes for unit in units), versions=tuple(versions.values()))]
 
+    @path_errors()
+    def skipped_files(self) -> dict[str, SkippedFiles]:
+        """Return the files that are skipped because of their names, by input; only of inputs that have any.
+
+        Raises:
+            UserError: Inputs are missing or cannot be listed.
+        """
+        if self.reader.takes != "paths":
+            return {}
+        listings = self.reader.listings(self, self.inputs)
+        if self.validation:
+            listings += self.reader.listings(self, self.validation, "validation_input")
+        return summarize_skipped(listings)
+
     def input_of(self, name: str) -> str:
         """Which of `inputs` a unit's input belongs to, as it is given there; the kind of a source without inputs."""
         inputs = self.inputs + self.validation
@@ -236,16 +277,24 @@ class Source:
         described: dict[str, Any] = {}
         for option in fields(self):
             value = getattr(self, option.name)
-            if value != option.default and option.name not in ("max_bad_fraction", "partial", "unit_bytes", "fields"):
+            if value != option.default and option.name not in UNDESCRIBED:
                 described[option.name] = list(value) if isinstance(value, tuple) else value
         return described | self.reader.describe(self)
 
 
+MISSING = object()  # No value of a field.
+
+
 def documents_of(records: Iterable[tuple[str, Any]], source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """The documents of records, whose field `url` may say where they were found. Counts those without text, or too much."""
+    """Yield the documents of records, whose field `url` may say where they were found. Null is the text of an empty document.
+
+    Counts records without text, or with too much.
+    """
     for place, record in records:
-        text = record.get(source.text_field) if isinstance(record, dict) else None
-        if not isinstance(text, str):
+        text = record.get(source.text_field, MISSING) if isinstance(record, dict) else MISSING
+        if text is None:
+            yield document_of("", place, record, source)
+        elif not isinstance(text, str):
             counts.add_bad(place, f"`{source.text_field}` is missing or not a string")
         elif 4 * len(text) > source.max_record_bytes < len(text.encode()):
             counts.add_too_long(place)
@@ -290,8 +339,9 @@ def read_unit(
     """
     num_kept = 0
     for name in unit.inputs:
-        given, num_read, dropped = source.input_of(name), 0, Counter[str]()
-        num_bad, num_too_long = counts.bad, counts.too_long
+        given = printable(source.input_of(name))
+        num_read, dropped = 0, Counter[str]()
+        num_bad, num_too_long, num_without_text = counts.bad, counts.too_long, counts.without_text
         try:
             for document in source.reader.read(source, replace(unit, inputs=(name,)), counts):
                 num_read += 1
@@ -308,8 +358,13 @@ def read_unit(
                 if num_kept == source.max_documents:
                     return
         finally:
-            dropped += Counter({BAD: counts.bad - num_bad, TOO_LONG: counts.too_long - num_too_long})
-            num_read += dropped[BAD] + dropped[TOO_LONG]
+            skipped = {
+                BAD: counts.bad - num_bad,
+                TOO_LONG: counts.too_long - num_too_long,
+                WITHOUT_TEXT: counts.without_text - num_without_text,
+            }
+            dropped += Counter(skipped)
+            num_read += sum(skipped.values())
             counts.inputs.setdefault(given, DocumentCounts()).add(DocumentCounts(num_read, dropped=ordered(dropped)))
     check_bad(source, counts)
 
@@ -328,7 +383,14 @@ def read_documents(source: Source, counts: CorpusCounts) -> Iterator[Document]:
 
 def check_bad(source: Source, counts: CorpusCounts) -> None:
     """Raise UserError if too many of the records of a pass gave no document."""
-    check_bad_records(counts, counts.total.read, source.max_bad_fraction, "; what is finished stays")
+    num_read = counts.total.read
+    check_bad_records(counts, num_read, source.max_bad_fraction, "; what is finished stays")
+    if counts.without_text > max(FEW_BAD, source.max_skipped_fraction * num_read):
+        raise UserError(
+            f"of {num_read:,} samples {counts.without_text:,} have no member named .txt or .json, more than "
+            f"`max_skipped_fraction` {source.max_skipped_fraction:g}; the first: {counts.first_without_text}. Rename the "
+            "members with text, or raise `max_skipped_fraction`, and give the same command again; what is finished stays"
+        )
 
 
 def check_found(source: Source, counts: CorpusCounts) -> None:
@@ -336,9 +398,15 @@ def check_found(source: Source, counts: CorpusCounts) -> None:
     total = counts.total
     if total.kept == 0:
         empty = total.dropped.get(EMPTY.label, 0)
-        dropped = sum(total.dropped.values()) - empty - counts.skipped
+        without_text = total.dropped.get(WITHOUT_TEXT, 0)
+        dropped = sum(total.dropped.values()) - empty - without_text - counts.skipped
+        first = ""
+        if without_text:
+            first = f", {without_text} without text, first: {counts.first_without_text}"
+        if counts.bad:
+            first = f", first: {counts.bad_examples[0]}"
         raise UserError(
             f"source {source.kind} {' '.join(source.inputs)}: no documents found ({empty} empty, {counts.too_long} "
             f"longer than `max_record_bytes` {source.max_record_bytes:,}, {dropped} dropped, {counts.bad} bad"
-            f"{', first: ' + counts.bad_examples[0] if counts.bad else ''}): check `source` and `input`"
+            f"{first}): check `source` and `input`"
         )

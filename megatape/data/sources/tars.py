@@ -7,7 +7,15 @@ from typing import BinaryIO
 
 import orjson
 
-from megatape.data.io.records import BYTE_ORDER_MARK, CORRUPTED, RecordCounts, corrupted, unpacked
+from megatape.data.io.records import (
+    BYTE_ORDER_MARK,
+    CORRUPTED,
+    RecordCounts,
+    compressed_patterns,
+    corrupted,
+    parse_json_record,
+    unpacked,
+)
 from megatape.data.io.remote import open_file
 from megatape.data.io.tar import read_members
 from megatape.data.sources.source import Document, Reader, Source, document_of, documents_of
@@ -18,12 +26,14 @@ FAULTS: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
 
 
 class Tars(Reader):
-    """Files .tar, .tar.gz and .tar.zst. Members whose names are equal up to the first dot are a sample, which is one document.
+    """Files .tar, compressed or not. Members with the same key that follow each other are a sample, which is one document.
 
-    Its text is the member `.txt`, or else a field of the member `.json`. Other members are ignored.
+    A key is a name up to its first dot if the rest is a known extension, .txt or .json: WebDataset's rule. Of other names that
+    end in one, such as `2501.00000.txt`, it is the name up to that extension. The text is the member `.txt`, or else a field
+    of the member `.json`. Other members are ignored, unless their sample has no text: it is counted.
     """
 
-    patterns = ("*.tar", "*.tar.gz", "*.tar.zst")
+    patterns = ("*.tar", *compressed_patterns(".tar"))
     has_fields = True
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
@@ -38,46 +48,102 @@ class Tars(Reader):
                 raise corrupted(name, "tar", error) from error
 
 
-def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts) -> Iterator[dict[str, tuple[str, bytes]]]:
-    """Name and content of `.txt` and `.json` of each sample. Counts members that cannot be used."""
-    key, sample = "", dict[str, tuple[str, bytes]]()
-    names: set[bytes] = set()  # hashed, of which a million take 100 MB
-    for member in read_members(file, lambda name: _parts(name)[1] in (TEXT, RECORD), source.max_record_bytes):
+Sample = dict[str, tuple[str, bytes]]  # Name and content of the members `.txt` and `.json`.
+
+
+class _Names:
+    """Names and keys of the members of an archive, hashed: a million members with text take 200 MB."""
+
+    def __init__(self) -> None:
+        self._names: set[bytes] = set()
+        self._keys: set[bytes] = set()  # of members with text or a record
+        self._others: dict[bytes, tuple[bytes, str]] = {}  # Other members: hash of one key -> hash of the other, name.
+
+    def add(self, name: str) -> bool:
+        """Remember the name of a member. Returns whether it is new."""
+        digest = _digest(name)
+        is_new = digest not in self._names
+        self._names.add(digest)
+        return is_new
+
+    def add_key(self, key: str) -> bool:
+        """Remember the key of a sample. Returns whether it is new."""
+        digest = _digest(key)
+        is_new = digest not in self._keys
+        self._keys.add(digest)
+        return is_new
+
+    def add_other(self, name: str) -> None:
+        """Remember a member without text, which belongs to a sample by its name up to the first or the last dot."""
+        folder, slash, file = name.rpartition("/")
+        if file.startswith("."):  # hidden
+            return
+        first, last = (f"{folder}{slash}{stem}" for stem in (file.partition(".")[0], file.rpartition(".")[0]))
+        self._others.setdefault(_digest(first), (_digest(last), name))
+
+    def without_text(self) -> Iterator[str]:
+        """Yield the name of a member of each sample that has no text, once all members are known."""
+        for first, (last, name) in self._others.items():
+            if first not in self._keys and last not in self._keys:
+                yield name
+
+
+def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts) -> Iterator[Sample]:
+    """Yield the samples with text or a record. Counts members that cannot be used, and samples without text."""
+    key, sample = "", Sample()
+    names = _Names()
+    for member in read_members(file, lambda name: bool(_parts(name)[1]), source.max_record_bytes):
         place = f"{archive}:{member.name}"
         stem, extension = _parts(member.name)
         if member.fault:
             counts.add_bad(place, member.fault)
-        if member.fault or extension not in (TEXT, RECORD):
+            continue
+        if not extension:
+            names.add_other(member.name)
+            continue
+        if not names.add(member.name):
+            counts.add_bad(place, "a second member of this name")
             continue
         if stem != key:
             if sample:
                 yield sample
             key, sample = stem, {}
-        digest = hashlib.blake2b(member.name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
-        if digest in names:
-            counts.add_bad(place, "a second member of this name")
-        elif member.content is None:
+            if not names.add_key(stem):
+                key = ""
+                counts.add_bad(place, "apart from the other members of its sample: pack the archive again, sorted by name")
+                continue
+        if member.content is None:
             counts.add_too_long(place)
         else:
             sample[extension] = member.name, member.content.removeprefix(BYTE_ORDER_MARK)
-        names.add(digest)
     if sample:
         yield sample
+    for name in names.without_text():
+        counts.add_without_text(f"{archive}:{name}")
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """What a sample's members have in common, and the extension."""
+    """Return the key and the extension of a member; the extension is empty unless it is known."""
     folder, slash, file = name.rpartition("/")
     stem, _, extension = file.partition(".")
-    return f"{folder}{slash}{stem}", extension.lower()
+    if extension.lower() in (TEXT, RECORD):
+        return f"{folder}{slash}{stem}", extension.lower()
+    stem, dot, extension = file.rpartition(".")
+    if dot and not file.startswith(".") and extension.lower() in (TEXT, RECORD):
+        return f"{folder}{slash}{stem}", extension.lower()
+    return name, ""
 
 
-def _documents(sample: dict[str, tuple[str, bytes]], archive: str, source: Source, counts: RecordCounts) -> Iterator[Document]:
+def _documents(sample: Sample, archive: str, source: Source, counts: RecordCounts) -> Iterator[Document]:
     """The document of a sample; none if it has no text, which is counted."""
     name, content = sample.get(TEXT) or sample[RECORD]
     place = f"{archive}:{name}"
     try:
-        record = orjson.loads(sample[RECORD][1]) if RECORD in sample else {}
+        record = parse_json_record(sample[RECORD][1]) if RECORD in sample else {}
         if TEXT in sample:
             yield document_of(content.decode(), place, record, source)
         else:

@@ -2,12 +2,14 @@
 
 import sysconfig
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from platform import python_version
 from typing import Any, ClassVar
 
+from megatape.data.io.listing import Listing
 from megatape.data.io.records import BYTE_ORDER_MARK, RecordCounts
-from megatape.data.io.remote import find_files, open_file, relative
+from megatape.data.io.remote import list_inputs, open_file, relative
 from megatape.data.sources.source import Document, Reader, Source
 from megatape.data.sources.units import Unit, grouped
 
@@ -84,15 +86,19 @@ class Code(TextFiles):
     """Files that are named like code, skipping vendored and tool-generated folders. Links are not followed."""
 
     skips_binary = True
+    limits_skipped = False  # Repositories have files of many other kinds.
 
-    def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
+    def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
         patterns = [f"*.{extension}" for extension in EXTENSIONS.split()]
         skipped = set(SKIPPED_CODE_FOLDERS.split())
-        files = (
-            file
-            for given in inputs
-            for file in find_files((given,), *patterns, *NAMES, option=option)
-            if (path := relative(file, given)) == ""
-            or (path and skipped.isdisjoint(path.split("/")[:-1]) and not Path(file).is_symlink())
-        )
-        return grouped(files, unit_bytes=source.unit_bytes)
+
+        def is_code(file: str, given: str) -> bool:
+            path = relative(file, given)
+            if path is None:
+                return False
+            if path == "":  # the input itself
+                return True
+            return skipped.isdisjoint(path.split("/")[:-1]) and not Path(file).is_symlink()
+
+        listings = list_inputs(inputs, *patterns, *NAMES, option=option)
+        return [listing.select(partial(is_code, given=listing.given)) for listing in listings]

@@ -39,9 +39,11 @@ def test_folders_and_files_that_are_no_text(tmp_path: Path) -> None:
     (folder / "a.txt").write_text(PROSE)
     rule = f"decontaminate:files={folder}"
     assert verdict(rule, f"x {PROSE[40:200]} y") == f"dropped by decontaminate: shares 13 words with {folder / 'a.txt'}"
-    name = folder / "b.json.gz"
+    name = folder / "b.gz"
     name.write_bytes(gzip.compress(json.dumps({"text": PROSE}).encode()))
     with pytest.raises(ValueError, match=f"^rule decontaminate: {name} is no text in UTF-8 .*: give text, or lines of JSON as"):
         parse_rules([rule])
+    name.rename(folder / "b.NDJSON.gz")
+    assert verdict(rule, f"x {PROSE[40:200]} y") == f"dropped by decontaminate: shares 13 words with {folder / 'a.txt'}"
     with pytest.raises(ValueError, match="no such file, nor a folder with files"):
         parse_rules([f"decontaminate:files={tmp_path / 'missing'}"])

@@ -1,5 +1,6 @@
 """From records to a data directory: what is counted, refused and reported."""
 
+import bz2
 import json
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,27 @@ def test_too_many_bad_records_end_the_command(command: Command, tmp_path: Path, 
     assert command("prepare", "finetuning", *given, "--output", tmp_path / "more")[0] == 0
     errors = command("prepare", "finetuning", *given, "--output", "x", "--max-bad-fraction", 2)[2]
     assert "--max-bad-fraction: must be less than or equal to 1" in errors
+
+
+def test_files_of_other_names_are_counted(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Names that lines of JSON have are read in any case, compressed or not; others are refused, or printed and counted."""
+    (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
+    folder = tmp_path / "records"
+    folder.mkdir()
+    for number, name in enumerate(("a.jsonl", "b.JSONL", "c.ndjson", "d.jsonl.bz2", "e.csv")):
+        file = write_lines(folder / name, [{"prompt": f"{number} {record}", "answer": "x"} for record in range(9)])
+        if name.endswith("bz2"):
+            file.write_bytes(bz2.compress(file.read_bytes()))
+    given = ["--format", "pairs", "--tokenizer", tmp_path / "tok.model", "--sequence-length", 64, "--input", folder]
+    given += ["--validation-share", 0.3, "--output", tmp_path / "out"]
+    status, _, errors = command("prepare", "finetuning", *given)
+    assert status == 2 and "1 of 5 files" in errors and "e.csv. Rename them or give them one by one to read" in errors
+    status, printed, errors = command("prepare", "finetuning", *given, "--max-skipped-fraction", 0.5)
+    assert status == 0, errors
+    assert "skipped because of their names: e.csv\n" in printed
+    index = load_index(tmp_path / "out")
+    assert sum(answers.examples for answers in index.answers.values()) == 36
+    assert index.counts == {"files skipped because of their names": 1}
 
 
 def test_data_sets_of_the_hub(command: Command, tmp_path: Path, tokenizer: Tokenizer, no_hub: None) -> None:

@@ -160,6 +160,37 @@ def test_too_many_bad_records_stop_the_command(c4: Path, tmp_path: Path, command
     assert command(*options, "--output", tmp_path / "few")[0] == 0  # ten are never too many
 
 
+def test_files_of_other_names_are_in_the_ledger(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Printed before and after the work, by input; merging keeps the counts; too many are refused."""
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
+    (folder / "more.json").write_text("lost")
+    given = ["prepare", "corpus", "--source", "jsonl", "--input", folder, "--tokenizer", tmp_path / "tok.model"]
+    given += ["--validation-share", 0.3, "--workers", 1]
+    for name, first in (("whole", 0), ("second", 10)):
+        for number in range(10):
+            (folder / f"{number:02}.jsonl").write_text(json.dumps({"text": words(first + number)}) + "\n")
+        status, printed, errors = command(*given, "--output", tmp_path / name)
+    assert status == 0, errors
+    assert f"{folder}: 1 file (4 bytes) skipped because of their names: more.json\n" in printed
+    assert f"{folder}: 10 documents read, 10 written; 1 file skipped because of their names\n" in printed
+    merged = command("data", "merge", tmp_path / "merged", tmp_path / "whole", tmp_path / "second")
+    assert merged[0] == 0, merged
+    for name, num_files in (("whole", 1), ("merged", 2)):
+        counts = load_index(tmp_path / name).ledger[str(folder)]
+        assert (counts.skipped_files, counts.skipped_bytes) == (num_files, 4 * num_files)
+    status, page, errors = command("data", "report", tmp_path / "whole")
+    assert status == 0 and "skipped files" in page, errors
+    for number in range(5):
+        (folder / f"{number}.json").write_text("lost")
+    status, _, errors = command(*given, "--output", tmp_path / "third")
+    assert status == 2 and errors.count("\n") == 1
+    assert "6 of 16 files" in errors and "more than --max-skipped-fraction 0.1" in errors
+    assert command(*given, "--dry-run", 3)[0] == 2
+    assert command(*given, "--dry-run", 3, "--max-skipped-fraction", 1)[0] == 0
+
+
 def test_a_failure_leaves_nothing_behind(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     last = c4 / "c4-train.00002-of-00003.json.gz"
     last.write_bytes(last.read_bytes()[:-20])

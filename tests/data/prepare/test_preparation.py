@@ -80,11 +80,11 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
         prepare(replace(corpus, validation_share=0.2), tmp_path / "out")
     first = Path(corpus.source.inputs[0]) / "00.jsonl"
     longer = first.read_bytes() + b'{"text": "more"}\n'
-    first.rename(first.parent / "kept")
+    first.rename(first.parent / ".kept")
     first.write_bytes(longer)
     with pytest.raises(ValueError, match=r"out.partial was begun with other inputs: .*00.jsonl of version 4838-"):
         prepare(corpus, tmp_path / "out")
-    (first.parent / "kept").replace(first)
+    (first.parent / ".kept").replace(first)
     prepare(corpus, tmp_path / "out")
     assert prepared[:6] == [0, 1, 2, 3, 4, 5] and prepared[6:] == list(range(5, prepared[-1] + 1))
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")

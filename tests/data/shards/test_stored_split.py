@@ -121,7 +121,7 @@ def test_folders_without_tables_and_corrupted_ones(folder: Path) -> None:
 def test_the_ledger_of_each_input(folder: Path, inputs: list[Path]) -> None:
     index = load_index(folder)
     ledger = {name: {**asdict(tally), "tokens": 0, "text_bytes": 0} for name, tally in index.ledger.items()}
-    nothing = {"tokens": 0, "text_bytes": 0}
+    nothing = {"tokens": 0, "text_bytes": 0, "skipped_files": 0, "skipped_bytes": 0}
     web, books = map(str, inputs)
     assert ledger == {
         web: {"read": 60, "written": 55, "dropped": {"empty documents": 2, "duplicates": 1, "bad records": 2}, **nothing},

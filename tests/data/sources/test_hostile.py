@@ -1,7 +1,9 @@
 """Corrupted and malicious files of every kind: named, and never larger in memory than a record may be."""
 
+import bz2
 import gzip
 import json
+import lzma
 import subprocess
 import sys
 import tracemalloc
@@ -39,7 +41,7 @@ def test_long_records_are_skipped_in_little_memory(tmp_path: Path, name: str) ->
     assert peak < 2**24, f"{peak:,} bytes at the same time"
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
+@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress, bz2.compress, lzma.compress])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -57,7 +59,8 @@ def test_packed_files_that_are_corrupted(
 ) -> None:
     """Not one of their documents is silently missing."""
     lines = b"".join(json.dumps({"text": f"{number * 7919 % 1009}"}).encode() + b"\n" for number in range(2000))
-    name = f"a.{kind}.{'gz' if pack is gzip.compress else 'zst'}"
+    extensions = {gzip.compress: "gz", zstd.compress: "zst", bz2.compress: "bz2", lzma.compress: "xz"}
+    name = f"a.{kind}.{extensions[pack]}"
     (tmp_path / name).write_bytes(damage(pack(lines if kind == "jsonl" else tar_of(("0.txt", lines)))))
     with pytest.raises(ValueError, match=rf"{name}: corrupted or truncated .* file \(.*again"):
         read("jsonl" if kind == "jsonl" else "webdataset", tmp_path)

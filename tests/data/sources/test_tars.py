@@ -8,6 +8,7 @@ import pytest
 from backports import zstd
 
 from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.errors import UserError
 from tests.helpers.sources import read, special, tar_of
 
 
@@ -34,6 +35,50 @@ def test_samples_of_tars(tmp_path: Path) -> None:
         with tarfile.open(tmp_path / "c.tar", "w", format=form) as tar:
             tar.add(__file__, "x/" * 60 + "y" * 80 + ".txt")
         assert read("webdataset", tmp_path / "c.tar")[0] == [Path(__file__).read_text()]
+
+
+def test_names_with_several_dots(tmp_path: Path) -> None:
+    """arXiv's numbers, for example. WebDataset's rule, by which they would be members of one sample, loses them."""
+    members = [
+        ("2501.00000.txt", b"first"),
+        ("2501.00001.json", b'{"text": "second"}'),
+        ("2501.00002.jpg", b"\xff"),
+        ("2501.00002.json", b'{"url": "http://host/2"}'),
+        ("2501.00002.txt", b"third"),
+        ("note_0.txt", b"fourth"),
+        ("note_1.cls", b"0"),
+        ("note_1.txt", b"fifth"),
+        ("._note_1.txt", b"\xff"),
+        (".txt", b"sixth"),
+    ]
+    (tmp_path / "a.tar").write_bytes(tar_of(*members))
+    source, counts = Source("webdataset", (str(tmp_path),)), CorpusCounts()
+    found = list(read_documents(source, counts))
+    assert [document.text for document in found] == ["first", "second", "third", "fourth", "fifth", "sixth"]
+    assert found[2].url == "http://host/2" and counts.total.dropped == {}
+
+
+def test_samples_without_text_are_counted_and_limited(tmp_path: Path) -> None:
+    """Of a folder of notes in Markdown nothing would be read."""
+    notes = [(f"{number}.md", b"lost") for number in range(11)]
+    texts = [(f"{number}.txt", b"text") for number in range(11, 111)]
+    (tmp_path / "a.tar").write_bytes(tar_of(*notes, *texts))
+    counts = read("webdataset", tmp_path)[1]
+    assert counts.total.dropped == {"samples without text": 11} and counts.total.read == 111
+    (tmp_path / "a.tar").write_bytes(tar_of(*notes, *texts[:50]))
+    with pytest.raises(UserError, match=r"of 61 samples 11 have no member named .txt or .json, .*/a.tar:0.md. Rename"):
+        read("webdataset", tmp_path)
+    assert len(read("webdataset", tmp_path, max_skipped_fraction=0.2)[0]) == 50
+
+
+def test_members_of_a_sample_that_are_apart(tmp_path: Path) -> None:
+    """Sorted by extension, each would be a sample of its own: a text without its record, and a record again as a document."""
+    members = [("a.txt", b"a"), ("b.txt", b"b"), ("a.json", b'{"url": "u", "text": "a"}'), ("c.txt", b"c")]
+    (tmp_path / "a.tar").write_bytes(tar_of(*members))
+    texts, counts = read("webdataset", tmp_path)
+    assert texts == ["a", "b", "c"]
+    reason = "apart from the other members of its sample: pack the archive again, sorted by name"
+    assert counts.bad_examples == [f"{tmp_path}/a.tar:a.json: {reason}"]
 
 
 def test_members_that_are_not_trusted(tmp_path: Path) -> None:

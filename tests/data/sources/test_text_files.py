@@ -14,7 +14,7 @@ def test_text_file_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "sub" / "b.txt").write_text("second")
     (tmp_path / "c.txt").write_bytes(b"ab\xff")
     (tmp_path / "d.bin").write_text("not text")
-    texts, counts = read("text", tmp_path)
+    texts, counts = read("text", tmp_path, max_skipped_fraction=0.3)
     assert texts == ["first\r\n\n file ", "second"]
     assert counts.bad_examples == [f"{tmp_path / 'c.txt'}: invalid UTF-8 (invalid start byte at byte 2)"]
     assert read("text", tmp_path / "d.bin")[0] == ["not text"]
@@ -39,7 +39,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
         path.write_text(content)
     (folder / "b.txt").symlink_to(secret)
     (folder / "c").symlink_to(secret.parent)
-    texts, counts = read("text", folder)
+    texts, counts = read("text", folder, max_skipped_fraction=0.4)
     assert texts == ["good"] and counts.bad_examples == [f"{folder}/b.txt: it is a link, no file"]
     (folder / "b.txt").rename(folder / "b.py")
     (folder / "a.txt").rename(folder / "a.py")

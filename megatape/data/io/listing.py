@@ -1,0 +1,179 @@
+"""Files of inputs: those that a source reads, and those that it skips because of their names."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from megatape.errors import UserError
+
+NUM_NAMES = 10  # Number of names shown for an input.
+# Files that accompany data and have no documents. They are reported, but do not count towards the limit.
+COMPANIONS = ("readme*", "license*", "licence*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
+
+
+class ListedFile(NamedTuple):
+    """A file or folder found in an input.
+
+    Attributes:
+        name: Path or URL. Folders end with a slash.
+        size: Size in bytes; None if the listing does not have it.
+    """
+
+    name: str
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Content of an input.
+
+    Attributes:
+        given: The input, as it was given.
+        files: Files to read, sorted by path.
+        skipped: Other files that are not hidden, and folders that are not searched, such as links.
+        patterns: Names of the files to read.
+        is_folder: Whether the input is a folder, or a URL with a pattern.
+    """
+
+    given: str
+    files: list[ListedFile]
+    skipped: list[ListedFile] = field(default_factory=list)
+    patterns: tuple[str, ...] = ()
+    is_folder: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Paths or URLs of the files to read."""
+        return [file.name for file in self.files]
+
+    def select(self, is_read: Callable[[str], bool]) -> "Listing":
+        """Return the listing that skips further files.
+
+        Args:
+            is_read: Whether to read the file of a path or URL.
+        """
+        files = [file for file in self.files if is_read(file.name)]
+        others = [file for file in self.files if not is_read(file.name)]
+        return replace(self, files=files, skipped=self.skipped + others)
+
+    def without(self, is_known: Callable[[str], bool]) -> "Listing":
+        """Return the listing without files that are known not to be inputs.
+
+        Args:
+            is_known: Whether a file is such a file, by its last part of the path.
+        """
+        skipped = [file for file in self.skipped if not is_known(base_name(file.name))]
+        return replace(self, skipped=skipped)
+
+
+@dataclass
+class SkippedFiles:
+    """Summary of the files of an input that are skipped because of their names.
+
+    Attributes:
+        files: Number of files.
+        bytes: Size of those whose size is known.
+        names: Names of the first ones.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    names: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        noun = "file" if self.files == 1 else "files"
+        names = ", ".join(self.names)
+        hidden = self.files - len(self.names)
+        more = f" and {hidden:,} more" if hidden else ""
+        return f"{self.files:,} {noun} ({self.bytes:,} bytes) skipped because of their names: {names}{more}"
+
+    def add(self, files: Iterable[ListedFile]) -> None:
+        """Add further files."""
+        for file in files:
+            self.files += 1
+            self.bytes += file_size(file) or 0
+            if len(self.names) < NUM_NAMES:
+                self.names.append(base_name(file.name))
+
+
+def summarize_skipped(listings: Iterable[Listing]) -> dict[str, SkippedFiles]:
+    """Return a summary of the skipped files, by input; only of inputs that have any."""
+    found: dict[str, SkippedFiles] = {}
+    for listing in listings:
+        if listing.skipped:
+            found.setdefault(listing.given, SkippedFiles()).add(listing.skipped)
+    return found
+
+
+def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
+    """Check the fraction of an input that is skipped, by number and by size.
+
+    Args:
+        listing: Content of the input.
+        max_fraction: Largest fraction of the files or bytes that may be skipped.
+        option: Option that gave the input.
+
+    Raises:
+        UserError: More is skipped.
+    """
+    others = [file for file in listing.skipped if not _is_companion(file.name)]
+    if not others or max_fraction >= 1:
+        return
+    num_files = len(others) + len(listing.files)
+    fraction = len(others) / num_files
+    amount = f"{len(others):,} of {num_files:,} files"
+    sizes, other_sizes = _sizes(listing.files), _sizes(others)
+    if sizes is not None and other_sizes is not None:
+        num_bytes = sum(sizes) + sum(other_sizes)
+        byte_fraction = sum(other_sizes) / max(num_bytes, 1)
+        amount += f" and {sum(other_sizes):,} of {num_bytes:,} bytes"
+        fraction = max(fraction, byte_fraction)
+    if fraction <= max_fraction:
+        return
+    names = ", ".join(base_name(file.name) for file in others[:NUM_NAMES])
+    if len(others) > NUM_NAMES:
+        names += f" and {len(others) - NUM_NAMES:,} more"
+    raise UserError(
+        f"{option} {listing.given}: {amount} would be skipped, more than `max_skipped_fraction` {max_fraction:g}, because "
+        f"they are not named {wanted(listing.patterns)}: {names}. Rename them or give them one by one to read them, or raise "
+        "`max_skipped_fraction`"
+    )
+
+
+def wanted(patterns: Sequence[str]) -> str:
+    """Return the first patterns, for messages."""
+    more = " or the like" if len(patterns) > 4 else ""
+    return " or ".join(patterns[:4]) + more
+
+
+def file_size(file: ListedFile) -> int | None:
+    """Return the size of a listed file in bytes; None if it is unknown. Folders and links to nothing have 0."""
+    if file.size is not None or "://" in file.name:
+        return file.size
+    try:
+        status = os.stat(file.name)
+    except OSError:
+        return 0
+    return 0 if file.name.endswith("/") else status.st_size
+
+
+def base_name(name: str) -> str:
+    """Return the last part of a path or URL; folders keep their slash."""
+    end = "/" if name.endswith("/") else ""
+    return name.rstrip("/").rpartition("/")[2] + end
+
+
+def _sizes(files: Iterable[ListedFile]) -> list[int] | None:
+    """Return the sizes of files; None if one is unknown."""
+    sizes = [file_size(file) for file in files]
+    if None in sizes:
+        return None
+    return [size or 0 for size in sizes]
+
+
+def _is_companion(name: str) -> bool:
+    """Whether a file accompanies data and has no documents."""
+    lower = base_name(name).lower()
+    return any(fnmatchcase(lower, pattern) for pattern in COMPANIONS)

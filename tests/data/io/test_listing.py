@@ -1,0 +1,70 @@
+"""Files that are skipped because of their names: found, counted and limited."""
+
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from megatape.data.io.listing import Listing, summarize_skipped
+from megatape.data.io.remote import list_inputs, listed_files
+from megatape.errors import UserError
+
+
+def listing_of(folder: Path, files: dict[str, int]) -> Listing:
+    """Write files of these sizes and list the folder as lines of JSON."""
+    for name, size in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x" * size)
+    (listing,) = list_inputs([str(folder)], "*.jsonl")
+    return listing
+
+
+def test_extensions_are_compared_without_case(tmp_path: Path) -> None:
+    listing = listing_of(tmp_path, {"a.jsonl": 1, "b.JSONL": 1, "c.Jsonl": 1})
+    assert [Path(name).name for name in listing.names] == ["a.jsonl", "b.JSONL", "c.Jsonl"]
+    assert not listing.skipped
+
+
+def test_other_files_are_counted_and_named(tmp_path: Path) -> None:
+    """Hidden files are not, such as those that downloads leave in .cache. A link to a folder counts as one file."""
+    files = {"a.jsonl": 1, "b.json": 20, "c/d.csv": 300, ".cache/a.metadata": 1, ".gitattributes": 1, "out.partial/x": 1}
+    (tmp_path / "linked").symlink_to(tmp_path.parent)
+    found = summarize_skipped([listing_of(tmp_path, files)])[str(tmp_path)]
+    assert (found.files, found.bytes, found.names) == (3, 320, ["b.json", "d.csv", "linked/"])
+    assert str(found) == "3 files (320 bytes) skipped because of their names: b.json, d.csv, linked/"
+    (listing,) = list_inputs([str(tmp_path)], "*.jsonl", recursive=False)
+    assert [file.name for file in listing.skipped] == [f"{tmp_path}/{name}" for name in ("b.json", "c/", "linked/")]
+    assert not summarize_skipped(list_inputs([str(tmp_path / "b.json")], "*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "others, message",
+    [
+        ({"x.json": 10}, ""),
+        ({"x.json": 10, "y.json": 10}, "2 of 12 files and 20 of 1,020 bytes would be skipped, more than"),
+        ({"x.csv": 900}, "1 of 11 files and 900 of 1,900 bytes would be skipped"),
+        ({f"{number:02}.json": 1 for number in range(20)}, r"named \*.jsonl: 00.json, .*, 09.json and 10 more. Rename them"),
+        ({"README.md": 900, "LICENSE": 900, "_SUCCESS": 900, "sha256sums.txt": 900}, ""),
+    ],
+)
+def test_a_large_part_of_a_folder_is_not_skipped(tmp_path: Path, others: dict[str, int], message: str) -> None:
+    """By number or by size. Files that accompany data may be of any size."""
+    listing = listing_of(tmp_path, {f"{number}.jsonl": 100 for number in range(10)} | others)
+    if message:
+        with pytest.raises(UserError, match=f"^input {tmp_path}: .*{message}"):
+            listed_files([listing], max_skipped_fraction=0.1)
+    assert len(listed_files([listing], max_skipped_fraction=1 if message else 0.1)) == 10
+
+
+def test_other_files_on_servers(tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    for name in ("a.jsonl", "b.json", "c/d.csv", ".e"):
+        memory.pipe_file(f"/skipped/{name}", b"12345")
+    for url in ("memory://skipped", "memory://skipped/*.jsonl"):
+        listings = list_inputs([url], "*.jsonl")
+        found = summarize_skipped(listings)
+        assert [name.rpartition("/")[2] for name in listed_files(listings)] == ["a.jsonl"]
+        if url.endswith("*.jsonl"):  # the user's own rule
+            assert not found
+        else:
+            assert (found[url].files, found[url].bytes, found[url].names) == (2, 10, ["b.json", "d.csv"])
