@@ -1,14 +1,21 @@
 """Runs of words of a text, by which texts are compared.
 
-Words are runs of letters, digits and underscores, in lower case: punctuation and white space do not count. Languages that are
-written without spaces have few words by this definition.
+Words are runs of letters, digits and underscores, in lower case: punctuation and white space do not count. In scripts that are
+written without spaces between words, each character is a word.
 """
 
 import re
 
 import numpy as np
 
-WORD = re.compile(r"\w+")
+# Characters of scripts without spaces between words, as parts of a character class.
+UNSPACED = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\u1780-\u17ff"  # Myanmar, Khmer
+    "\u3005\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"  # Japanese
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"  # Han
+)
+WORD = re.compile(rf"[^\W{UNSPACED}]+|[{UNSPACED}]")
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: nothing is lost modulo 2^64
 
 
