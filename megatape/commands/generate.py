@@ -14,7 +14,7 @@ from megatape.hf.sampling import CHAT_TOKENS, Sampling
 from megatape.options import option
 
 if TYPE_CHECKING:
-    from megatape.data.finetuning.chat_rendering import Message
+    from megatape.data.finetuning.conversation import Conversation, Message
     from megatape.hf.generation import Prompt
     from megatape.hf.loading import LoadedModel
 
@@ -123,7 +123,7 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
         try:
             if "messages" not in record:
                 check_text(record["prompt"], "the prompt")
-            elif (last := checked_messages(record)[-1]["role"]) != "user":
+            elif (last := checked_conversation(record).messages[-1]["role"]) != "user":
                 raise UserError(f"the last message is of the {last}: end with one of the user, to be answered")
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
@@ -142,7 +142,7 @@ def _prompts(loaded: "LoadedModel", records: list[dict[str, Any]], options: Opti
                 prompts.append(read_prompt(loaded, record["prompt"]))
                 continue
             conversations = conversations or ConversationPrompts(loaded)
-            prompts.append(conversations.prompt(checked_messages(record)))
+            prompts.append(conversations.prompt(checked_conversation(record)))
         except UserError as error:
             raise UserError(f"prompts {options.prompts}:{number}: {error}") from None
     return prompts
@@ -218,14 +218,14 @@ def _show(text: str) -> None:
     print(text, end="", flush=True)
 
 
-def checked_messages(record: dict[str, Any]) -> "list[Message]":
-    """The messages of a record. Raises RecordError or UserError."""
-    from megatape.data.finetuning.chat import read_messages
+def checked_conversation(record: dict[str, Any]) -> "Conversation":
+    """The conversation of a record. Raises RecordError or UserError."""
+    from megatape.data.finetuning.conversation import parse_conversation
 
-    messages = read_messages(record)
-    for number, message in enumerate(messages, start=1):
+    conversation = parse_conversation(record)
+    for number, message in enumerate(conversation.messages, start=1):
         check_text(message["content"], f"message {number}")
-    return messages
+    return conversation
 
 
 @path_errors()
@@ -239,7 +239,10 @@ def read_conversation(path: Path) -> "list[Message]":
     if not path.exists():
         return []
     with content_errors(f'{path} is not a conversation {{"messages": [...]}}', "give another file"):
-        messages = checked_messages(as_type(read_json(path), dict[str, Any]))
+        conversation = checked_conversation(as_type(read_json(path), dict[str, Any]))
+        messages = conversation.messages
+        if conversation.tools or conversation.not_learned:
+            raise UserError("it has tools or weights, which it would lose when it is saved; `prompts` takes them")
         if messages[-1]["role"] == "user":
             raise UserError("its last message is of the user, which `prompts` answers")
     return messages
@@ -249,6 +252,13 @@ def with_system(messages: "list[Message]", text: str) -> "list[Message]":
     """A conversation with this system prompt instead of its own, without one if the text is empty."""
     rest = messages[1:] if messages and messages[0]["role"] == "system" else messages
     return [{"role": "system", "content": text}, *rest] if text else rest
+
+
+def conversation_with(messages: "list[Message]", text: str) -> "Conversation":
+    """A conversation with another message of the user."""
+    from megatape.data.finetuning.conversation import Conversation
+
+    return Conversation([*messages, {"role": "user", "content": text}])
 
 
 class Chat:
@@ -307,7 +317,7 @@ class Chat:
 
     def _continue(self, messages: "list[Message]") -> None:
         """Continue a conversation instead of this one. Raises UserError if the template refuses it."""
-        self._prompts.prompt([*messages, {"role": "user", "content": "a"}])
+        self._prompts.prompt(conversation_with(messages, "a"))
         self.messages = messages
 
     def _answer(self, text: str) -> None:
@@ -316,7 +326,7 @@ class Chat:
 
         from megatape.hf.generation import check_room, continue_prompts
 
-        messages: list[Message] = [*self.messages, {"role": "user", "content": check_text(text, "the message")}]
+        conversation = conversation_with(self.messages, check_text(text, "the message"))
         answer, end = "", "interrupted"
 
         def show(piece: str) -> None:
@@ -327,7 +337,7 @@ class Chat:
             _show(new)
 
         with suppress(KeyboardInterrupt):  # the answer is the part that was shown
-            prompt = self._prompts.prompt(messages)
+            prompt = self._prompts.prompt(conversation)
             room = max(self._loaded.max_positions - len(prompt.ids), MIN_ANSWER)
             sampling = self._sampling.model_copy(update={"max_new_tokens": min(self._sampling.max_new_tokens, room)})
             check_room(self._loaded, len(prompt.ids), sampling, ": /reset begins a new conversation")
@@ -341,7 +351,7 @@ class Chat:
         if not answer:
             note("(no answer: the conversation is as it was before the message)")
             return
-        self.messages = [*messages, {"role": "assistant", "content": answer}]
+        self.messages = [*conversation.messages, {"role": "assistant", "content": answer}]
         if self._file is not None:
             with path_errors():
                 write_atomically(self._file, json.dumps({"messages": self.messages}, ensure_ascii=False).encode() + b"\n")

@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from megatape.data.finetuning.chat import plain_prompt
-from megatape.data.finetuning.chat_rendering import Message
 from megatape.data.finetuning.chat_template import ChatTemplate
-from megatape.errors import UserError
+from megatape.data.finetuning.conversation import Conversation
+from megatape.errors import RecordError, UserError
 from megatape.hf.loading import LoadedModel
 from megatape.hf.sampling import Sampling
 
@@ -189,8 +189,14 @@ class ConversationPrompts:
             LOG.warning('%s has no chat template: conversations are written as "User: ...\\nAssistant: ..."', loaded.name)
         self._template = None if template is None else ChatTemplate(self._tokenizer, template)
 
-    def prompt(self, messages: list[Message]) -> Prompt:
-        """The prompt for the answer to a conversation. Raises RecordError if the template refuses the conversation."""
-        if self._template is None:
-            return Prompt(plain_prompt(messages, self._tokenizer))
-        return Prompt(self._template.prompt(messages), self._template.ends)
+    def prompt(self, conversation: Conversation) -> Prompt:
+        """The prompt for the answer to a conversation.
+
+        Raises:
+            RecordError: The template refuses the conversation, or there is none that writes its tools.
+        """
+        if self._template is not None:
+            return Prompt(self._template.prompt(conversation), self._template.ends)
+        if conversation.tools:
+            raise RecordError("the model has no chat template that writes `tools`: leave the tools out")
+        return Prompt(plain_prompt(conversation.messages, self._tokenizer))

@@ -33,6 +33,8 @@ CASES = {
     "--chat --conversation nowhere/talk.json": "--conversation nowhere/talk.json: nowhere is not a folder: create it, or give",
     "--chat --conversation list.json": 'list.json is not a conversation {"messages": [...]} (must be an object',
     "--chat --conversation open.json": 'open.json is not a conversation {"messages": [...]} (its last message is of the user',
+    "--chat --conversation tools.json": "it has tools or weights, which it would lose when it is saved",
+    "--chat --conversation weights.json": "it has tools or weights, which it would lose when it is saved",
     "--chat --conversation .": "Is a directory",
     "--chat --system f\udcfcr": "--system 'f\\udcfcr' is not valid UTF-8",
 }
@@ -52,6 +54,9 @@ def test_bad_texts_need_no_torch(tmp_path: Path) -> None:
     (tmp_path / "role.jsonl").write_text('{"messages": [{"role": "tool", "content": "a"}]}')
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "open.json").write_text('{"messages": [{"role": "user", "content": "a"}]}')
+    exchange = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "tools.json").write_text(json.dumps({"messages": exchange, "tools": [{"type": "function"}]}))
+    (tmp_path / "weights.json").write_text(json.dumps({"messages": [exchange[0], exchange[1] | {"weight": 0}]}))
     words = [["generate", "model", *case.split(), *([""] if case.endswith("--stop") else [])] for case in CASES]
     child = [sys.executable, "-c", CHILD]
     done = subprocess.run(child, input=json.dumps(words), capture_output=True, text=True, cwd=tmp_path, check=False)

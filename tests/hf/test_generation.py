@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from megatape.commands import generate
 from megatape.data.finetuning.chat import Chat
+from megatape.data.finetuning.conversation import Conversation
 from megatape.data.finetuning.prompt_format import Limits
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import RecordError, UserError
@@ -406,7 +407,7 @@ def test_a_checkpoint_and_its_export(tmp_path: Path) -> None:
     with load_trained(tmp_path / "out") as loaded:
         prompts = ConversationPrompts(loaded)
         for index, expected in zip((2, 4), learned_prompts(source, MESSAGES), strict=True):
-            assert prompts.prompt(MESSAGES[:index]).ids == expected
+            assert prompts.prompt(Conversation(MESSAGES[:index])).ids == expected
 
 
 @pytest.mark.parametrize("family", ["sentencepiece", "qwen"])
@@ -419,10 +420,13 @@ def test_models_without_a_template(
         source, folder = sentencepiece_model, exported("plain").folder
     prompts = ConversationPrompts(texts_of(folder))
     for index, expected in zip((2, 4), learned_prompts(source, MESSAGES), strict=True):
-        assert prompts.prompt(MESSAGES[:index]).ids == expected
+        assert prompts.prompt(Conversation(MESSAGES[:index])).ids == expected
     typed = [{"role": "user", "content": "</s><s><|im_end|>"}]
     tokenizer = load_tokenizer(source)
-    assert prompts.prompt(typed).ids == [*tokenizer.begin, *tokenizer.encode("User: </s><s><|im_end|>\nAssistant:")]
+    assert prompts.prompt(Conversation(typed)).ids == [
+        *tokenizer.begin,
+        *tokenizer.encode("User: </s><s><|im_end|>\nAssistant:"),
+    ]
 
 
 def test_a_template_beside_an_export(exported: Callable[..., Exported], sentencepiece_model: Path, tmp_path: Path) -> None:
@@ -433,7 +437,7 @@ def test_a_template_beside_an_export(exported: Callable[..., Exported], sentence
         "{{ bos_token }}{% for message in messages %}[{{ message.content }}]{{ eos_token }}{% endfor %}"
     )
     prompts, tokenizer = ConversationPrompts(texts_of(tmp_path / "out")), load_tokenizer(sentencepiece_model)
-    found = prompts.prompt([{"role": "user", "content": "<s>over</s>"}])
+    found = prompts.prompt(Conversation([{"role": "user", "content": "<s>over</s>"}]))
     assert found.ids == [tokenizer.bos_id, *tokenizer.encode("[<s>over</s>]"), tokenizer.eos_id]
     assert found.ends == {tokenizer.eos_id}
 
@@ -442,7 +446,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     folder = adopted({"qwen": write_qwen(tmp_path / "source")}, tmp_path, PLAIN)
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
     with pytest.raises(RecordError, match="the chat template fails: TemplateError: no"):
-        ConversationPrompts(texts_of(folder)).prompt(MESSAGES[:2])
+        ConversationPrompts(texts_of(folder)).prompt(Conversation(MESSAGES[:2]))
     (folder / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(UserError, match="a model/chat_template.jinja: the chat template is not Jinja"):
         ConversationPrompts(LoadedModel("a model", None, None, folder))

@@ -1,50 +1,29 @@
-"""Conversations, of which every message of the assistant is learned.
+"""Conversations, of which every message of the assistant is learned whose weight is not 0.
 
 A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. The chat template of
 the tokenizer (chat_template.py) writes the text around the messages, or a plain one if it has none.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from megatape.data.finetuning.chat_rendering import Message, Spans
+from megatape.data.finetuning.chat_rendering import Spans
 from megatape.data.finetuning.chat_template import ChatTemplate
-from megatape.data.finetuning.prompt_format import Example, Format, Limits, RecordDropped, missing_field
+from megatape.data.finetuning.conversation import OPENAI, SHAREGPT, Conversation, Message, MessageFields, parse_conversation
+from megatape.data.finetuning.prompt_format import Example, Format, Limits, RecordDropped
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError
-
-NAMES = {"system": ["system"], "user": ["human", "user"], "assistant": ["gpt", "chatgpt", "assistant"]}  # of each role
-
-
-class MessageFields(NamedTuple):
-    """Names in a record of messages.
-
-    Attributes:
-        messages: Field of the list.
-        role: Field of a message that says whose it is.
-        content: Field of its text.
-        roles: Values of `role` -> the role that a template knows.
-    """
-
-    messages: str
-    role: str
-    content: str
-    roles: Mapping[str, str]
-
-
-FIELDS = MessageFields("messages", "role", "content", {role: role for role in ("system", "user", "assistant")})
 
 
 class Chat(Format):
     """A conversation up to its last message of the assistant; of a longer one than fits, as many exchanges as do."""
 
-    fields: ClassVar[MessageFields] = FIELDS
+    fields: ClassVar[MessageFields] = OPENAI
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         super().__init__(tokenizer, limits)
-        self.reads = (self.fields.messages,)
+        self.reads = (self.fields.messages, "system", "tools")
         for option, value in limits.options.items():
             if option != "sequence_length":
                 raise UserError(f"{option} is {value}, but conversations are cut after whole messages only: remove it")
@@ -56,65 +35,57 @@ class Chat(Format):
             self.notes = ['the tokenizer has no chat template: conversations are written as "User: ...\\nAssistant: ..."']
 
     def example(self, record: dict[str, Any]) -> Example:
-        messages = read_messages(record, self.fields)
-        if not any(message["role"] == "assistant" for message in messages):
+        conversation = parse_conversation(record, self.fields)
+        messages = conversation.messages
+        all_answers = Conversation(messages).learned
+        if not all_answers:
             raise RecordDropped("conversation without an assistant")
-        if any(message["role"] == "assistant" and not message["content"].strip() for message in messages):
+        if not conversation.learned:
+            raise RecordDropped("conversation without an answer of weight 1")
+        if any(not messages[index]["content"].strip() for index in conversation.learned):
             raise RecordDropped("empty answer")
-        ids, spans = self._template.tokens(messages) if self._template else plain_tokens(messages, self.tokenizer)
+        ids, spans = self._tokens(conversation)
         limit = self.limits.sequence_length + 1
         answers = [span for span in spans if span[1] <= limit]
         if not answers:
             raise RecordDropped("first exchange longer than a sequence")
         counts = Counter[str]()
+        if conversation.not_learned:
+            counts["answers of weight 0"] = len(all_answers) - len(conversation.learned)
         if cut := len(spans) - len(answers):
             lost = spans[-1][1] - answers[-1][1]
             counts += Counter({"conversations cut": 1, "answers cut": cut, "tokens cut from conversations": lost})
-        first = next(index for index, message in enumerate(messages) if message["role"] == "assistant")
-        prompt = "\n".join(message["content"] for message in messages[:first])
+        prompt = "\n".join(message["content"] for message in messages[: all_answers[0]])
         return Example(ids[: answers[-1][1]], answers, prompt, counts)
 
-
-def read_messages(record: dict[str, Any], fields: MessageFields = FIELDS) -> list[Message]:
-    """The messages of a record, with role and content only. Raises RecordError."""
-    if fields.messages not in record:
-        raise missing_field(fields.messages, record)
-    found = record[fields.messages]
-    if not isinstance(found, list) or not found:
-        raise RecordError(f"`{fields.messages}` is {found!r:.40}, not a list of messages")
-    messages = []
-    for number, message in enumerate(found, start=1):
-        if not isinstance(message, dict):
-            raise RecordError(f"message {number} is {message!r:.40}, not an object")
-        role, content = message.get(fields.role), message.get(fields.content)
-        if not isinstance(role, str) or role not in fields.roles:
-            raise RecordError(f"message {number}: `{fields.role}` is {role!r:.40}, not one of {', '.join(fields.roles)}")
-        if not isinstance(content, str):
-            raise RecordError(f"message {number}: `{fields.content}` is {content!r:.40}, not a string")
-        if others := [key for key, value in message.items() if key not in (fields.role, fields.content) and value]:
-            known = f"`{fields.role}` and `{fields.content}`"
-            raise RecordError(f"message {number} has `{'`, `'.join(others)}`: only {known} are known")
-        messages.append({"role": fields.roles[role], "content": content})
-    if messages[0]["role"] == "assistant":
-        raise RecordError("message 1 is of the assistant: there is nothing that it answers")
-    return messages
+    def _tokens(self, conversation: Conversation) -> tuple[list[int], Spans]:
+        if self._template is not None:
+            return self._template.tokens(conversation)
+        if conversation.tools:
+            raise RecordError(
+                "the tokenizer has no chat template that writes `tools`: use one that has, or leave the tools out"
+            )
+        return plain_tokens(conversation, self.tokenizer)
 
 
 def plain_prompt(messages: list[Message], tokenizer: Tokenizer) -> list[int]:
     """The tokens of a conversation up to the answer that follows, as `plain_tokens` writes them."""
-    ids, answers = plain_tokens([*messages, {"role": "assistant", "content": ""}], tokenizer)
+    answered = Conversation([*messages, {"role": "assistant", "content": ""}])
+    ids, answers = plain_tokens(answered, tokenizer)
     return ids[: answers[-1][0]]
 
 
-def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[int], Spans]:
+def plain_tokens(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], Spans]:
     r"""`<s>System: ...\nUser: ...\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
-    ids, answers = list(tokenizer.begin), []
+    ids = list(tokenizer.begin)
+    answers = []
     context = ""
-    for message in messages:
+    for index, message in enumerate(conversation.messages):
         if message["role"] == "assistant":
             ids += tokenizer.encode(f"{context}Assistant:")
             answer = [*tokenizer.encode(f" {message['content']}"), tokenizer.eos_id]
-            answers.append((len(ids), len(ids) + len(answer)))
+            if index in conversation.learned:
+                answers.append((len(ids), len(ids) + len(answer)))
             ids += answer
             context = ""
         else:
@@ -125,4 +96,4 @@ def plain_tokens(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[in
 class ShareGPT(Chat):
     """Conversations with other names of fields and roles than Chat's."""
 
-    fields = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})
+    fields = SHAREGPT

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from megatape.data.finetuning.conversation import Conversation, Message
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.errors import RecordError, UserError
 from megatape.units import format_bytes
 
-Message = dict[str, str]  # role and content
 Spans = list[tuple[int, int]]  # [begin, end) of each answer, in characters of the text or in tokens
 
 MAX_SECONDS = 60  # of computation for one conversation; templates of pretrained models take milliseconds
@@ -40,7 +40,7 @@ class ChatRenderer:
     _process: IsolatedProcess | None = None
 
     def render(
-        self, origin: str, template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool = False
+        self, origin: str, template: str, variables: dict[str, str], conversation: Conversation, is_prompt: bool = False
     ) -> tuple[str, Spans]:
         """Render a conversation.
 
@@ -48,11 +48,11 @@ class ChatRenderer:
             origin: File of the template, for errors.
             template: Text of the template.
             variables: Special tokens by the names that templates have for them.
-            messages: The conversation.
+            conversation: The conversation.
             is_prompt: Render it up to the answer that follows. Earlier answers need no exact place then.
 
         Returns:
-            The text, and the span of each answer in it, none for a prompt.
+            The text, and the span of each learned answer in it, none for a prompt.
 
         Raises:
             NotJinja: The template does not compile.
@@ -62,8 +62,9 @@ class ChatRenderer:
         """
         if self._process is None:
             self._process = IsolatedProcess(_rendered)
+        limits = MAX_SECONDS, MAX_MEMORY, MAX_TEXT
         try:
-            ((text, spans),) = self._process.ask((MAX_SECONDS, MAX_MEMORY, MAX_TEXT), template, variables, messages, is_prompt)
+            ((text, spans),) = self._process.ask(limits, template, variables, conversation, is_prompt)
         except (MemoryError, ProcessEnded) as error:
             if isinstance(error, ProcessEnded):
                 self._process = None
@@ -85,7 +86,7 @@ renderer = ChatRenderer()
 
 
 def _rendered(
-    limits: tuple[int, int, int], template: str, variables: dict[str, str], messages: list[Message], is_prompt: bool
+    limits: tuple[int, int, int], template: str, variables: dict[str, str], conversation: Conversation, is_prompt: bool
 ) -> Iterator[tuple[str, Spans]]:
     """The result or error of `render`, within limits of seconds, bytes and characters."""
     from jinja2 import TemplateSyntaxError
@@ -101,12 +102,21 @@ def _rendered(
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     answer: tuple[str, Spans] | Exception
     try:
-        render = partial(render_jinja_template, chat_template=template, add_generation_prompt=is_prompt, **variables)
+        render = partial(render_jinja_template, chat_template=template, tools=conversation.tools or None, **variables)
         is_marked = not is_prompt and GENERATION.search(template) is not None
-        (text,), marks = render([messages], return_assistant_tokens_mask=is_marked)
+        (text,), marks = render(
+            [conversation.messages], add_generation_prompt=is_prompt, return_assistant_tokens_mask=is_marked
+        )
         if len(text) > max_text:
             raise MemoryError
-        answer = text, [] if is_prompt else _spans(render, text, messages, marks[0] if is_marked else None)
+        if conversation.tools:
+            (without_tools,), _ = render([conversation.messages], add_generation_prompt=is_prompt, tools=None)
+            if text == without_tools:
+                raise RecordError("the chat template does not write `tools`: use one that does, or leave the tools out")
+        spans: Spans = []
+        if not is_prompt:
+            spans = _spans(render, text, conversation, marks[0] if is_marked else None)
+        answer = text, spans
     except MemoryError:
         answer = MemoryError()
     except TemplateSyntaxError as error:
@@ -120,24 +130,28 @@ def _rendered(
     yield answer
 
 
-def _spans(render: Any, text: str, messages: list[Message], marks: Spans | None) -> Spans:
-    """Return the span of each answer in a rendered conversation.
+def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | None) -> Spans:
+    """Return the span of each learned answer in a rendered conversation.
 
     Args:
-        render: Renders conversations by the template.
+        render: Renders messages by the template.
         text: The rendered conversation.
-        messages: The conversation.
+        conversation: The conversation.
         marks: Spans that the template marks by {% generation %}; None if it has no marks.
 
     Raises:
         RecordError: An answer does not follow the text of generation's prompt, or its place is unknown.
     """
-    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    messages = conversation.messages
+    if marks is None:
+        return [
+            (_answer_begin(render, text, messages, index), _answer_end(render, text, messages, index))
+            for index in conversation.learned
+        ]
+    answers = Conversation(messages).learned
     begins = [_answer_begin(render, text, messages, index) for index in answers]
-    if marks is not None:
-        return _marked_spans(marks, begins)
-    ends = [_answer_end(render, text, messages, index) for index in answers]
-    return list(zip(begins, ends, strict=True))
+    spans = _marked_spans(marks, begins)
+    return [spans[number] for number, index in enumerate(answers) if number in spans and index in conversation.learned]
 
 
 def _answer_begin(render: Any, text: str, messages: list[Message], index: int) -> int:
@@ -161,12 +175,12 @@ def _answer_end(render: Any, text: str, messages: list[Message], index: int) -> 
         return len(answered)
     raise RecordError(
         f"the chat template writes message {index + 1} differently once others follow it: "
-        "make a record of its own for each answer, ending with it"
+        "make a record for each answer, ending with it, and give earlier answers weight 0"
     )
 
 
-def _marked_spans(marks: Spans, begins: list[int]) -> Spans:
-    """Return the spans of the answers that a template marks.
+def _marked_spans(marks: Spans, begins: list[int]) -> dict[int, tuple[int, int]]:
+    """Return the spans of the answers that a template marks, by the number of the answer from 0.
 
     An answer begins where generation's prompt for it ends, even if its mark includes the header before it. A mark that
     begins later leaves out text that generation would have to write, so it is refused. So are two marks of one answer with
@@ -179,7 +193,7 @@ def _marked_spans(marks: Spans, begins: list[int]) -> Spans:
     Raises:
         RecordError: The marks do not fit the prompts.
     """
-    spans: Spans = []
+    spans: dict[int, tuple[int, int]] = {}
     for mark_begin, mark_end in marks:
         if mark_begin == mark_end:
             continue
@@ -187,17 +201,15 @@ def _marked_spans(marks: Spans, begins: list[int]) -> Spans:
         if not prompts or any(begin >= mark_begin for begin in prompts[:-1]):
             raise RecordError("the chat template marks other text than one answer by one {% generation %}")
         begin = prompts[-1]
-        continues = bool(spans) and spans[-1][1] == mark_begin and spans[-1][0] == begin
-        if continues:
-            spans[-1] = (begin, mark_end)
-        elif mark_begin <= begin:
-            spans.append((begin, mark_end))
-        else:
+        number = len(prompts) - 1
+        continues = number in spans and spans[number][1] == mark_begin
+        if mark_begin > begin and not continues:
             raise RecordError(
-                f"the mark {{% generation %}} of answer {len(prompts)} begins {mark_begin - begin} characters after "
+                f"the mark {{% generation %}} of answer {number + 1} begins {mark_begin - begin} characters after "
                 "generation's prompt, so the model would not learn to write them: begin the mark where add_generation_prompt "
                 "ends"
             )
+        spans[number] = (begin, mark_end)
     if not spans:
         raise RecordError("the chat template marks nothing of this conversation by {% generation %}")
     return spans

@@ -1,14 +1,17 @@
 """Makes tokens of conversations by the chat template of an imported tokenizer."""
 
+import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property, partial
 from secrets import token_hex
 
 from tokenizers import AddedToken
 
-from megatape.data.finetuning.chat_rendering import Message, NotJinja, Spans, renderer
+from megatape.data.finetuning.chat_rendering import NotJinja, Spans, renderer
+from megatape.data.finetuning.conversation import Conversation, Message
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError
 
@@ -63,7 +66,8 @@ class ChatTemplate:
         """Set the token that ends answers, as the template writes it in the first probe that it accepts."""
         for messages in PROBES:
             alone, spans = self._try_to_render(messages)
-            followed, _ = self._try_to_render([*messages, {"role": "user", "content": QUESTION}], is_prompt=True)
+            question = {"role": "user", "content": QUESTION}
+            followed, _ = self._try_to_render([*messages, question], is_prompt=True)
             end = self._end_token(after_answer(alone), after_answer(followed))
             if end is not None:
                 self.ends = frozenset([end])
@@ -74,7 +78,7 @@ class ChatTemplate:
     def _try_to_render(self, messages: list[Message], is_prompt: bool = False) -> tuple[str, Spans]:
         """Render a probe. Return nothing if the template refuses it: refused records are reported one by one."""
         try:
-            return self._render(messages, is_prompt=is_prompt)
+            return self._render(Conversation(messages), is_prompt=is_prompt)
         except RecordError:
             return "", []
 
@@ -118,17 +122,18 @@ class ChatTemplate:
     def _stop_texts(self) -> str:
         return ", ".join(repr(self._tokenizer.piece(token)) for token in self._tokenizer.stop_ids)
 
-    def tokens(self, messages: list[Message]) -> tuple[list[int], Spans]:
-        """Return the tokens of a conversation, and the span of each answer in them.
+    def tokens(self, conversation: Conversation) -> tuple[list[int], Spans]:
+        """Return the tokens of a conversation, and the span of each learned answer in them.
 
         The last answer gets the token that ends it if the template writes that before another message only.
 
         Raises:
             RecordError: An answer has no exact place, or no end.
         """
-        for number, text in self._typed(messages):
+        for number, text in self._typed(conversation.messages):
             raise RecordError(f"message {number} has the special token {text!r}, which would be one: remove it")
-        text, spans = self._with_closing(*self._render(messages))
+        self._check_tools(conversation)
+        text, spans = self._with_closing(*self._render(conversation))
         ids = self._tokenizer.encode_rendered(text)
         answers = [(self._prefix(ids, text[:begin]), self._prefix(ids, text[:end])) for begin, end in spans]
         if any(not 0 < begin < end for begin, end in answers):
@@ -146,16 +151,25 @@ class ChatTemplate:
             closed.append((begin, end))
         return text, closed
 
-    def prompt(self, messages: list[Message]) -> list[int]:
+    def prompt(self, conversation: Conversation) -> list[int]:
         """The tokens of a conversation up to the answer that follows.
 
         They are those that `tokens` gives before that answer. A special token that is written out in a message stays text.
         Raises RecordError if the template refuses the conversation.
         """
-        if not any(self._typed(messages)):
-            return self._tokenizer.encode_rendered(self._render(messages, is_prompt=True)[0])
-        hidden = [message | {"content": self._typed_tokens.hide(message["content"])} for message in messages]
+        self._check_tools(conversation)
+        if not any(self._typed(conversation.messages)):
+            return self._tokenizer.encode_rendered(self._render(conversation, is_prompt=True)[0])
+        messages = [message | {"content": self._typed_tokens.hide(message["content"])} for message in conversation.messages]
+        hidden = replace(conversation, messages=messages)
         return self._typed_tokens.encode(self._render(hidden, is_prompt=True)[0])
+
+    def _check_tools(self, conversation: Conversation) -> None:
+        """Raise RecordError if the tools of a conversation spell out a special token."""
+        tools = json.dumps(conversation.tools, ensure_ascii=False)
+        for text in self._tokenizer.special_texts:
+            if text in tools:
+                raise RecordError(f"`tools` has the special token {text!r}, which would be one: remove it")
 
     def _typed(self, messages: list[Message]) -> Iterator[tuple[int, str]]:
         """Number of the message and text of each special token that is written out in a message."""

@@ -40,6 +40,60 @@ def test_a_long_conversation_keeps_the_exchanges_that_fit(tokenizer: Tokenizer) 
     assert later == whole, "what follows the last answer is not needed"
 
 
+TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+
+
+@pytest.mark.parametrize("form", [Chat, ShareGPT])
+@pytest.mark.parametrize(
+    ("first", "second", "learned"),
+    [
+        ({"weight": 0}, {"weight": 1}, [1]),
+        ({"weight": 0.0}, {}, [1]),
+        ({"train": False}, {"train": True}, [1]),
+        ({"weight": 1, "train": True}, {"weight": 0}, [0]),
+        ({"weight": None}, {"train": None}, [0, 1]),
+    ],
+)
+def test_answers_of_weight_0_are_not_learned(
+    tokenizer: Tokenizer, form: type[Chat], first: dict[str, Any], second: dict[str, Any], learned: list[int]
+) -> None:
+    """Their tokens stay before later answers, as generation has them."""
+    fields = form.fields
+    turns = [{fields.role: message["role"], fields.content: message["content"]} for message in MESSAGES]
+    whole = form(tokenizer, Limits(256)).example({fields.messages: turns})
+    turns[2] |= first
+    turns[4] |= second
+    example = form(tokenizer, Limits(256)).example({fields.messages: turns})
+    assert example.answers == [whole.answers[index] for index in learned]
+    assert example.ids == whole.ids[: example.answers[-1][1]] and example.prompt == whole.prompt
+    assert example.counts["answers of weight 0"] == 2 - len(learned)
+
+
+def test_an_answer_that_is_not_learned_may_be_empty(tokenizer: Tokenizer) -> None:
+    empty: dict[str, Any] = {"role": "assistant", "content": "", "weight": 0}
+    messages: list[dict[str, Any]] = [MESSAGES[1], empty, *MESSAGES[3:]]
+    assert len(Chat(tokenizer, Limits(256)).example(conversation(messages)).answers) == 1
+
+
+def test_a_system_prompt_beside_the_messages(tokenizer: Tokenizer) -> None:
+    """As LLaMA-Factory's ShareGPT has it."""
+    form = Chat(tokenizer, Limits(256))
+    unlearned: dict[str, Any] = {**MESSAGES[2], "weight": 0}
+    weighted: list[dict[str, Any]] = [*MESSAGES[:2], unlearned, *MESSAGES[3:]]
+    expected = form.example(conversation(weighted))
+    assert len(expected.answers) == 1
+    assert form.example(conversation(weighted[1:]) | {"system": MESSAGES[0]["content"]}) == expected
+    assert form.example(conversation(weighted) | {"system": MESSAGES[0]["content"]}) == expected
+    assert form.example(conversation(weighted) | {"system": "", "tools": None, "images": []}) == expected
+
+
+def test_parts_of_text_are_the_text(tokenizer: Tokenizer) -> None:
+    form = Chat(tokenizer, Limits(256))
+    parts = [{"type": "text", "text": "What is the "}, {"type": "text", "text": "assert statement?"}]
+    messages: list[dict[str, Any]] = [MESSAGES[0], {"role": "user", "content": parts}, *MESSAGES[2:]]
+    assert form.example(conversation(messages)) == form.example(conversation(MESSAGES))
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
@@ -48,8 +102,26 @@ def test_a_long_conversation_keeps_the_exchanges_that_fit(tokenizer: Tokenizer) 
         ({"messages": [1]}, "message 1 is 1, not an object"),
         (conversation([{"role": "tool", "content": "a"}]), "message 1: `role` is 'tool', not one of system, user, assistant"),
         (conversation([{"role": "user"}]), "message 1: `content` is None, not a string"),
-        (conversation([{"role": "user", "content": [{"type": "text"}]}]), "message 1: `content` is .*, not a string"),
-        (conversation([MESSAGES[1] | {"tool_calls": [1]}]), "message 1 has `tool_calls`: only `role` and `content` are known"),
+        (conversation([{"role": "user", "content": [{"type": "text"}]}]), "message 1: `content` has the part {'type': 'text'}"),
+        (
+            conversation([{"role": "user", "content": [{"type": "image_url", "text": "a"}]}]),
+            "has the part {'type': 'image_url'",
+        ),
+        (conversation([MESSAGES[1] | {"tool_calls": [1]}]), "has `tool_calls`: only `role`, `content`, `weight`, `train` are"),
+        (conversation([MESSAGES[1] | {"masked": False}]), "message 1 has `masked`: only"),
+        (conversation([MESSAGES[1], MESSAGES[2] | {"weight": 0.5}]), "message 2: `weight` is 0.5: only 0, not learned, and 1"),
+        (conversation([MESSAGES[1], MESSAGES[2] | {"train": "no"}]), "message 2: `train` is 'no': only 0"),
+        (
+            conversation([MESSAGES[1] | {"weight": 1}]),
+            "message 1: `weight` is 1, but only messages of the assistant are learned",
+        ),
+        (conversation([MESSAGES[1], MESSAGES[2] | {"weight": 0}]), "conversation without an answer of weight 1"),
+        (conversation(MESSAGES) | {"images": ["a.png"]}, "the record has `images`, which is not supported"),
+        (conversation(MESSAGES) | {"chat_template_kwargs": {"a": 1}}, "has `chat_template_kwargs`, which is not supported"),
+        (conversation(MESSAGES) | {"tools": "[search]"}, r"`tools` is '\[search\]', not a list of JSON schemas"),
+        (conversation(MESSAGES) | {"tools": TOOLS}, "the tokenizer has no chat template that writes `tools`"),
+        (conversation(MESSAGES) | {"system": 1}, "`system` is 1, not a string"),
+        (conversation(MESSAGES) | {"system": "Another."}, "a system prompt in `system` and another one in its messages"),
         (conversation(MESSAGES[2:]), "message 1 is of the assistant"),
         (conversation(MESSAGES[:2]), "conversation without an assistant"),
         (conversation([MESSAGES[1], {"role": "assistant", "content": " "}]), "empty answer"),
@@ -79,8 +151,11 @@ def test_the_same_example_as_of_messages(tokenizer: Tokenizer) -> None:
         ({"conversations": "x"}, "`conversations` is 'x', not a list of messages"),
         ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: `from` is 'bot', not one of system, human, user, gpt"),
         ({"conversations": [{"from": ["gpt"], "value": "x"}]}, r"message 1: `from` is \['gpt'\]"),
-        ({"conversations": [{"from": "human", "text": "x"}]}, "message 1: `value` is None, not a string"),
-        ({"conversations": [{"from": "human", "value": "x", "tool": "y"}]}, "has `tool`: only `from` and `value` are known"),
+        ({"conversations": [{"from": "human"}]}, "message 1: `value` is None, not a string"),
+        (
+            {"conversations": [{"from": "human", "value": "x", "tool": "y"}]},
+            "message 1 has `tool`: only `from`, `value`, `weight`, `train`",
+        ),
         ({"conversations": [{"from": "gpt", "value": "x"}]}, "message 1 is of the assistant"),
     ],
 )

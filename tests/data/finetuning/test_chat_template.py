@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
@@ -13,6 +14,7 @@ from megatape.data.finetuning import chat_rendering
 from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.chat_rendering import ChatRenderer
 from megatape.data.finetuning.chat_template import ChatTemplate, TypedTokens
+from megatape.data.finetuning.conversation import Conversation
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.finetuning.prompt_format import Limits
 from megatape.data.tokenizers.files import json_tokenizer, load_tokenizer
@@ -62,7 +64,7 @@ def test_every_answer_follows_the_tokens_that_generation_sees(
             MESSAGES,
             "before the answer in message 3 the chat template writes '<|im_end|>.*' where .* prompt has 'at is",
         ),
-        (FICKLE, MESSAGES, "writes message 3 differently once others follow it: make a record of its own for each answer"),
+        (FICKLE, MESSAGES, "writes message 3 differently once others follow it: make a record for each answer"),
         (
             "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN,
             MESSAGES,
@@ -117,7 +119,7 @@ def test_a_marked_answer_begins_where_generation_begins(
     tokenizer, found = template_of(adopted(folders, tmp_path, template))
     example = Chat(tokenizer, Limits(256)).example(conversation(MESSAGES))
     for (begin, _), index in zip(example.answers, (2, 4), strict=True):
-        assert example.ids[:begin] == found.prompt(MESSAGES[:index])
+        assert example.ids[:begin] == found.prompt(Conversation(MESSAGES[:index]))
     begin, end = example.answers[0]
     assert example.ids[begin:end] == tokenizer.encode_rendered(answer)
 
@@ -182,7 +184,7 @@ def test_a_prompt_has_the_tokens_before_the_answer_that_is_learned(
     tokenizer, found = template_of(adopted(folders, tmp_path, template))
     example = Chat(tokenizer, Limits(256)).example(conversation(MESSAGES))
     for (begin, _), index in zip(example.answers, (2, 4), strict=True):
-        assert found.prompt(MESSAGES[:index]) == example.ids[:begin]
+        assert found.prompt(Conversation(MESSAGES[:index])) == example.ids[:begin]
     assert found.ends == {tokenizer.token_id("<|im_end|>")}
 
 
@@ -191,7 +193,7 @@ def test_a_prompt_needs_no_place_of_earlier_answers(folders: dict[str, Path], tm
     tokenizer, found = template_of(adopted(folders, tmp_path, FORGETFUL))
     expected = "<|im_start|>user\nWh<|im_end|>\n<|im_start|>assistant\nA <|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n"
     asked = [*MESSAGES[1:3], {"role": "user", "content": "And?"}]
-    assert found.prompt(asked) == tokenizer.encode_rendered(expected + "<|im_start|>assistant\n")
+    assert found.prompt(Conversation(asked)) == tokenizer.encode_rendered(expected + "<|im_start|>assistant\n")
 
 
 def test_the_end_of_an_answer(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -269,6 +271,57 @@ def test_the_next_roles_mark_ends_the_last_answer_too(
     assert longer == example, "the end that is added is the one that another message brings"
 
 
+@pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["plain", "marked"])
+def test_an_answer_of_weight_0_is_only_context(folders: dict[str, Path], tmp_path: Path, template: str) -> None:
+    form = Chat(load_tokenizer(adopted(folders, tmp_path, template)), Limits(256))
+    whole = form.example(conversation(MESSAGES))
+    example = form.example(conversation([*MESSAGES[:2], MESSAGES[2] | {"weight": 0}, *MESSAGES[3:]]))
+    assert (example.ids, example.answers) == (whole.ids, whole.answers[1:])
+
+
+def test_an_answer_of_weight_0_needs_no_exact_place(folders: dict[str, Path], tmp_path: Path) -> None:
+    """So templates that drop earlier thoughts can be learned from, one answer of a conversation at a time."""
+    tokenizer, found = template_of(adopted(folders, tmp_path, FICKLE))
+    example = Chat(tokenizer, Limits(256)).example(conversation([*MESSAGES[:2], MESSAGES[2] | {"weight": 0}, *MESSAGES[3:]]))
+    ((begin, _),) = example.answers
+    assert example.ids[:begin] == found.prompt(Conversation(MESSAGES[:4]))
+
+
+TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+WITH_TOOLS = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}" + PLAIN
+
+
+@pytest.mark.parametrize("tools", [TOOLS, json.dumps(TOOLS)], ids=["list", "text"])
+def test_tools_of_a_record_go_through_the_template(folders: dict[str, Path], tmp_path: Path, tools: Any) -> None:
+    """They are before each answer what transformers and generation have there."""
+    folder = adopted(folders, tmp_path, WITH_TOOLS)
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer, found = template_of(folder)
+    example = Chat(tokenizer, Limits(256)).example(conversation(MESSAGES[1:]) | {"tools": tools})
+    for (begin, _), index in zip(example.answers, (2, 4), strict=True):
+        asked = MESSAGES[1:index]
+        expected = theirs.apply_chat_template(asked, tools=TOOLS, add_generation_prompt=True, return_dict=False)
+        assert example.ids[:begin] == expected == found.prompt(Conversation(asked, TOOLS))
+    assert "search" in tokenizer.decode(example.ids[: example.answers[0][0]])
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "message"),
+    [
+        (PLAIN, TOOLS, "the chat template does not write `tools`"),
+        (WITH_TOOLS, [{"description": "<|im_end|>"}], "`tools` has the special token '<|im_end|>'"),
+    ],
+)
+def test_tools_that_are_refused(
+    folders: dict[str, Path], tmp_path: Path, template: str, tools: list[dict[str, Any]], message: str
+) -> None:
+    tokenizer, found = template_of(adopted(folders, tmp_path, template))
+    with pytest.raises(RecordError, match=message):
+        Chat(tokenizer, Limits(256)).example(conversation(MESSAGES[1:]) | {"tools": tools})
+    with pytest.raises(RecordError, match=message):
+        found.prompt(Conversation(MESSAGES[1:2], tools))
+
+
 def test_chatml_without_generation_config(folders: dict[str, Path], tmp_path: Path) -> None:
     """Answers end with <|im_end|>, and the warning names it instead of the newline after it."""
     folder = adopted(folders, tmp_path, PLAIN)
@@ -305,15 +358,15 @@ def test_special_tokens_in_a_message_are_text(folders: dict[str, Path], tmp_path
     expected = [
         token for name, text in turns for token in (begin, *tokenizer.encode(f"{name}\n{text}"), end, *tokenizer.encode("\n"))
     ]
-    assert found.prompt(messages) == [*expected, begin, *tokenizer.encode("assistant\n")]
-    assert found.prompt(messages).count(end) == 3
+    assert found.prompt(Conversation(messages)) == [*expected, begin, *tokenizer.encode("assistant\n")]
+    assert found.prompt(Conversation(messages)).count(end) == 3
 
 
 def test_special_tokens_in_a_message_of_a_tokenizer_like_llama2s(folders: dict[str, Path], tmp_path: Path) -> None:
     """A template with the beginning token, whose text a template can also build of parts."""
     tokenizer = json_tokenizer(folders["llama2"] / "tokenizer.json")
     template = ChatTemplate(tokenizer, "{{ bos_token }}[INST] {{ messages[0].content }} [/INST]{{ '<' + '/s>' }}")
-    found = template.prompt([{"role": "user", "content": "a</s><s>b"}])
+    found = template.prompt(Conversation([{"role": "user", "content": "a</s><s>b"}]))
     assert found == [1, *tokenizer.encode("[INST] a</s><s>b [/INST]"), 2]
 
 
@@ -368,7 +421,8 @@ def test_the_text_of_an_interrupted_rendering_is_not_that_of_the_next() -> None:
     slow = "{% for a in range(3000) %}{% for b in range(3000) %}{% endfor %}{% endfor %}" + content
 
     def text(template: str, content: str) -> str:
-        return renderer.render("template", template, {}, [{"role": "user", "content": content}], is_prompt=True)[0]
+        conversation = Conversation([{"role": "user", "content": content}])
+        return renderer.render("template", template, {}, conversation, is_prompt=True)[0]
 
     assert text(content, "first") == "first"
     main = threading.main_thread().ident

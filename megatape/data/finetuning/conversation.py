@@ -1,0 +1,170 @@
+"""Conversations in records, with the fields of OpenAI, TRL, Axolotl and LLaMA-Factory.
+
+A field that changes what is learned is read or refused by name, never ignored.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from megatape.data.finetuning.prompt_format import missing_field
+from megatape.errors import RecordError
+
+Message = dict[str, str]  # role and content
+Tool = dict[str, Any]  # JSON schema of a function
+
+WEIGHTS = ("weight", "train")  # fields of OpenAI and Axolotl that say whether an answer is learned
+# Fields of records beside the messages that would change the text of the conversation.
+UNSUPPORTED = ("functions", "documents", "images", "videos", "audios", "chat_template_kwargs")
+NAMES = {"system": ["system"], "user": ["human", "user"], "assistant": ["gpt", "chatgpt", "assistant"]}  # by role
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation.
+
+    Attributes:
+        messages: Role and content of each message.
+        tools: Tools that the assistant is offered.
+        not_learned: Places in `messages` of the answers that are not learned.
+    """
+
+    messages: list[Message]
+    tools: list[Tool] = field(default_factory=list)
+    not_learned: frozenset[int] = frozenset()
+
+    @property
+    def learned(self) -> list[int]:
+        """Places in `messages` of the answers that are learned."""
+        answers = [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return [index for index in answers if index not in self.not_learned]
+
+
+class MessageFields(NamedTuple):
+    """Names in a record of messages.
+
+    Attributes:
+        messages: Field of the list.
+        role: Field of a message that says whose it is.
+        content: Field of its text.
+        roles: Values of `role` -> the role that a template knows.
+    """
+
+    messages: str
+    role: str
+    content: str
+    roles: Mapping[str, str]
+
+
+OPENAI = MessageFields("messages", "role", "content", {role: role for role in NAMES})
+SHAREGPT = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})
+
+
+def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -> Conversation:
+    """Read the conversation of a record.
+
+    Args:
+        record: The record. Beside its messages it may have `tools`, and a system prompt in `system`.
+        fields: Names of its fields.
+
+    Raises:
+        RecordError: A message has another form, or a field is not supported.
+    """
+    if fields.messages not in record:
+        raise missing_field(fields.messages, record)
+    found = record[fields.messages]
+    if not isinstance(found, list) or not found:
+        raise RecordError(f"`{fields.messages}` is {found!r:.40}, not a list of messages")
+    if others := [name for name in UNSUPPORTED if record.get(name)]:
+        raise RecordError(f"the record has `{'`, `'.join(others)}`, which is not supported: leave it out")
+    messages = []
+    not_learned = set()
+    for number, value in enumerate(found, start=1):
+        if not isinstance(value, dict):
+            raise RecordError(f"message {number} is {value!r:.40}, not an object")
+        message = _read_message(value, number, fields)
+        if not _is_learned(value, number, message["role"]):
+            not_learned.add(number - 1)
+        messages.append(message)
+    if messages[0]["role"] == "assistant":
+        raise RecordError("message 1 is of the assistant: there is nothing that it answers")
+    system = _read_system(record, messages)
+    if system is not None:
+        messages.insert(0, system)
+        not_learned = {index + 1 for index in not_learned}
+    return Conversation(messages, _read_tools(record), frozenset(not_learned))
+
+
+def _read_message(value: dict[str, Any], number: int, fields: MessageFields) -> Message:
+    role = value.get(fields.role)
+    if not isinstance(role, str) or role not in fields.roles:
+        raise RecordError(f"message {number}: `{fields.role}` is {role!r:.40}, not one of {', '.join(fields.roles)}")
+    known = (fields.role, fields.content, *WEIGHTS)
+    others = [name for name, content in value.items() if name not in known and content not in (None, "", [], {})]
+    if others:
+        names = "`, `".join(known)
+        raise RecordError(f"message {number} has `{'`, `'.join(others)}`: only `{names}` are known")
+    content = _read_content(value.get(fields.content), f"message {number}: `{fields.content}`")
+    return {"role": fields.roles[role], "content": content}
+
+
+def _read_content(value: Any, place: str) -> str:
+    """Return the text of a message. OpenAI's lists of text parts are joined."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise RecordError(f"{place} is {value!r:.40}, not a string")
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise RecordError(f'{place} has the part {part!r:.40}: only parts {{"type": "text", "text": "..."}} are known')
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _is_learned(value: dict[str, Any], number: int, role: str) -> bool:
+    """Whether a message is learned if it is an answer: not if its weight is 0. Raises RecordError for other weights."""
+    learned = True
+    for name in WEIGHTS:
+        weight = value.get(name)
+        if weight is None:
+            continue
+        if not isinstance(weight, bool | int | float) or weight not in (0, 1):
+            raise RecordError(f"message {number}: `{name}` is {weight!r:.40}: only 0, not learned, and 1 are known")
+        if weight and role != "assistant":
+            raise RecordError(
+                f"message {number}: `{name}` is {weight!r}, but only messages of the assistant are learned: remove it"
+            )
+        learned = learned and bool(weight)
+    return learned
+
+
+def _read_system(record: dict[str, Any], messages: list[Message]) -> Message | None:
+    """Return the system prompt that a record has beside its messages, None if there is none."""
+    content = record.get("system")
+    if content in (None, ""):
+        return None
+    if not isinstance(content, str):
+        raise RecordError(f"`system` is {content!r:.40}, not a string")
+    message = {"role": "system", "content": content}
+    if message in messages:
+        return None
+    if messages[0]["role"] == "system":
+        raise RecordError("the record has a system prompt in `system` and another one in its messages: remove one")
+    return message
+
+
+def _read_tools(record: dict[str, Any]) -> list[Tool]:
+    """Return the tools that a record has beside its messages: a list of JSON schemas, or that list as text."""
+    value = record.get("tools")
+    if value in (None, ""):
+        return []
+    found = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            found = json.loads(value)
+    if not isinstance(found, list) or not all(isinstance(tool, dict) for tool in found):
+        raise RecordError(f"`tools` is {value!r:.40}, not a list of JSON schemas")
+    return found
