@@ -13,14 +13,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from tokenizers.decoders import Decoder
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
+from megatape.data.tokenizers.byte_tokens import REPLACEMENT
 from megatape.data.tokenizers.files import json_tokenizer
-from megatape.data.tokenizers.huggingface import JsonTokenizer
+from megatape.data.tokenizers.huggingface import JsonTokenizer, decoding_by
 from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.architecture import FAULTS, read_architecture, reason
@@ -54,6 +56,25 @@ def read_model(folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
+class ExactTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
+    """A tokenizer that keeps valid characters beside a stray byte token.
+
+    Attributes:
+        exact_decoder: Decoder for texts with replacement characters; None if the tokenizer's own needs none.
+    """
+
+    exact_decoder: Decoder | None = None
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
+        """Return the text of token ids, or the texts of a batch, see PreTrainedTokenizerFast."""
+        found = super().decode(token_ids, skip_special_tokens, **options)
+        texts = [found] if isinstance(found, str) else found
+        if self.exact_decoder is None or not any(REPLACEMENT in text for text in texts):
+            return found
+        with decoding_by(self.backend_tokenizer, self.exact_decoder):
+            return super().decode(token_ids, skip_special_tokens, **options)
+
+
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer in `folder`, with the ids of training: special tokens in a text are text, and texts begin as documents did.
 
@@ -61,7 +82,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """
     tokenizer = json_tokenizer(folder / JSON_FILE)
     limit = tokenizer.declared.get("model_max_length")
-    return PreTrainedTokenizerFast(
+    loaded = ExactTokenizer(
         tokenizer_object=tokenizer.backend,
         bos_token=None if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id),
         eos_token=tokenizer.piece(tokenizer.eos_id),
@@ -74,6 +95,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         split_special_tokens=True,
         clean_up_tokenization_spaces=False,
     )
+    loaded.exact_decoder = tokenizer.exact_decoder
+    return loaded
 
 
 @dataclass

@@ -21,6 +21,7 @@ from tokenizers import Regex, decoders, normalizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
+from megatape.data.tokenizers.byte_tokens import byte_decoders
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.sentencepiece import SPACE_MARK
 from megatape.data.tokenizers.tokenizer import GENERATION_FILE, SENTENCEPIECE_FILE, Tokenizer
@@ -132,7 +133,7 @@ def build_tokenizer(proto: ModelProto) -> tokenizers.Tokenizer:
     vocabulary = {piece.piece.replace(SPACE_MARK, " "): index for index, piece in enumerate(proto.pieces)}
     unknown, begin = proto.pieces[proto.trainer_spec.unk_id].piece, proto.pieces[proto.trainer_spec.bos_id].piece
     tokenizer = tokenizers.Tokenizer(BPE(vocabulary, _merges(proto), unk_token=unknown, byte_fallback=True))
-    decoding = [decoders.ByteFallback(), decoders.Fuse()]
+    decoding = byte_decoders()
     if proto.normalizer_spec.add_dummy_prefix:
         # A space before the text and after each U+2581, unless nothing or another U+2581 follows: training encodes the
         # parts between them one by one.

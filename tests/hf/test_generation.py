@@ -120,6 +120,21 @@ class Script:
         return tokens
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["exported", "llama2"])
+def test_characters_after_a_stray_byte_are_shown_as_they_come(
+    exported: Callable[..., Exported], tmp_path: Path, own: bool
+) -> None:
+    """The tokenizers library alone would hold back, and then replace, all of them."""
+    folder = exported("plain").folder if own else FAMILIES["llama2"](tmp_path / "llama2")
+    tokenizer = read_tokenizer(folder)
+    row = tokenizer.convert_tokens_to_ids([f"<0x{byte:02X}>" for byte in b"\xe4" + "你好".encode()])
+    pieces: list[str] = []
+    sampling = Sampling(max_new_tokens=len(row))
+    model = LoadedModel("a script", Script([row], None), tokenizer)
+    ((found,),) = continue_prompts(model, [Prompt([7, 8])], sampling, pieces.append)
+    assert found.text == "\ufffd你好" and [piece for piece in pieces if piece] == ["\ufffd你", "好"]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_is_shown_as_it_comes(family: str, tmp_path: Path) -> None:
     """Never a part of a character, nor of a stop string; the pieces are the text."""

@@ -211,17 +211,31 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, PreTraine
     return SentencePieceTokenizer(model), load(model, tmp_path_factory.mktemp("tokenizer"))
 
 
-def check(ours: Tokenizer, theirs: PreTrainedTokenizerBase, texts: list[str]) -> None:
-    for text in texts:
+def check(ours: Tokenizer, theirs: PreTrainedTokenizerBase, texts: list[str], num_decoded: int = 40) -> None:
+    """Compare ids, and the texts of the first ones: the decoder of an export takes microseconds a token."""
+    for number, text in enumerate(texts):
         expected = [*ours.begin, *ours.encode(text)]
         found = theirs(text).input_ids
         assert found == expected, f"ids of {text[:60]!r} differ"
-        assert theirs.decode(found, skip_special_tokens=True) == text
+        if number < num_decoded:
+            assert theirs.decode(found, skip_special_tokens=True) == text
 
 
 @pytest.mark.parametrize("texts", [lambda: SPACES_AND_MARKS, python_files, c4_texts], ids=["edge cases", "Python", "C4"])
 def test_ids_and_texts(real: tuple[Tokenizer, PreTrainedTokenizerBase], texts: Callable[[], list[str]]) -> None:
     check(*real, texts())
+
+
+def test_characters_beside_a_stray_byte(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:
+    """A model that writes one wrong byte must not lose the characters around it."""
+    ours, theirs = real
+    stray = theirs.convert_tokens_to_ids("<0xE4>")
+    for text in ("你好，世界", "def é(): 漢字 😀\n"):
+        ids = ours.encode(text)
+        for place in (0, len(ids)):
+            found = [*ids[:place], stray, *ids[place:]]
+            assert theirs.decode(found) == ours.decode(found), "SentencePiece decodes the same"
+            assert theirs.decode(found).replace("\ufffd", "") == text
 
 
 def test_unicode_characters(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers.decoders import Decoder
 
+from megatape.data.tokenizers.byte_tokens import REPLACEMENT, split_decoder
 from megatape.data.tokenizers.tokenizer import CONFIG_FILE, GENERATION_FILE, JSON_FILE, MAP_FILE, TEMPLATE_FILE, Tokenizer
 from megatape.errors import UserError, content_errors
 from megatape.files import as_type, parse_json
@@ -28,7 +30,8 @@ class JsonTokenizer(Tokenizer):
         stored_as: Name of the file that tokenizer.json is read from, for errors.
 
     Attributes:
-        backend: Of the `tokenizers` library.
+        backend: Tokenizer of the `tokenizers` library. Beside a stray byte token it may decode replacement characters only.
+        exact_decoder: Decoder for texts in which it does; None if it never does.
         declared: Special tokens by role.
 
     Raises:
@@ -46,6 +49,9 @@ class JsonTokenizer(Tokenizer):
         self.backend.no_padding()
         self.backend.no_truncation()
         self.backend.encode_special_tokens = True
+        self.exact_decoder: Decoder | None = None
+        if self.backend.decoder is not None:
+            self.backend.decoder, self.exact_decoder = split_decoder(self.backend.decoder)
         if getattr(self.backend.model, "dropout", None):
             raise UserError(
                 f"{self._where(JSON_FILE)}: dropout is {self.backend.model.dropout}, so ids are random: set it to null"
@@ -91,7 +97,12 @@ class JsonTokenizer(Tokenizer):
             self.backend.encode_special_tokens = True
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self.backend.decode([int(token) for token in ids], skip_special_tokens=True)
+        tokens = [int(token) for token in ids]
+        text = self.backend.decode(tokens, skip_special_tokens=True)
+        if REPLACEMENT in text and self.exact_decoder is not None:
+            with decoding_by(self.backend, self.exact_decoder):
+                text = self.backend.decode(tokens, skip_special_tokens=True)
+        return text
 
     def token_id(self, piece: str) -> int:
         """The id of a token by its text in the file."""
@@ -200,6 +211,17 @@ class JsonTokenizer(Tokenizer):
 
     def _where(self, name: str) -> str:
         return f"{self.origin}/{self._stored_as if name == JSON_FILE else name}"
+
+
+@contextmanager
+def decoding_by(backend: tokenizers.Tokenizer, decoder: Decoder) -> Iterator[None]:
+    """Give a tokenizer another decoder for a while."""
+    before = backend.decoder
+    backend.decoder = decoder
+    try:
+        yield
+    finally:
+        backend.decoder = before
 
 
 @contextmanager
