@@ -6,6 +6,7 @@ Only --import imports one. Configurations, checkpoints and exports record which 
 import hashlib
 import shlex
 import sys
+from collections.abc import Iterable
 from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,17 +73,30 @@ def search_folders() -> list[str]:
     return [str(place) for place in dict.fromkeys(places) if not place.is_relative_to(sys.prefix)]
 
 
+def not_given(recorded: object) -> list[str]:
+    """Return the modules of a file that were not imported, as the file names them.
+
+    A value that is no list of names is left to the file's own check.
+    """
+    names = [name for name in recorded if isinstance(name, str)] if isinstance(recorded, list | tuple) else []
+    return [name for name in names if _module_name(name) not in _given]
+
+
+def options_for(modules: Iterable[str]) -> str:
+    """Return the words that import modules, as a shell takes them."""
+    return " ".join(f"{OPTION} {shlex.quote(check_line(name))}" for name in modules)
+
+
 def check_given(recorded: object, origin: object) -> None:
     """Check that a file's modules were imported. A value that is no list of names is left to the file's own check.
 
     Raises:
         UserError: The file `origin` was made with modules that the command was not given.
     """
-    names = [name for name in recorded if isinstance(name, str)] if isinstance(recorded, list | tuple) else []
-    if missing := [name for name in names if _module_name(name) not in _given]:
-        options = " ".join(f"{OPTION} {shlex.quote(check_line(name))}" for name in missing)
+    if missing := not_given(recorded):
         raise UserError(
-            f"{origin} was made with modules of a user's own, and only those on the command line are imported: add {options}"
+            f"{origin} was made with modules of a user's own, and only those on the command line are imported: add "
+            f"{options_for(missing)}"
         )
 
 

@@ -7,7 +7,7 @@ configuration is saved with the run. Nothing in this package imports torch.
 
 from megatape.config.config import ClusterConfig, Config, ParallelConfig, ZeroConfig
 from megatape.config.data import DataConfig
-from megatape.config.file import load_config, parse_config, parse_model, save_config
+from megatape.config.file import load_config, load_recorded_config, parse_config, parse_model, save_config
 from megatape.config.model import LoraConfig, ModelConfig, ScalingConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
 from megatape.config.section import Difference, Identity, Section, differences, shared_values

@@ -4,16 +4,18 @@ from collections.abc import Iterable, Mapping
 from math import lcm, prod
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, SerializeAsAny, ValidationInfo, model_validator
 
 from megatape.config.data import DataConfig
 from megatape.config.model import ModelConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
-from megatape.config.section import ByKind, Free, Section
+from megatape.config.section import ByKind, Free, Section, is_recorded
 from megatape.config.training import BatchSizes, OptimizerConfig, ScheduleConfig, TrainingConfig
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, OPTIMIZERS, SCHEDULES
 
+OPTIMIZER_KINDS = ByKind(OPTIMIZERS, "adamw", OptimizerConfig)
+SCHEDULE_KINDS = ByKind(SCHEDULES, "linear", ScheduleConfig)
 FP8_MULTIPLE = 16  # all sizes of the matrices that torch._scaled_mm multiplies are multiples of it
 
 
@@ -114,8 +116,8 @@ class Config(Section):
     model: ModelConfig
     data: DataConfig
     training: TrainingConfig
-    optimizer: Annotated[SerializeAsAny[OptimizerConfig], BeforeValidator(ByKind(OPTIMIZERS, "adamw"))]
-    schedule: Annotated[SerializeAsAny[ScheduleConfig], BeforeValidator(ByKind(SCHEDULES, "linear"))] = ScheduleConfig()
+    optimizer: Annotated[SerializeAsAny[OptimizerConfig], BeforeValidator(OPTIMIZER_KINDS)]
+    schedule: Annotated[SerializeAsAny[ScheduleConfig], BeforeValidator(SCHEDULE_KINDS)] = ScheduleConfig()
     zero: ZeroConfig = ZeroConfig()
     parallel: ParallelConfig = ParallelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -125,7 +127,9 @@ class Config(Section):
     cluster: Free[ClusterConfig | None] = None
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self, info: ValidationInfo) -> Self:
+        if is_recorded(info):
+            return self
         length, limit, window = self.data.sequence_length, self.model.max_positions, self.model.sliding_window
         if length > limit:
             raise ConfigError(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from megatape import imports
 from megatape.config.config import Config
 from megatape.config.model import ModelConfig
-from megatape.config.section import ByKind, Section, sections_in
+from megatape.config.section import RECORDED, ByKind, Section, sections_in
 from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
 from megatape.files import describe_fault, parse_json, read_json, write_atomically
 
@@ -25,6 +25,28 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     with which value, and what is allowed.
     """
     path = Path(path)
+    return parse_config(_read(path), str(path), overrides)
+
+
+@path_errors()
+def load_recorded_config(path: Path) -> Config:
+    """Read the configuration that a run has recorded, for commands that show a run and do not build its model.
+
+    They need not be given the modules of a user's own with which the run was trained. Without them, names that no registry has
+    are accepted, and settings of their optimizers and schedules are not checked.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConfigError: It is no configuration.
+    """
+    raw = _read(path)
+    if imports.not_given(_recorded_imports(raw)):
+        return _parse(Config, raw, str(path), RECORDED)
+    return parse_config(raw, str(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a configuration file."""
     if not path.is_file():
         raise MissingPath(f"no configuration at {path}: give a JSON file, such as one that `megatape init tape_tiny` writes")
     try:
@@ -35,7 +57,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a configuration is a JSON object of sections, not {type(raw).__name__}")
-    return parse_config(raw, str(path), overrides)
+    return raw
+
+
+def _recorded_imports(raw: dict[str, Any]) -> object:
+    """Return what a configuration has recorded as run.imports, None if it has recorded nothing."""
+    run = raw.get("run")
+    return run.get("imports") if isinstance(run, dict) else None
 
 
 def parse_config(raw: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> Config:
@@ -47,8 +75,7 @@ def parse_config(raw: dict[str, Any], origin: str, overrides: Sequence[str] = ()
     """
     for item in overrides:
         _override(raw, item)
-    run = raw.get("run")
-    imports.check_given(run.get("imports") if isinstance(run, dict) else None, origin)
+    imports.check_given(_recorded_imports(raw), origin)
     return _parse(Config, raw, origin)
 
 
@@ -57,9 +84,9 @@ def parse_model(raw: dict[str, Any], origin: str) -> ModelConfig:
     return _parse(ModelConfig, raw, origin)
 
 
-def _parse(section: type[Parsed], raw: dict[str, Any], origin: str) -> Parsed:
+def _parse(section: type[Parsed], raw: dict[str, Any], origin: str, context: dict[str, Any] | None = None) -> Parsed:
     try:
-        return section.model_validate(raw)
+        return section.model_validate(raw, context=context)
     except ValidationError as error:
         faults = "\n".join(f"  {_explain(dict(fault), section, raw)}" for fault in error.errors())
         raise ConfigError(f"{origin}:\n{faults}") from None

@@ -3,9 +3,9 @@
 import math
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, model_validator
 
-from megatape.config.section import Fixed, Free, JsonList, Registered, Section
+from megatape.config.section import Fixed, Free, JsonList, Registered, Section, is_recorded
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, NORMALIZATIONS
 
@@ -151,7 +151,7 @@ class ModelConfig(Section):
     lora: Fixed[LoraConfig | None] = None
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self, info: ValidationInfo) -> Self:
         self._default("num_kv_heads", self.num_heads)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
@@ -164,6 +164,13 @@ class ModelConfig(Section):
                 "of them"
             )
         self._default("head_dim", self.hidden_size // self.num_heads)
+        self._default("position_size", 4 * self.num_kv_heads)
+        if not is_recorded(info):
+            self._check_encoding()
+        return self
+
+    def _check_encoding(self) -> None:
+        """Raise ConfigError for settings that the encoding does not have."""
         encoding, rotated = ENCODINGS[self.encoding], self.head_dim * self.rotary_fraction
         scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         in_pairs = abs(rotated - round(rotated)) < 1e-6 and round(rotated) % 2 == 0 < round(rotated)
@@ -199,8 +206,6 @@ class ModelConfig(Section):
         for reason, unfit in refusals.items():
             if unfit:
                 raise ConfigError(reason)
-        self._default("position_size", 4 * self.num_kv_heads)
-        return self
 
     @property
     def switches(self) -> dict[str, object]:

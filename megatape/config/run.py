@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, PositiveInt, field_validator
+from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, field_validator
 
 from megatape import imports
 from megatape.config.model import ModelConfig
-from megatape.config.section import Compared, Free, JsonList, PathText, Registered, Section
+from megatape.config.section import Compared, Free, JsonList, PathText, Registered, Section, is_recorded
 from megatape.errors import ConfigError
 from megatape.registry import CALLBACKS, FAMILIES, SINKS
 
@@ -25,7 +25,9 @@ class RunConfig(Section):
 
     @field_validator("imports")
     @classmethod
-    def _record_given(cls, _: tuple[str, ...]) -> tuple[str, ...]:
+    def _record_given(cls, recorded: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if is_recorded(info):
+            return recorded
         return imports.given()  # among which are those of the file (config.file.parse_config)
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
 
 from megatape.errors import ConfigError, check_word, did_you_mean
 from megatape.options import DocumentedModel
@@ -71,33 +71,58 @@ def check_growing(name: str, stages: Sequence[Section]) -> None:
             raise ConfigError(f"{name} has {later} after {earlier}: both must grow")
 
 
+# Validation context of a configuration that a run has recorded, for readers that were not given its modules. The run checked it
+# when it began, so names that no registry has are those of the modules, and checks that ask a registry are skipped.
+RECORDED = {"recorded": True}
+
+
+def is_recorded(info: ValidationInfo) -> bool:
+    """Whether a validator reads a recorded configuration without its modules."""
+    return info.context == RECORDED
+
+
 @dataclass(frozen=True, eq=False)  # typing hashes the annotations of `Name | None`
 class Registered:
     """Validator of a key that takes a name of a registry (megatape/registry.py)."""
 
     entries: Mapping[str, Entry]
 
-    def __call__(self, name: str) -> str:
-        if name not in self.entries:
+    def __call__(self, name: str, info: ValidationInfo) -> str:
+        if name not in self.entries and not is_recorded(info):
             raise ConfigError(f"{did_you_mean(name, self.entries)}choose one of {', '.join(self.entries)}")
         return name
 
 
 @dataclass(frozen=True, eq=False)
 class ByKind:
-    """Validator of a section whose keys depend on its `kind`, the name of an entry with options of its own."""
+    """Validator of a section whose keys depend on its `kind`, the name of an entry with options of its own.
+
+    Attributes:
+        entries: Entries of the registry, by kind.
+        default: Kind of a section that does not name it.
+        shared: Section with the keys that every kind has.
+    """
 
     entries: Mapping[str, Any]
     default: str
+    shared: type[Section]
 
     def options(self, raw: Any) -> Any:
         """The type of a section that has these keys, or None for a kind that does not exist."""
         entry = self.entries.get(str(raw.get("kind", self.default))) if isinstance(raw, dict) else None
         return entry and entry.load_options()
 
-    def __call__(self, raw: Any) -> Any:
+    def __call__(self, raw: Any, info: ValidationInfo) -> Any:
         options = self.options(raw)
-        return raw if options is None else options.model_validate(raw)
+        if options is None and isinstance(raw, dict) and is_recorded(info):
+            options = self._recorded_options(raw)
+        return raw if options is None else options.model_validate(raw, context=info.context)
+
+    def _recorded_options(self, raw: dict[str, Any]) -> type[Section]:
+        """Make a section of the shared keys and those of a kind that is not registered, whose values are not checked."""
+        unchecked = Annotated[Any, Identity.COMPARED]
+        own: dict[str, Any] = {name: (unchecked, ...) for name in raw if name not in self.shared.model_fields}
+        return create_model(self.shared.__name__, __base__=self.shared, __doc__=self.shared.__doc__, **own)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from megatape.config import Config, load_config
+from megatape import imports
+from megatape.config import Config, load_recorded_config
 from megatape.data.shards.index import Index, load_index
 from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
@@ -66,6 +67,11 @@ class Run:
             return np.nan
         return entropy(self.data[self.config.data.path])
 
+    @property
+    def missing_modules(self) -> list[str]:
+        """Modules of the run that this process did not import; its model cannot be built without them."""
+        return imports.not_given(self.config.run.imports)
+
     def last(self, column: str) -> float:
         """The last value that was recorded, NaN if there is none."""
         recorded = self.metrics[column][~np.isnan(self.metrics[column])]
@@ -106,7 +112,7 @@ def _load(folder: RunFolder, name: str) -> Run:
         raise MissingPath(f"no folder {folder.directory}: give the folder of a run, run.directory of its configuration")
     if not folder.config.is_file():
         raise UserError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
-    config = load_config(folder.config)
+    config = load_recorded_config(folder.config)
     entries = _entries(folder.metrics)
     return Run(name, folder, config, _columns(entries), _selection(entries), _events(folder.events), _data(config))
 

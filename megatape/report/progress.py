@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from megatape.model.accounting import forward_flops
 from megatape.plan.gpus import named
 from megatape.report.load import STARTS, Run, last_written
 from megatape.units import format_count, format_duration, format_number
@@ -117,8 +116,23 @@ def _utilization(run: Run, pace: float) -> float | None:
     config, gpu, ranks = run.config, named(run.environment.get("device", "")), run.environment.get("ranks", "")
     if gpu is None or config.training.precision != "bfloat16" or not pace > 0 or not ranks.isdecimal():
         return None
-    forward = forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)
-    return 3 * forward * config.batches.of_step(run.last_step) / pace / gpu.bfloat16_flops / max(1, int(ranks))
+    sample_flops = _sample_flops(run)
+    if sample_flops is None:
+        return None
+    return sample_flops * config.batches.of_step(run.last_step) / pace / gpu.bfloat16_flops / max(1, int(ranks))
+
+
+def _sample_flops(run: Run) -> int | None:
+    """FLOPs of training on one sample, as recorded or counted. None if neither is possible."""
+    recorded = run.environment.get("sample_flops", "")
+    if recorded.isdecimal():
+        return int(recorded)
+    if run.missing_modules:
+        return None
+    from megatape.model.accounting import forward_flops  # imports torch, only for runs that earlier versions began
+
+    config = run.config
+    return 3 * forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)
 
 
 def _best(steps: np.ndarray, losses: np.ndarray) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from megatape.config.section import fields, plain
 from megatape.data.shards.index import Index
-from megatape.model.accounting import count_parameters, count_trainable
+from megatape.imports import options_for
 from megatape.report.load import Run, entropy
 from megatape.tables import Table
 from megatape.units import format_bytes
@@ -23,16 +23,12 @@ def overview(runs: list[Run]) -> Table:
 
 def _overview(run: Run) -> dict[str, str]:
     model, training = run.config.model, run.config.training
-    count, length, environment = count_parameters(model), run.config.data.sequence_length, run.environment
-    trained = count_trainable(model, training.trainable, training.frozen)
+    length, environment = run.config.data.sequence_length, run.environment
     software = zip(("Python", "torch", "DeepSpeed"), environment.get("python/torch/deepspeed", "").split("/"), strict=False)
     written = datetime.fromtimestamp(run.folder.metrics.stat().st_mtime, UTC) if run.last_step else None
     return {
         "encoding": model.encoding,
-        "parameters": f"{count.total:,}",
-        "trained": "" if trained == count.total else f"{trained:,}",
-        "of embedding and head": f"{count.embedding:,}",
-        "of the position encoding": f"{count.position:,}",
+        **_parameters(run),
         "shape": f"{model.num_layers} layers of width {model.hidden_size:,}, {model.num_heads} heads",
         "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
@@ -64,6 +60,24 @@ def incomparable(runs: Sequence[Run]) -> list[str]:
         return []
     samples = "; ".join(f"{run.name}: {_evaluated_samples(run)}" for run in measured)
     return [f"validation losses do not compare, since runs were evaluated on different samples ({samples})"]
+
+
+def _parameters(run: Run) -> dict[str, str]:
+    """Numbers of parameters of a run's model, which only its modules can build."""
+    if run.missing_modules:
+        rows = ("trained", "of embedding and head", "of the position encoding")
+        return {"parameters": f"not counted: add {options_for(run.missing_modules)}"} | dict.fromkeys(rows, "")
+    from megatape.model.accounting import count_parameters, count_trainable  # imports torch, which the monitor does not need
+
+    model, training = run.config.model, run.config.training
+    count = count_parameters(model)
+    trained = count_trainable(model, training.trainable, training.frozen)
+    return {
+        "parameters": f"{count.total:,}",
+        "trained": "" if trained == count.total else f"{trained:,}",
+        "of embedding and head": f"{count.embedding:,}",
+        "of the position encoding": f"{count.position:,}",
+    }
 
 
 def ranks_of(run: Run) -> str:

@@ -44,12 +44,16 @@ class Rates(NamedTuple):
 
 
 class Speed:
-    """How fast the steps of a run are."""
+    """How fast the steps of a run are.
+
+    Attributes:
+        sample_flops: FLOPs of the forward and backward pass over one sample.
+    """
 
     def __init__(self, config: Config, world_size: int) -> None:
         self._length, self._batches, self._steps = config.data.sequence_length, config.batches, config.training.steps
         # Backward costs twice the forward pass; recomputation under activation checkpointing is not useful work.
-        self._sample_flops = 3 * forward_flops(config.model, self._length, config.training.num_shifted_groups)
+        self.sample_flops = 3 * forward_flops(config.model, self._length, config.training.num_shifted_groups)
         peak = peak_flops(config.training.precision)
         self._peak = peak and peak * world_size
         self._samples, self._seconds = 0, 0.0  # since this process started
@@ -73,4 +77,4 @@ class Speed:
 
     def _rates(self, samples: int, seconds: float) -> Rates:
         speed = samples / seconds
-        return Rates(speed * self._length, speed * self._sample_flops / self._peak if self._peak else None)
+        return Rates(speed * self._length, speed * self.sample_flops / self._peak if self._peak else None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatape.checkpoint.reader import MAX_STEP_SAMPLES
-from megatape.config import load_config
+from megatape.config import load_recorded_config
 from megatape.data.training.mixture import open_data
 from megatape.data.training.order import SampleOrder, samples_digest
 from megatape.errors import UserError
@@ -64,7 +64,7 @@ def prove(directory: Path) -> Iterator[str]:
     folder = RunFolder(directory)
     if not folder.config.is_file():
         raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
-    config = load_config(folder.config)
+    config = load_recorded_config(folder.config)
     data = open_data(config).train
     corpora = {name: Consumed(corpus.num_samples) for name, corpus in data.corpora.items()}
     left_out: list[tuple[int, int, int, int, str]] = []  # steps and samples, first and last of each, and why

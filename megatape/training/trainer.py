@@ -109,13 +109,14 @@ class Trainer:
         self.policy = SpikePolicy(config.training, config.batches)
         self.next_status: StepStatus | None = None  # all-reduced status of the next step; None before the first one
         self._num_skipped = 0  # steps in a row, without those of a plan
+        self.speed = Speed(config, topology.world_size)
         context = RunContext(
             config=config,
             folder=self.folder,
             topology=topology,
             engine=self.engine,
             log=self.log,
-            speed=Speed(config, topology.world_size),
+            speed=self.speed,
             unigram_entropy=data.train.unigram_entropy,
             profiled_steps=self.start.profile,
         )
@@ -326,6 +327,7 @@ class Trainer:
             "hosts": -(-self.topology.world_size // self.topology.local_size),
             "device": device_name(),
             "attention": self.attention,
+            "sample_flops": self.speed.sample_flops,
         }
 
     # In a step.

@@ -57,6 +57,21 @@ def make_run(
     return folder
 
 
+OWN_MODULE = "/home/somebody/own.py"  # which is not there
+
+
+def train_with_own_module(folder: RunFolder) -> None:
+    """Change the configuration that a run has recorded to one of a run with OWN_MODULE, which registers all it can."""
+    raw = json.loads(folder.config.read_text())
+    raw["run"]["imports"] = [OWN_MODULE]
+    raw["model"] |= {"encoding": "own", "normalization": "own"}
+    raw["optimizer"] |= {"kind": "own", "momentum": 0.75}
+    raw["schedule"] |= {"kind": "own", "stairs": 3}
+    raw["logging"] |= {"sinks": ["jsonl", "own"], "callbacks": ["own"]}
+    raw["parallel"]["sp"] = 2
+    folder.config.write_text(json.dumps(raw))
+
+
 def make_results(folder: Path, task: str, model: str, measures: list[Measure], **more: Any) -> Path:
     """A results.json of `megatape evaluate`."""
     folder.mkdir(parents=True)

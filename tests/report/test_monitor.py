@@ -21,7 +21,7 @@ from megatape.report.monitor import Monitor
 from megatape.run_folder import RunFolder
 from megatape.runtime.run_log import event_entry
 from tests.helpers.command import Command
-from tests.helpers.reports import make_run
+from tests.helpers.reports import make_run, train_with_own_module
 from tests.helpers.slow import slow_but
 from tests.helpers.small_run import small_config
 from tests.helpers.workers import Workers
@@ -59,6 +59,26 @@ def test_one_run(command: Command, data_directory: Path, tmp_path: Path) -> None
     assert "rank 3 (host b" in values["slow"] and values["last"].endswith("s ago") and "1 spike, 1 rollback" in printed
     assert "loss  [2J 9.0" in printed and "\x1b" not in printed
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before}
+
+
+def test_it_needs_neither_torch_nor_the_modules_of_a_run(data_directory: Path, tmp_path: Path) -> None:
+    """Importing torch takes seconds. The utilization of a GPU is known from what the run has recorded."""
+    folder = make_run(tmp_path / "own", data_directory)
+    train_with_own_module(folder)
+    folder.config.write_text(folder.config.read_text().replace('"precision": "float32"', '"precision": "bfloat16"'))
+    environment = {"device": "NVIDIA H100 80GB HBM3", "ranks": 1, "sample_flops": 10**13}
+    append_lines(folder.events, [event_entry("resumed", 20, "") | {"environment": environment}])
+    code = """
+import sys
+from megatape.commands.main import main
+status = main(["monitor", sys.argv[1], "--once"])
+assert "torch" not in sys.modules, "torch"
+sys.exit(status)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(folder.directory)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = 10**13 * 8 / 0.1 / 989e12
+    assert ["MFU", f"{expected:.1%}"] in [line.strip("│ ").split()[:2] for line in done.stdout.splitlines()], done.stdout
 
 
 @pytest.mark.parametrize(("width", "rows"), [(60, 3), (110, 2), (200, 1)])

@@ -21,7 +21,7 @@ from megatape.runtime.run_log import event_entry
 from megatape.tasks.engine.task import Measure
 from megatape.training.position_view import PositionView
 from tests.helpers.command import Command
-from tests.helpers.reports import HOSTILE, make_results, make_run
+from tests.helpers.reports import HOSTILE, OWN_MODULE, make_results, make_run, train_with_own_module
 
 
 def page_of(command: Command, output: Path, *words: object) -> tuple[str, dict[str, Any], str]:
@@ -53,6 +53,37 @@ def cells(text: str, label: str) -> list[str]:
     row = re.search(rf"<tr[^>]*><th scope=\"row\">{re.escape(label)}</th>(.*?)</tr>", text)
     assert row, label
     return [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row[1])]
+
+
+def test_runs_with_modules_of_a_user_s_own_need_no_import(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """Losses and settings need no code; only the numbers of parameters do."""
+    own, rope = make_run(tmp_path / "own", data_directory), make_run(tmp_path / "rope", data_directory, encoding="rope")
+    train_with_own_module(own)
+    text, content, errors = page_of(command, tmp_path / "page", own.directory, rope.directory)
+    assert not errors
+    assert curve(content, "Loss", 0)["y"] == pytest.approx(losses(own), rel=1e-5)
+    assert cells(text, "optimizer.momentum") == ["0.75", ""]
+    assert cells(text, "model.encoding") == ["own", "rope"]
+    unknown, known = cells(text, "parameters")
+    assert unknown == f"not counted: add --import {OWN_MODULE}"
+    assert int(known.replace(",", "")) > 1000
+
+
+def test_a_name_that_is_not_of_a_module_is_refused(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """Types are checked also where names are not."""
+    folder = make_run(tmp_path / "run", data_directory)
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace('"encoding": "tape"', '"encoding": "tap"'))
+    status, _, errors = command("report", folder.directory, "--output", tmp_path / "page")
+    assert status == 2
+    assert "model.encoding" in errors and "did you mean tape?" in errors
+    train_with_own_module(folder)
+    raw = json.loads(folder.config.read_text())
+    raw["model"]["num_layers"] = "many"
+    folder.config.write_text(json.dumps(raw))
+    status, _, errors = command("report", folder.directory, "--output", tmp_path / "page")
+    assert status == 2
+    assert "model.num_layers" in errors and "many" in errors
 
 
 def test_runs_that_differ_only_in_their_seed(command: Command, data_directory: Path, tmp_path: Path) -> None:

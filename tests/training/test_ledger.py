@@ -1,6 +1,7 @@
 """megatape ledger: the samples of a run, as it has recorded them, against the order of its data."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from megatape.data.training.mixture import open_data
 from megatape.run_folder import RunFolder
 from megatape.training.ledger import Consumed, check_order
 from tests.helpers.command import Command
+from tests.helpers.reports import train_with_own_module
 from tests.helpers.workers import run_workers
 
 CASES = "tests.helpers.training_cases:train_cases"
@@ -53,6 +55,15 @@ def test_runs(runs: Path, command: Command) -> None:
     assert status == 0, errors
     assert "corpus a:" in text and "corpus b:" in text
     assert "left out:  steps 2 to 2, samples 8 to 15: skipped (training.skip_samples)" in text
+
+
+def test_a_run_with_modules_of_a_user_s_own_needs_no_import(runs: Path, command: Command, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "own")
+    shutil.copytree(runs / "alone", folder.directory)
+    train_with_own_module(folder)
+    status, text, errors = command("ledger", folder.directory)
+    assert status == 0, errors
+    assert "steps:     1 to 8, samples 0 to 63, none missing" in text
 
 
 def test_what_is_not_right(runs: Path, command: Command, tmp_path: Path) -> None:

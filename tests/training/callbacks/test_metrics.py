@@ -73,6 +73,7 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     environment = events[0]["environment"]  # of `megatape report`
     assert (environment["ranks"], environment["hosts"], environment["megatape"]) == (2, 1, package_version())
     assert environment["python/torch/deepspeed"] == versions() and environment["device"] and environment["command"]
+    assert environment["sample_flops"] > 1000
 
 
 def test_peak_memory_is_the_process_s_own() -> None:
