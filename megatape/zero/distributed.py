@@ -5,8 +5,6 @@ import os
 import socket
 import warnings
 from datetime import timedelta
-from pathlib import Path
-from tempfile import gettempdir
 
 import deepspeed
 import torch
@@ -16,6 +14,7 @@ from deepspeed.constants import default_pg_timeout
 
 from megatape.errors import UserError
 from megatape.runtime.launchers import check_rendezvous, export_interface, export_loopback, is_on_one_host
+from megatape.runtime.private_folder import private_folder
 from megatape.runtime.store import open_store
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import set_default_timeout
@@ -49,6 +48,7 @@ def initialize_distributed(
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
         torch.set_num_threads(_threads(topology))
+        os.environ |= _compiler_caches(topology)
         # Where its launcher has not set it, DeepSpeed starts `numactl` to count NUMA nodes, at each reduction of stage 3.
         os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
     else:
@@ -96,14 +96,23 @@ def _set_environment(topology: Topology, tensor_size: int) -> None:
     }
     if tensor_size > 1:  # a gather starts before the product that it overlaps with, in the order of the calls
         defaults["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    cache = Path(gettempdir(), f"megatape-{os.getuid()}")  # on a local disk, as Inductor's own: homes are on file servers
-    cache.mkdir(mode=0o700, exist_ok=True)
-    if cache.stat().st_uid == os.getuid():
-        defaults["TRITON_CACHE_DIR"] = str(cache / "triton")
+    defaults |= _compiler_caches(topology)
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     os.environ |= unset
     if unset and topology.rank == 0:
         LOG.info("environment: %s", " ".join(f"{name}={value}" for name, value in unset.items()))
+
+
+def _compiler_caches(topology: Topology) -> dict[str, str]:
+    """Return the folders of compiled code that are not set, on a local disk: homes are on file servers."""
+    names = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    unset = {variable: name for variable, name in names.items() if variable not in os.environ}
+    if not unset:
+        return {}
+    folder = private_folder(is_first=topology.local_rank == 0)
+    if folder is None:
+        return {}
+    return {variable: str(folder / name) for variable, name in unset.items()}
 
 
 def _threads(topology: Topology) -> int:

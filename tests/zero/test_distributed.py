@@ -1,6 +1,7 @@
 """How a rank joins the others, which GPU it uses, and how many threads on a CPU."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ DEFAULTS = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "TRITON_CACHE_DIR": "",
+    "TORCHINDUCTOR_CACHE_DIR": "",
 }
 
 
@@ -89,13 +91,14 @@ def test_environment_of_a_gpu(
     """Before the device is used, and never in the place of a user's value; rank 0 prints it, once."""
     seen: dict[str, str] = {}
     accelerator.set_device.side_effect = lambda _: seen.update(os.environ)
-    monkeypatch.setattr(distributed, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
     with caplog.at_level("INFO", logger=distributed.__name__):
         initialize_distributed(Topology(0, 2, 0, local_size=2), tensor_size=tensor_size)
     expected = DEFAULTS | {
         "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
         "TRITON_CACHE_DIR": f"{tmp_path}/megatape-{os.getuid()}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/megatape-{os.getuid()}/inductor",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1" if tensor_size > 1 else None,
     }
     assert {name: seen.get(name) for name in DEFAULTS} == expected
@@ -113,11 +116,13 @@ def test_kernels_are_not_loaded_from_the_folder_of_another_user(
 ) -> None:
     """Everybody may make that folder in /tmp: its code would run as this user."""
     other = os.getuid() + 1
-    (tmp_path / f"megatape-{other}").mkdir()
-    monkeypatch.setattr(distributed, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(distributed.os, "getuid", lambda: other)
+    (tmp_path / f"megatape-{other}").mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: other)
     initialize_distributed(Topology(1, 2, 1, local_size=2))
-    assert "TRITON_CACHE_DIR" not in os.environ
+    for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        folder = Path(os.environ[variable]).parent
+        assert folder.parent == tmp_path and folder.name.startswith(f"megatape-{other}-")
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:

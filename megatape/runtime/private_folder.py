@@ -1,0 +1,56 @@
+"""A folder in /tmp whose files only this user can have written, for code that is compiled once and loaded again."""
+
+import atexit
+import logging
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+
+LOG = logging.getLogger(__name__)
+
+
+def private_folder(is_first: bool = True) -> Path | None:
+    """Return /tmp/megatape-UID, made if needed, or a new folder for this process if somebody else may write there.
+
+    Any user may make a folder, a link or a file of that name in /tmp, and code in it would run as this user. A folder for this
+    process alone is removed when the process ends.
+
+    Args:
+        is_first: Whether this process warns of a folder that cannot be trusted. Others of its host find the same.
+
+    Returns:
+        The folder, or None if there is no folder for temporary files.
+    """
+    name = f"megatape-{os.getuid()}"
+    try:
+        folder = Path(gettempdir(), name)
+        fault = _fault(folder)
+        if not fault:
+            return folder
+        own = Path(mkdtemp(prefix=f"{name}-"))
+    except OSError as error:
+        LOG.debug("there is no folder for temporary files: %s", error)
+        return None
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    level = logging.WARNING if is_first else logging.DEBUG
+    LOG.log(
+        level, "%s %s: kernels are compiled again at each start, in %s; remove it, or let its owner do so", folder, fault, own
+    )
+    return own
+
+
+def _fault(folder: Path) -> str:
+    """Make the folder if needed, and return the reason why it cannot be trusted, "" if it can."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()  # not stat: a link leads to a folder that somebody else chose
+    if not stat.S_ISDIR(found.st_mode):
+        return "is no folder"
+    if found.st_uid != os.getuid():
+        return f"belongs to user {found.st_uid}"
+    if found.st_mode & 0o077:
+        return f"has mode {stat.S_IMODE(found.st_mode):o} instead of 700, so others may have written there"
+    return ""
