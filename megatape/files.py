@@ -82,13 +82,57 @@ def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
         value = json.loads(text, object_pairs_hook=_unique if unique_keys else None)
     except RecursionError:
         raise UserError(f"nested more than {MAX_DEPTH} levels deep") from None
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any, max_depth: int = MAX_DEPTH) -> None:
+    """Check how deep a value of JSON is nested.
+
+    Args:
+        value: The value.
+        max_depth: Maximum number of levels.
+
+    Raises:
+        UserError: It is nested deeper.
+    """
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        nested = [whole for whole in level if isinstance(whole, dict | list)]
+    for _ in range(max_depth + 1):
+        nested = [whole for whole in level if isinstance(whole, dict | list | tuple)]
         level = [part for whole in nested for part in (whole.values() if isinstance(whole, dict) else whole)]
         if not nested:
-            return value
-    raise UserError(f"nested more than {MAX_DEPTH} levels deep")
+            return
+    raise UserError(f"nested more than {max_depth} levels deep")
+
+
+def json_content(
+    value: Any,
+    name: str,
+    indent: int | None = None,
+    max_bytes: int = MAX_JSON_BYTES,
+    default: Callable[[Any], Any] | None = None,
+) -> bytes:
+    """Return the content of a JSON file that `read_json` will take: it has the same limits.
+
+    Args:
+        value: Value of the file.
+        name: Name of the file, for errors.
+        indent: Spaces for each level, None for one line.
+        max_bytes: Maximum size, that of the reader.
+        default: Converts values of other types than JSON's.
+
+    Raises:
+        UserError: The value is nested too deep or too large to be read again.
+        TypeError: It has a value of another type.
+    """
+    try:
+        check_depth(value)
+    except UserError as error:
+        raise UserError(f"{name} would be {error}, and could not be read again") from None
+    content = json.dumps(value, indent=indent, default=default).encode()
+    if len(content) > max_bytes:
+        raise UserError(f"{name} would have {len(content):,} bytes, and more than {max_bytes:,} could not be read again")
+    return content
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -394,6 +438,22 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield text, entry
 
 
+def json_line(entry: dict[str, Any], path: Path) -> bytes:
+    """Return the line of an object in a file that `read_lines` reads.
+
+    Args:
+        entry: The object.
+        path: The file, for errors.
+
+    Raises:
+        UserError: The line would be too long to be read again.
+    """
+    line = json.dumps(entry).encode() + b"\n"
+    if len(line) >= MAX_LINE_BYTES:
+        raise UserError(f"{path}: a line of {len(line):,} bytes could not be read again: at most {MAX_LINE_BYTES - 1:,} are")
+    return line
+
+
 def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = True) -> None:
     """Add a line for each object.
 
@@ -405,13 +465,15 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
     Raises:
         OSError: The file cannot be written. Some of the lines may be in it.
         PathError: The file is a link, a pipe or a device.
+        UserError: A line is longer than `read_lines` takes. Nothing was written.
     """
+    lines = [json_line(entry, path) for entry in entries]
     with open_in_place(path) as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 file.write(b"\n")  # a torn last line must not spoil the next one
-        file.writelines(json.dumps(entry).encode() + b"\n" for entry in entries)
+        file.writelines(lines)
         file.flush()
         if durable:
             os.fsync(file.fileno())

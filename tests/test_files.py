@@ -5,6 +5,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,14 @@ from megatape.data.shards.layout import EarlierShard
 from megatape.errors import ExistingPath, PathError, UserError
 from megatape.files import (
     MAX_DEPTH,
+    MAX_JSON_BYTES,
     MAX_LINE_BYTES,
     FileName,
     append_lines,
     as_type,
     create_file,
     create_private,
+    json_content,
     link_file,
     locked,
     new_folder,
@@ -37,6 +40,35 @@ def test_deep_json_is_refused() -> None:
         for text in (f"{opened}{inside}{closed}", opened * 100_000 + "1" + closed * 100_000):
             with pytest.raises(ValueError, match="nested more than 64 levels deep"):
                 parse_json(text)
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    """Writer and reader have the same limits: the largest value passes both, and a larger one neither."""
+    path = tmp_path / "file.json"
+    deepest: Any = 1
+    for _ in range(MAX_DEPTH):
+        deepest = (deepest,)
+    for value, larger, told in (
+        (deepest, [deepest], "file.json would be nested more than 64 levels deep, and could not be read again"),
+        ("x" * 98, "x" * 99, "file.json would have 101 bytes, and more than 100 could not be read again"),
+    ):
+        max_bytes = 100 if isinstance(value, str) else MAX_JSON_BYTES
+        path.write_bytes(json_content(value, path.name, max_bytes=max_bytes))
+        assert read_json(path, max_bytes=max_bytes)
+        with pytest.raises(UserError, match=told):
+            json_content(larger, path.name, max_bytes=max_bytes)
+    path.write_bytes(json_content({"a": path}, path.name, indent=1, default=str))
+    assert read_json(path) == {"a": str(path)}
+
+
+def test_a_line_that_is_too_long_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    frame = len(json.dumps({"text": ""})) + 1
+    longest = {"text": "x" * (MAX_LINE_BYTES - 1 - frame)}
+    append_lines(path, [longest])
+    with pytest.raises(UserError, match="lines.jsonl: a line of 1,048,576 bytes could not be read again"):
+        append_lines(path, [{"text": "short"}, {"text": longest["text"] + "x"}])
+    assert [entry for _, entry in read_lines(path)] == [longest]
 
 
 def test_large_json_is_not_read(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pydantic import ConfigDict, Field, model_validator
 from megatape.config import Section
 from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import CheckpointError, MissingPath, UserError, content_errors
-from megatape.files import FileName, as_type, create_file, open_regular, read_json, write_atomically
+from megatape.files import FileName, as_type, create_file, json_content, open_regular, read_json, write_atomically
 from megatape.run_folder import RunFolder
 
 # What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
@@ -205,12 +205,20 @@ def save_manifest(
     manifest: dict[str, Any] = {"format": version, "files": files, "tensors": tensors}
     if base:
         manifest["base"] = base
-    write_atomically(directory / MANIFEST, as_json(manifest | {"sha256": _own_hash(manifest)}))
+    write_atomically(directory / MANIFEST, as_json(manifest | {"sha256": _own_hash(manifest)}, MANIFEST))
 
 
-def as_json(value: Any) -> bytes:
-    """The content of a JSON file of a checkpoint."""
-    return json.dumps(value, indent=1).encode()
+def as_json(value: Any, name: str = "a file") -> bytes:
+    """Return the content of a JSON file of a checkpoint.
+
+    Args:
+        value: Value of the file.
+        name: Name of the file, for errors.
+
+    Raises:
+        UserError: The file could not be read again: it would be too large or nested too deep.
+    """
+    return json_content(value, name, indent=1)
 
 
 def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:

@@ -167,7 +167,7 @@ def _write_tensors(
 def _write_rest(partial: Path, contents: Contents, generators: dict[str, Tensor]) -> dict[str, FileEntry]:
     """Write the files beside those of tensors. Raises UserError for a name that is written already, or no tokenizer's."""
     entries = {
-        STATE: write_file(partial / STATE, [as_json(contents.state)]),
+        STATE: write_file(partial / STATE, [as_json(contents.state, STATE)]),
         RNG: save_tensors(generators, partial / RNG),
     }
     for name, content in contents.tokenizer.items():

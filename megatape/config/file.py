@@ -12,7 +12,7 @@ from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import RECORDED, ByKind, Section, sections_in
 from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
-from megatape.files import describe_fault, parse_json, read_json, write_atomically
+from megatape.files import describe_fault, json_content, parse_json, read_json, write_atomically
 
 Parsed = TypeVar("Parsed", bound=Section)
 
@@ -94,7 +94,7 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str, context: dic
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration, with every default, for `load_config` to read."""
-    write_atomically(path, f"{json.dumps(config.model_dump(), indent=2)}\n".encode())
+    write_atomically(path, json_content(config.model_dump(), str(path), indent=2) + b"\n")
 
 
 def _override(raw: dict[str, Any], item: str) -> None:

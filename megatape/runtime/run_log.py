@@ -17,6 +17,8 @@ from megatape.runtime.topology import Topology
 
 LOG = logging.getLogger(__name__)
 
+MAX_TEXT = 20_000  # characters of a text in an event, each of which has up to 12 bytes in JSON
+
 Event = Literal[
     "started",
     "resumed",
@@ -61,7 +63,7 @@ class RunLog:
     def record(self, event: Event, detail: str = "", **facts: Any) -> None:
         """Keep an event of the last step. facts: further JSON values of its line, by name."""
         if self.is_main:
-            self._events.append(event_entry(event, self.step, detail) | facts)
+            self._events.append(_shortened(event_entry(event, self.step, detail) | facts))
             self.flush()
 
     def flush(self) -> None:
@@ -104,6 +106,15 @@ class RunLog:
 def event_entry(event: Event, step: int, detail: str) -> dict[str, Any]:
     """The object of a line of events.jsonl: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`."""
     return {"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}
+
+
+def _shortened(value: Any) -> Any:
+    """Return a value of JSON with texts that are short enough for a line that `read_lines` takes."""
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return f"{value[:MAX_TEXT]}... ({len(value):,} characters)"
+    if isinstance(value, dict):
+        return {key: _shortened(part) for key, part in value.items()}
+    return value
 
 
 # Of ANSI terminals.

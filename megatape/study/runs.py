@@ -32,7 +32,7 @@ from megatape.config import Config, differences, save_config
 from megatape.data.training.mixture import open_data
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import ExitStatus, UserError, path_errors
-from megatape.files import first_fault, locked, read_json, write_atomically
+from megatape.files import first_fault, json_content, locked, read_json, write_atomically
 from megatape.imports import arguments
 from megatape.run_folder import RunFolder
 from megatape.runtime.python_process import python_command
@@ -72,7 +72,7 @@ class Result:
     def write(self, path: Path) -> None:
         """Write the file atomically: if it exists, it is complete."""
         content = TypeAdapter(type(self)).dump_python(self, mode="json")
-        write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+        write_atomically(path, json_content(content, str(path), indent=2) + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:

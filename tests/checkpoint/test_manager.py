@@ -4,14 +4,15 @@ import copy
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
-from megatape.files import read_lines
+from megatape.files import MAX_DEPTH, read_lines
 from megatape.registry import CALLBACKS, Entry
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import hold
@@ -41,36 +42,38 @@ def lost_answers() -> Iterator[None]:
         if "step-" in Path(target).name:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
 
-    os.rename = lose_answer
-    try:
+    with patch.object(os, "rename", lose_answer):
         yield
-    finally:
-        os.rename = make
 
 
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """The run has the callback FullDisk."""
-    CALLBACKS["full_disk"] = Entry(f"{__name__}:FullDisk", "")
-    try:
-        yield
-    finally:
-        del CALLBACKS["full_disk"]
+class Nested(Callback):
+    """Has a state that is nested as deep as no reader of checkpoints takes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        for _ in range(MAX_DEPTH):
+            state = {"of the step before": state}
+        return state
 
 
-DISTURBANCES = {"lost answers": lost_answers, "full disk": full_disk, "full disk, background": full_disk}
+DISTURBANCES: dict[str, tuple[AbstractContextManager[None], type[Callback]]] = {
+    "lost answers": (lost_answers(), Callback),
+    "full disk": (nullcontext(), FullDisk),
+    "full disk, background": (nullcontext(), FullDisk),
+    "nested": (nullcontext(), Nested),
+}
 
 
 def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
     """Train under each disturbance. Returns the errors that end the runs, "" for none."""
     ends = {}
-    for name, disturbance in DISTURBANCES.items():
+    for name, (disturbance, callback) in DISTURBANCES.items():
         changed = copy.deepcopy(raw)
         changed["run"]["directory"] += f"/{name}"
         changed["checkpoint"] = {"interval": 1, "keep": 10, "background": "background" in name}
-        with disturbance():
-            if disturbance is full_disk:
-                changed["logging"]["callbacks"] = ["full_disk"]
+        CALLBACKS["disturbing"] = Entry(f"{__name__}:{callback.__name__}", "")
+        changed["logging"]["callbacks"] = ["disturbing"]
+        with disturbance:
             config = parse_config(changed, name)
             with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
                 try:
@@ -82,11 +85,14 @@ def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
 
 
 def test_what_is_no_failed_save(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A callback's error after a save, which ends the run as it is, and the reported error of a rename that was made."""
+    """A callback's error after a save, which ends the run as it is, and the reported error of a rename that was made.
+
+    What a callback keeps costs no checkpoint either: it is left out if it could not be read again.
+    """
     raw_config["training"]["steps"] = STEPS
     [ends] = run_workers("tests.checkpoint.test_manager:train", 1, raw_config, tmp_path / "workers")
     error = "OSError: [Errno 28] the callback's disk is full"
-    assert ends == {"lost answers": "", "full disk": error, "full disk, background": error}
+    assert ends == {"lost answers": "", "full disk": error, "full disk, background": error, "nested": ""}
     for name, end in ends.items():
         folder = RunFolder(Path(raw_config["run"]["directory"]) / name)
         saved = [CheckpointReader(checkpoint).step for checkpoint in folder.list_checkpoints()]
@@ -94,4 +100,5 @@ def test_what_is_no_failed_save(raw_config: dict[str, Any], tmp_path: Path) -> N
         assert len(saved) == STEPS or end, name
         assert "save failed" not in {entry["event"] for _, entry in read_lines(folder.events)}, name
     said = (tmp_path / "workers" / "rank0.log").read_text()
+    assert said.count("checkpoints lack the state of the callback disturbing (nested more than 62 levels deep)") == 1
     assert "could not be written" not in said and "not saved" not in said, said

@@ -1,12 +1,17 @@
-"""Lines of ranks: what is shown, where, and that a reader who has gone ends nothing."""
+"""Lines of ranks: what is shown, where, and that a reader who has gone ends nothing. Events can be read again."""
 
 import io
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 
-from megatape.runtime.run_log import show_lines
+from megatape.files import read_lines
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
+from megatape.runtime.run_log import RunLog, show_lines
+from megatape.runtime.topology import Topology
 
 
 @pytest.mark.parametrize(
@@ -55,3 +60,18 @@ def test_a_reader_who_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(sys, "stderr", Gone())
     logging.getLogger("megatape.test").warning("slow")
+
+
+@pytest.mark.parametrize("letter", ["x", "\U0001f600"])
+def test_a_long_event_can_be_read_again(tmp_path: Path, letter: str) -> None:
+    """As of an error with a long text, or of a long command line: a line of more than a megabyte is never read."""
+    folder = RunFolder(tmp_path)
+    log = RunLog(folder, Lease(folder.lease), Topology(0, 1, 0))
+    log.record("failed", letter * 2_000_000, environment={"command": letter * 2_000_000, "ranks": 2})
+    log.record("finished", "short")
+    first, second = [entry for _, entry in read_lines(folder.events)]
+    for text in (first["detail"], first["environment"]["command"]):
+        assert text.startswith(letter * 10_000)
+        assert text.endswith("... (2,000,000 characters)")
+    assert first["environment"]["ranks"] == 2
+    assert second["detail"] == "short"

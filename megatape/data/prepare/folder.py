@@ -13,7 +13,6 @@ A unit is written under another name and renamed when its files are on disk, so 
 decides every byte of it. Two processes that work on the same unit only waste time: the second rename fails.
 """
 
-import json
 import os
 import shutil
 from collections import defaultdict
@@ -33,7 +32,17 @@ from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors
-from megatape.files import PARTIAL, as_type, check_absent, read_json, rename, sync, temporary_name, write_atomically
+from megatape.files import (
+    PARTIAL,
+    as_type,
+    check_absent,
+    json_content,
+    read_json,
+    rename,
+    sync,
+    temporary_name,
+    write_atomically,
+)
 from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
 
 PLAN = "plan.json"
@@ -120,7 +129,7 @@ class PartialFolder:
         self._tokenizer.mkdir(exist_ok=True)
         for file, content in tokenizer.files.items():
             write_atomically(self._tokenizer / file, content)
-        write_atomically(self.path / PLAN, json.dumps(asdict(plan), indent=1).encode())
+        write_atomically(self.path / PLAN, json_content(asdict(plan), PLAN, indent=1, max_bytes=MAX_INDEX_BYTES))
 
     def plan(self) -> Plan | None:
         """The plan, if one is stored. Raises UserError if it cannot be read."""

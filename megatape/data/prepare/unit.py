@@ -10,7 +10,6 @@ Where they are compared with those of other units, they are a draft in between, 
     checksums.json    checksums of the files above, which are verified before they are used
 """
 
-import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.files import as_type, read_json
+from megatape.files import as_type, json_content, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
 DOCUMENTS, TOKENS, COUNTS = "documents.jsonl", "tokens.bin", "counts.json"
@@ -239,7 +238,7 @@ class UnitWriter:
         summary.counts.add(self.counts)
         for of_input in summary.counts.inputs.values():
             of_input.dropped = ordered(of_input.dropped)
-        (self._folder / SUMMARY).write_text(json.dumps(asdict(summary)), encoding="utf-8")
+        (self._folder / SUMMARY).write_bytes(json_content(asdict(summary), SUMMARY))
 
 
 def read_batches(
@@ -320,7 +319,7 @@ class Draft:
             first_pass.save_runs(files.append)
             report(Progress(counts.read_bytes))
         first_pass.save(files.append)
-        files.append(COUNTS, json.dumps(asdict(counts)).encode())
+        files.append(COUNTS, json_content(asdict(counts), COUNTS))
         files.close()
 
     def check(self, *names: str) -> None:

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, Count, covered_bytes, from_earlier
 from megatape.data.tokenizers.tokenizer import Tokenizer, check_file_name
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
-from megatape.files import PARTIAL, FileName, as_type, read_json, write_atomically
+from megatape.files import PARTIAL, FileName, as_type, json_content, read_json, write_atomically
 
 INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
@@ -314,7 +314,7 @@ def check_file(path: Path, sha256: str) -> None:
 
 
 def save_index(index: Index, directory: Path) -> None:
-    """Writes `index.json` into `directory`."""
+    """Writes `index.json` into `directory`. Raises UserError if `load_index` would not read it again."""
     content = {"format": FORMAT, "version": VERSION, **asdict(index)}
     if not index.tokenizer.companions:
         del content["tokenizer"]["companions"]
@@ -324,7 +324,8 @@ def save_index(index: Index, directory: Path) -> None:
     for counts in content.get("ledger", {}).values():
         if not counts["skipped_files"]:
             del counts["skipped_files"], counts["skipped_bytes"]
-    write_atomically(directory / INDEX_FILE, (json.dumps(content, indent=1) + "\n").encode())
+    path = directory / INDEX_FILE
+    write_atomically(path, json_content(content, str(path), indent=1, max_bytes=MAX_INDEX_BYTES) + b"\n")
 
 
 @path_errors()

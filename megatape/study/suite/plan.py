@@ -4,7 +4,6 @@ The sizes are the same for all encodings: what differs between two runs of a tas
 rate.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from megatape.benchmark.timing import Timer
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
 from megatape.errors import MissingPath, UserError, content_errors, did_you_mean, path_errors
-from megatape.files import as_type, read_json, write_atomically
+from megatape.files import as_type, json_content, read_json, write_atomically
 from megatape.imports import OPTION
 from megatape.options import Count
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
@@ -191,7 +190,7 @@ class Plan:
         """Write the file that `read_plan` reads."""
         tasks = tuple(task.name for task in self.tasks)
         content = _PlanFile.model_validate(vars(self) | {"tasks": tasks})
-        write_atomically(path, (content.model_dump_json(indent=2) + "\n").encode())
+        write_atomically(path, json_content(content.model_dump(mode="json"), str(path), indent=2) + b"\n")
 
 
 class _PlanFile(BaseModel):
@@ -299,7 +298,7 @@ def expected_costs(plan: Plan, out: Path, jobs: int) -> Costs:
         costs = replace(_measure(plan), place=place)
     finally:
         torch.set_num_threads(threads)
-    write_atomically(path, (json.dumps(asdict(costs), indent=1) + "\n").encode())
+    write_atomically(path, json_content(asdict(costs), str(path), indent=1) + b"\n")
     return costs
 
 

@@ -10,7 +10,6 @@ OUT/results.jsonl                       all scores but those of seed 0
 OUT/suite.md, suite.html                their tables, and a page with pictures
 """
 
-import json
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
 from megatape.errors import UserError
-from megatape.files import write_atomically
+from megatape.files import json_content, write_atomically
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 from megatape.study.runs import DIVERGED, Machine, Run, check_all, locked_study
@@ -69,7 +68,7 @@ class TaskFolder:
                 self.check()
         raw = self.sizing.config(self.task, str(self.data), load_index(self.data).tokenizer.vocab_size)
         self.config.parent.mkdir(exist_ok=True)
-        write_atomically(self.config, (json.dumps(raw, indent=1) + "\n").encode())
+        write_atomically(self.config, json_content(raw, str(self.config), indent=1) + b"\n")
 
     def baselines(self) -> list[Record]:
         """Of the task, scored once."""

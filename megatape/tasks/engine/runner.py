@@ -31,7 +31,7 @@ from tqdm import tqdm
 from megatape import pictures
 from megatape.checkpoint.manifest import MANIFEST, describe
 from megatape.errors import ExistingPath, MissingPath, UserError, path_error, path_errors
-from megatape.files import append_lines, as_type, parse_json, read_json, read_lines, real_paths, write_atomically
+from megatape.files import append_lines, as_type, json_content, parse_json, read_json, read_lines, real_paths, write_atomically
 from megatape.hf.loading import load_trained
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.exchange import on_all, on_main
@@ -301,7 +301,8 @@ class Journal(Generic[Prediction]):
         Raises:
             ExistingPath: It belongs to another evaluation or to none. The message names the first setting that differs.
         """
-        path, text = self.folder / "settings.json", json.dumps(settings, default=str, indent=2)
+        path = self.folder / "settings.json"
+        text = json_content(settings, str(path), indent=2, default=str)
         if self.folder.exists() and any(self.folder.iterdir()):
             try:
                 known = read_json(path)
@@ -318,7 +319,7 @@ class Journal(Generic[Prediction]):
             if difference is None:
                 return
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, f"{text}\n".encode())
+        write_atomically(path, text + b"\n")
 
     def read(self) -> dict[int, Prediction]:
         """The valid predictions of all ranks, by number of the example."""
@@ -340,7 +341,8 @@ class Journal(Generic[Prediction]):
         write_atomically(self._samples, "".join(lines).encode())
         for path in self.folder.glob("samples-*.jsonl"):
             path.unlink()
-        write_atomically(self.folder / "results.json", f"{json.dumps(results, default=str, indent=2)}\n".encode())
+        path = self.folder / "results.json"
+        write_atomically(path, json_content(results, str(path), indent=2, default=str) + b"\n")
 
 
 def _line(number: int, prediction: Any) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from megatape.errors import LeaseLost
+from megatape.errors import LeaseLost, UserError
+from megatape.files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
 
 if TYPE_CHECKING:  # a user's file that imports this one is read by commands that need no model, such as `megatape plan`
     from megatape.config import Config
@@ -18,6 +19,11 @@ if TYPE_CHECKING:  # a user's file that imports this one is read by commands tha
     from megatape.training.hardware import Speed
     from megatape.training.step import StepMetrics
     from megatape.zero.engine import Engine
+
+
+# A checkpoint's state.json has the states of callbacks two levels below its own, and needs the other half for the rest.
+MAX_STATE_BYTES = MAX_JSON_BYTES // 2
+MAX_STATE_DEPTH = MAX_DEPTH - 2
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Callback:
         """The run ends, well or not."""
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON that checkpoints keep for this callback; {} for nothing."""
+        """JSON that checkpoints keep for this callback; {} for nothing. All callbacks have MAX_STATE_BYTES."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -95,6 +101,7 @@ class Callbacks(AbstractContextManager["Callbacks"]):
 
     def __init__(self, members: dict[str, Callback], log: "RunLog") -> None:
         self._members, self._log = members, log
+        self._warned: set[str] = set()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
@@ -133,9 +140,33 @@ class Callbacks(AbstractContextManager["Callbacks"]):
         return all(flushed)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of each callback that has any."""
-        states = {name: callback.state_dict() for name, callback in self._members.items()}
-        return {name: state for name, state in states.items() if state}
+        """Return the state of each callback that has any.
+
+        A state that the reader of checkpoints would refuse is left out, with a warning: the checkpoint would be lost.
+        """
+        states = {}
+        room = MAX_STATE_BYTES
+        for name, callback in self._members.items():
+            state = callback.state_dict()
+            if not state:
+                continue
+            try:
+                check_depth(state, MAX_STATE_DEPTH)
+                room -= len(json_content(state, "it", indent=1, max_bytes=room))
+            except UserError as error:
+                self._warn(
+                    f"checkpoints lack the state of the callback {name} ({error}): a resume gives it {{}}; keep less, or write "
+                    "it to a file of its own"
+                )
+                continue
+            states[name] = state
+        return states
+
+    def _warn(self, text: str) -> None:
+        """Print a warning, the first time only."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._log.warning(text)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what a checkpoint kept."""

@@ -2,11 +2,10 @@
 
 import errno
 import io
-import json
 import os
 from contextlib import suppress
 
-from megatape.files import write_atomically
+from megatape.files import json_line, write_atomically
 from megatape.run_folder import read_metrics
 from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.step import StepMetrics
@@ -38,7 +37,7 @@ class JsonLines(Sink):
 
     def write(self, metrics: StepMetrics) -> None:
         self._first_step = self._first_step or metrics.step
-        self._rest += json.dumps(metrics.record()).encode() + b"\n"
+        self._rest += json_line(metrics.record(), self._path)
         self.flush()
 
     def flush(self) -> None:

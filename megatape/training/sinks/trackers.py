@@ -1,11 +1,10 @@
 """A run's record in a tracker, a package that keeps the metrics of many runs: Weights & Biases and Trackio."""
 
-import json
 import os
 import secrets
 from typing import Any
 
-from megatape.files import read_json, write_atomically
+from megatape.files import json_content, read_json, write_atomically
 from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.step import StepMetrics
 
@@ -40,7 +39,7 @@ class Tracker(Sink):
             return
         self._record.log(metrics.values(), step=metrics.step)
         self._last_step = metrics.step
-        write_atomically(self._path, json.dumps({"id": self._id, "step": self._last_step}).encode())
+        write_atomically(self._path, json_content({"id": self._id, "step": self._last_step}, str(self._path)))
 
     def close(self) -> None:
         record, self._record = self._record, None
