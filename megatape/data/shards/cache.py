@@ -54,11 +54,14 @@ class ShardCache:
         cache: Folder of all copies.
         origin: Path or URL of the data directory.
         index: Its index.
+
+    Attributes:
+        folder: Folder of the copies.
     """
 
     def __init__(self, cache: CacheFolder, origin: str, index: Index) -> None:
         self._cache, self._origin = cache, origin
-        self._folder = cache.root / content_hash([index.fingerprint(split) for split in index.splits])[:16]
+        self.folder = cache.root / content_hash([index.fingerprint(split) for split in index.splits])[:16]
         self._expected: deque[Shard] = deque()  # from the next one on
         self._thread: threading.Thread | None = None
 
@@ -67,7 +70,7 @@ class ShardCache:
 
         Raises OSError if the shard cannot be copied.
         """
-        copy = self._folder / shard.file
+        copy = self.folder / shard.file
         if not _complete(copy, shard):
             with self._locked(shard):
                 if not _complete(copy, shard):  # unless another rank was faster
@@ -89,7 +92,7 @@ class ShardCache:
 
     def remove(self, shard: Shard, inode: int) -> None:
         """Remove the copy that was found to be corrupted, unless another rank has replaced it since."""
-        copy = self._folder / shard.file
+        copy = self.folder / shard.file
         with self._locked(shard):
             if copy.exists() and copy.stat().st_ino == inode:
                 copy.unlink()
@@ -97,17 +100,17 @@ class ShardCache:
     def _used(self, shard: Shard) -> None:
         """Note that a copy is needed now, if there is one."""
         with suppress(FileNotFoundError):
-            os.utime(self._folder / shard.file)
+            os.utime(self.folder / shard.file)
 
     def _fetch(self) -> None:
         while queue := self._expected:  # another one after each `expect`
             shard = queue.popleft()
             with suppress(OSError), self._locked(shard, wait=False):
-                if not _complete(copy := self._folder / shard.file, shard):
+                if not _complete(copy := self.folder / shard.file, shard):
                     self._copy(shard, copy)
 
     def _locked(self, shard: Shard, wait: bool = True) -> AbstractContextManager[object]:
-        return locked(self._folder / f"{shard.file}.lock", wait)
+        return locked(self.folder / f"{shard.file}.lock", wait)
 
     def _copy(self, shard: Shard, copy: Path) -> None:
         partial = copy.with_name(f"{shard.file}.partial")
@@ -117,7 +120,7 @@ class ShardCache:
             copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
             rename(partial, copy)
         except OSError as error:
-            raise PathError(f"data.cache {self._folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
+            raise PathError(f"data.cache {self.folder}: cannot copy {shard.file}, {shard.bytes} bytes: {error}") from error
         finally:
             partial.unlink(missing_ok=True)
 

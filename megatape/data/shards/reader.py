@@ -137,6 +137,7 @@ class SplitReader:
 
     directory: path or URL of the data directory; a URL needs a cache. cache: on this node's disk, to which shards are copied
     when first needed, and from which they are read.
+    folder: where the shards, or their copies, are on this machine.
     Raises FileNotFoundError if a shard is missing, and UserError if its size differs from the index. Shards at a URL are
     looked for when they are copied.
     """
@@ -144,6 +145,7 @@ class SplitReader:
     def __init__(self, directory: str | Path, index: Index, split: str, cache: CacheFolder | None = None):
         self._directory = str(directory)
         self._cache = None if cache is None else ShardCache(cache, self._directory, index)
+        self.folder = Path(self._directory) if self._cache is None else self._cache.folder
         self._evicts = cache is not None and cache.max_bytes is not None
         self._shards = index.splits[split].shards
         self._verifier = MemberVerifier(index, index.earlier.member_hashes) if index.earlier else Verifier(index)

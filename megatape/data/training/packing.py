@@ -1,8 +1,9 @@
 """Samples made of whole documents or examples, one in each or as many as fit, and how they are joined."""
 
+import logging
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tokenize import TokenError
 
@@ -10,10 +11,15 @@ import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import Answers, check_file, content_hash
+from megatape.data.training.arrangement import Arrangement, ArrangementInMemory, Part, StoredArrangement, store
 from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.errors import UserError, content_errors
-from megatape.files import retry_transient_errors
+from megatape.files import locked, retry_transient_errors
 from megatape.targets import HIDES_ANSWERS, IGNORE_INDEX, target_mask
+
+LOG = logging.getLogger(__name__)
+
+PACKING = "best_fit 1"  # version of how documents are packed; files of another one are not read
 
 
 class PackedDataset(Dataset):
@@ -29,24 +35,11 @@ class PackedDataset(Dataset):
 
     masked = True
 
-    def _arrange(self, parts: Iterable[tuple[np.ndarray, ...]]) -> None:
-        """Set the samples of the split.
-
-        Args:
-            parts: For each part of the split, such as a shard: the first token of its spans in the stream, int64 [spans];
-                their inputs, int [spans]; the numbers of its spans by sample, int64 [spans]; and the number of spans of
-                each sample, int64 [samples].
-        """
-        begins, inputs, spans = [], [], []
-        for part_begins, part_inputs, order, sizes in parts:
-            begins.append(part_begins[order])
-            inputs.append(part_inputs[order].astype(np.int32))
-            spans.append(sizes)
-        self._begins, self._inputs = np.concatenate(begins), np.concatenate(inputs)
-        self._sample_spans = np.r_[0, np.cumsum(np.concatenate(spans))]  # sample i has the spans from [i] to before [i + 1]
-        self.shard_samples = np.array([part.size for part in spans])
-        self.num_samples = int(self.shard_samples.sum())
-        self.filled = float(self._inputs.sum(dtype=np.int64) / max(1, self.num_samples * self.sequence_length))
+    def _arrange(self, arrangement: Arrangement) -> None:
+        """Set the samples of the split."""
+        self._arrangement = arrangement
+        self.shard_samples, self.num_samples = arrangement.shard_samples, arrangement.num_samples
+        self.filled = arrangement.num_inputs / max(1, self.num_samples * self.sequence_length)
 
     def sample(self, index: int) -> TrainingSample:
         self._check(index)
@@ -54,8 +47,12 @@ class PackedDataset(Dataset):
         targets = np.full(self.sequence_length, IGNORE_INDEX, np.int64)
         document_starts = np.empty(self.sequence_length, np.int64)
         end = 0
-        for span in range(self._sample_spans.item(index), self._sample_spans.item(index + 1)):
-            begin, size = self._begins.item(span), self._inputs.item(span)
+        for begin, size in self._arrangement.spans(index):
+            if not (size >= 1 and end + size <= self.sequence_length and 0 <= begin < self.num_tokens - size):
+                raise UserError(
+                    f"sample {index} of {self.name} has spans outside of it or of the split: remove its packing-*.bin, which "
+                    "the next start of a run makes again"
+                )
             ids = self.stream(begin, begin + size + 1)
             start, end = end, end + size
             tokens[start:end], targets[start:end] = ids[:-1], self._targets(begin, ids)
@@ -112,7 +109,8 @@ class DocumentDataset(PackedDataset):
                 f"sequence length is {sequence_length}, so a document of {self.name} may have one token more, but {found}: "
                 f"raise data.sequence_length, or set data.samples to packed"
             )
-        self._arrange([(np.cumsum(lengths) - lengths, lengths - 1, *alone(lengths.size))])
+        part = Part(np.cumsum(lengths) - lengths, lengths - 1, *alone(lengths.size))
+        self._arrange(ArrangementInMemory([part]))
 
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         if self._prompt_end is None:
@@ -134,8 +132,9 @@ class BestFitDataset(PackedDataset):
     "Fewer truncations improve language modeling", 2024). Each shard is packed separately, which bounds the memory that packing
     takes: a document across two shards is cut there.
 
-    Opening takes the lengths of documents from the folder's tables, or reads the split where it has none. Arguments, attributes
-    and errors: see Dataset.
+    The first rank of a node that opens the split packs it, and stores the samples in a file beside the shards or their copies,
+    from which all ranks read them, in later runs as well. Packing takes the lengths of documents from the folder's tables, or
+    reads the split if it has none. Arguments, attributes and errors: see Dataset.
     """
 
     def __init__(
@@ -144,14 +143,32 @@ class BestFitDataset(PackedDataset):
         super().__init__(directory, split, sequence_length, cache, window)
         if self.num_tokens == 0:
             raise UserError(f"{self.name} has no documents: prepare more text")
-        self._arrange(self._packed_shards())
+        self._arrange(self._stored_samples())
         if self.num_samples == 0:
             raise UserError(f"{self.name} has no document with more than its end: prepare more text")
 
-    def _packed_shards(self) -> Iterator[tuple[np.ndarray, ...]]:
+    def _stored_samples(self) -> Arrangement:
+        """The samples in the file of the split, which is written if it is missing; in memory if it cannot be written."""
+        tables = self._index.document_tables.get(self.split, [])
+        identity = content_hash(PACKING, self.fingerprint, self.split, self.sequence_length, tables)
+        path = self._reader.folder / f"packing-{self.split}-{self.sequence_length}-{identity[:16]}.bin"
+        if not path.exists():
+            try:
+                with locked(path.with_name("packing.lock")):
+                    if not path.exists():  # unless another rank was faster
+                        store(path, identity, self._packed_shards())
+            except OSError as error:
+                LOG.warning(
+                    f"{path} cannot be written ({error}): every rank packs {self.name} and keeps the result in memory. Make "
+                    "the folder writable, or set data.cache"
+                )
+                return ArrangementInMemory(self._packed_shards())
+        return StoredArrangement(path, identity)
+
+    def _packed_shards(self) -> Iterator[Part]:
         for first, documents in zip(np.r_[0, self.shard_ends], self._documents(), strict=False):
             begins, inputs = _spans(first, documents, self.sequence_length)
-            yield begins, inputs, *pack(inputs, self.sequence_length)
+            yield Part(begins, inputs, *pack(inputs, self.sequence_length))
 
     def _documents(self) -> Iterator[np.ndarray]:
         """For each shard the tokens of its documents, and of the parts of documents that it has, int64."""
@@ -223,7 +240,8 @@ class ExampleDataset(PackedDataset):
         ends = np.r_[0, self._answers[last, 1]]  # of examples, in the stream
         inputs = np.diff(ends) - 1
         self.masked = mask_documents
-        self._arrange([(ends[:-1], inputs, *(pack(inputs, sequence_length) if mask_documents else alone(inputs.size)))])
+        packed = pack(inputs, sequence_length) if mask_documents else alone(inputs.size)
+        self._arrange(ArrangementInMemory([Part(ends[:-1], inputs, *packed)]))
 
     def sample(self, index: int) -> TrainingSample:
         found = super().sample(index)

@@ -1,0 +1,267 @@
+"""Which spans of a split's stream each sample has: in memory, or in a file that the ranks of a node share.
+
+The file is made once and read a few bytes a sample, because the arrays of a corpus of the size of C4 take gigabytes on every
+rank. It is read and verified as shards are (data/shards/reader.py), not mapped:
+
+    spans        first token and inputs of each span, by sample; zeros up to a whole chunk
+    samples      number of spans before each sample, and of all spans, int64; zeros up to a whole chunk
+    checksums    of each chunk of both, as in data/shards/layout.py
+    summary      an object of JSON
+    end          size of the summary in bytes, and its XXH3, int64 each
+"""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Annotated, NamedTuple
+
+import numpy as np
+import xxhash
+from pydantic import Field
+
+from megatape.data.shards.layout import CHECKSUM, CHUNK, Count, checksums
+from megatape.data.shards.reader import ShardFile
+from megatape.errors import UserError
+from megatape.files import as_type, create_file, parse_json, retry_transient_errors, temporary_name
+
+FORMAT = 1
+SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])
+SAMPLE = np.dtype("<i8")
+END = np.dtype([("summary_bytes", "<u8"), ("summary_hash", "<u8")])
+WRITE_BYTES = 2**20  # written at a time; a multiple of CHUNK
+MAX_SUMMARY_BYTES = 2**30  # a number for each shard
+
+
+class Part(NamedTuple):
+    """The samples of a part of a split, such as a shard.
+
+    Attributes:
+        begins: First token of each span in the stream, int64 [spans].
+        inputs: Inputs of each span, int [spans].
+        order: Numbers of the spans by sample, int64 [spans].
+        sizes: Number of spans of each sample, int64 [samples].
+    """
+
+    begins: np.ndarray
+    inputs: np.ndarray
+    order: np.ndarray
+    sizes: np.ndarray
+
+
+class Arrangement(ABC):
+    """The spans of each sample.
+
+    Attributes:
+        num_samples: Number of samples.
+        num_inputs: Number of inputs of all samples.
+        shard_samples: Number of samples of each part, int64 [parts].
+    """
+
+    num_samples: int
+    num_inputs: int
+    shard_samples: np.ndarray
+
+    @abstractmethod
+    def spans(self, sample: int) -> list[tuple[int, int]]:
+        """Return first token and inputs of each span of a sample, by its number.
+
+        Raises:
+            UserError: The arrangement is corrupted.
+            OSError: It cannot be read.
+        """
+
+
+class ArrangementInMemory(Arrangement):
+    """Spans of each sample, in memory: 12 bytes a span and 8 a sample.
+
+    Args:
+        parts: Parts of the split, in order.
+    """
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        spans, sizes = [], []
+        for part in parts:
+            spans.append(_span_array(part))
+            sizes.append(part.sizes)
+        self._spans = np.concatenate(spans)
+        self._starts = np.r_[0, np.cumsum(np.concatenate(sizes))]  # sample i has the spans from [i] to before [i + 1]
+        self.shard_samples = np.array([part.size for part in sizes])
+        self.num_samples = int(self.shard_samples.sum())
+        self.num_inputs = int(self._spans["inputs"].sum(dtype=np.int64))
+
+    def spans(self, sample: int) -> list[tuple[int, int]]:
+        return self._spans[self._starts.item(sample) : self._starts.item(sample + 1)].tolist()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The summary of a file.
+
+    Attributes:
+        format: Version of the format.
+        identity: Hash of everything that decides the arrangement.
+        num_spans: Number of spans.
+        num_inputs: Number of inputs of all spans.
+        shard_samples: Number of samples of each part.
+        checksums_hash: XXH3 of the checksums, which have `identity` as their seed.
+    """
+
+    format: int
+    identity: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    num_spans: Count
+    num_inputs: Count
+    shard_samples: list[Count]
+    checksums_hash: str
+
+
+class StoredArrangement(Arrangement):
+    """Spans of each sample, in a file. Memory holds the checksums: 8 bytes for every 4,096 of the file.
+
+    Args:
+        path: The file, as `store` has written it.
+        identity: Hash of everything that decides the arrangement.
+
+    Raises:
+        UserError: The file is corrupted, or of another arrangement.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self._path, self._identity = path, identity
+        self._file: ShardFile | None = ShardFile(path)
+        size = path.stat().st_size
+        end = np.frombuffer(self._exactly(size - END.itemsize, END.itemsize), END)[0]
+        summary_bytes = int(end["summary_bytes"])
+        if not 0 < summary_bytes <= min(size - END.itemsize, MAX_SUMMARY_BYTES):
+            raise self._corrupted("its summary is missing")
+        content = self._exactly(size - END.itemsize - summary_bytes, summary_bytes)
+        if xxhash.xxh3_64_intdigest(content) != end["summary_hash"]:
+            raise self._corrupted("its summary does not have its checksum")
+        summary = as_type(parse_json(content), Summary)
+        if (summary.format, summary.identity) != (FORMAT, identity):
+            raise self._corrupted("it is of other samples")
+        self.shard_samples = np.array(summary.shard_samples, np.int64)
+        self.num_samples = int(self.shard_samples.sum())
+        self.num_inputs = summary.num_inputs
+        self._first_sample = _whole_chunks(summary.num_spans * SPAN.itemsize)
+        num_chunks = (self._first_sample + _whole_chunks((self.num_samples + 1) * SAMPLE.itemsize)) // CHUNK
+        self._checksums = self._exactly(num_chunks * CHUNK, num_chunks * CHECKSUM)
+        if xxhash.xxh3_128_hexdigest(self._checksums) != summary.checksums_hash:
+            raise self._corrupted("its checksums were changed")
+
+    def spans(self, sample: int) -> list[tuple[int, int]]:
+        begin, end = self._read(self._first_sample, SAMPLE, sample, sample + 2).tolist()
+        return self._read(0, SPAN, begin, end).tolist()
+
+    def _read(self, start: int, dtype: np.dtype, begin: int, end: int) -> np.ndarray:
+        """Items [begin, end) of the section that begins at `start`, verified."""
+        first = start + begin * dtype.itemsize
+        last = start + end * dtype.itemsize
+        first_chunk, last_chunk = first // CHUNK, -(last // -CHUNK)
+        content = self._exactly(first_chunk * CHUNK, (last_chunk - first_chunk) * CHUNK)
+        if checksums(content, self._identity) != self._checksums[first_chunk * CHECKSUM : last_chunk * CHECKSUM]:
+            raise self._corrupted(f"bytes {first_chunk * CHUNK:,} to {last_chunk * CHUNK - 1:,} do not have their checksums")
+        return np.frombuffer(content, dtype, end - begin, first - first_chunk * CHUNK)
+
+    def _exactly(self, offset: int, size: int) -> bytes:
+        content = b""
+        if offset >= 0:
+            content = retry_transient_errors(partial(self._attempt, offset, size))
+        if len(content) < size:
+            raise self._corrupted("it is truncated")
+        return content
+
+    def _attempt(self, offset: int, size: int) -> bytes:
+        try:
+            if self._file is None:
+                self._file = ShardFile(self._path)
+            return self._file.read(offset, size)
+        except OSError:
+            self._file = None  # the next attempt opens the file again
+            raise
+
+    def _corrupted(self, fault: str) -> UserError:
+        return UserError(f"{self._path}: corrupted, {fault}: remove it, and the next start of a run makes it again")
+
+
+def store(path: Path, identity: str, parts: Iterable[Part]) -> None:
+    """Write the file of an arrangement, all or nothing. Memory holds one part at a time.
+
+    Args:
+        path: The file, which is replaced.
+        identity: Hash of everything that decides the arrangement, 64 hexadecimal digits.
+        parts: Parts of the split, in order.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    partial_file = temporary_name(path)
+    try:
+        with create_file(partial_file) as file, TemporaryFile(dir=path.parent) as starts:
+            _write(file, starts, identity, parts)
+            file.flush()
+            os.fsync(file.fileno())
+        partial_file.replace(path)
+    finally:
+        partial_file.unlink(missing_ok=True)
+
+
+def _write(file: IO[bytes], starts: IO[bytes], identity: str, parts: Iterable[Part]) -> None:
+    """Write all sections. starts: holds the section of samples while that of spans is written."""
+    spans = _Section(file, identity)
+    num_spans = num_inputs = 0
+    shard_samples = []
+    starts.write(np.zeros(1, SAMPLE).tobytes())
+    for part in parts:
+        spans.write(_span_array(part).tobytes())
+        starts.write((num_spans + np.cumsum(part.sizes)).astype(SAMPLE).tobytes())
+        num_spans += part.order.size
+        num_inputs += int(part.inputs.sum(dtype=np.int64))
+        shard_samples.append(part.sizes.size)
+    spans.close()
+    samples = _Section(file, identity)
+    starts.seek(0)
+    while content := starts.read(WRITE_BYTES):
+        samples.write(content)
+    samples.close()
+    sums = bytes(spans.checksums + samples.checksums)
+    summary = Summary(FORMAT, identity, num_spans, num_inputs, shard_samples, xxhash.xxh3_128_hexdigest(sums))
+    text = json.dumps(asdict(summary)).encode()
+    end = np.array([(len(text), xxhash.xxh3_64_intdigest(text))], END)
+    file.write(sums + text + end.tobytes())
+
+
+class _Section:
+    """Writes a section in whole chunks, and keeps their checksums."""
+
+    def __init__(self, file: IO[bytes], identity: str) -> None:
+        self._file, self._identity = file, identity
+        self._buffer = bytearray()
+        self.checksums = bytearray()
+
+    def write(self, content: bytes) -> None:
+        self._buffer += content
+        whole = len(self._buffer) // CHUNK * CHUNK
+        chunks = bytes(self._buffer[:whole])
+        del self._buffer[:whole]
+        self._file.write(chunks)
+        self.checksums += checksums(chunks, self._identity)
+
+    def close(self) -> None:
+        self.write(bytes(-len(self._buffer) % CHUNK))
+
+
+def _span_array(part: Part) -> np.ndarray:
+    spans = np.empty(part.order.size, SPAN)
+    spans["begin"] = part.begins[part.order]
+    spans["inputs"] = part.inputs[part.order]
+    return spans
+
+
+def _whole_chunks(size: int) -> int:
+    return -(size // -CHUNK) * CHUNK

@@ -1,0 +1,161 @@
+"""Samples of a split in a file: packed once by all ranks of a node, the same as in memory, and verified when they are read."""
+
+import re
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megatape.data.shards.cache import CacheFolder
+from megatape.data.shards.index import load_index
+from megatape.data.training import packing
+from megatape.data.training.arrangement import ArrangementInMemory, Part, StoredArrangement, store
+from megatape.data.training.packing import BestFitDataset, pack
+from megatape.errors import UserError
+from tests.helpers.data_directory import Documents, MakeDirectory, edit_index, flip
+
+LENGTH, IDENTITY = 16, "5" * 64
+
+
+@pytest.fixture
+def directory(make_directory: MakeDirectory, documents: Documents) -> Path:
+    return make_directory(documents)
+
+
+def samples_of(dataset: BestFitDataset) -> list[tuple[list[int], list[int]]]:
+    samples = map(dataset.sample, range(dataset.num_samples))
+    return [(sample.tokens.tolist(), sample.targets.tolist()) for sample in samples]
+
+
+def stored_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("packing-*.bin"))
+
+
+def parts(num_parts: int, num_spans: int) -> Iterator[Part]:
+    draw = np.random.default_rng(0)
+    for number in range(num_parts):
+        inputs = draw.integers(1, LENGTH + 1, num_spans)
+        yield Part(10**12 * number + np.cumsum(inputs), inputs, *pack(inputs, LENGTH))
+
+
+def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank packed all of a corpus, which took 9 GB on each for one of the size of C4."""
+    packed: list[int] = []
+    datasets: list[BestFitDataset] = []
+
+    def counted(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+        packed.append(lengths.size)
+        return pack(lengths, capacity)
+
+    monkeypatch.setattr(packing, "pack", counted)
+    ranks = [threading.Thread(target=lambda: datasets.append(BestFitDataset(directory, "train", LENGTH))) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=60)
+    assert len(packed) == len(load_index(directory).splits["train"].shards) > 1
+    first, *others = map(samples_of, datasets)
+    assert len(others) == 3 and all(samples == first for samples in others)
+    assert samples_of(BestFitDataset(directory, "train", LENGTH)) == first
+    BestFitDataset(directory, "train", LENGTH + 1)
+    BestFitDataset(directory, "validation", LENGTH)
+    assert len(packed) == 3 * len(load_index(directory).splits["train"].shards) and len(stored_files(directory)) == 3
+
+
+def test_a_folder_that_cannot_be_written(directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The samples are the same, in memory; with a cache the file is beside the copies."""
+    expected = BestFitDataset(directory, "train", LENGTH)
+    (file,) = stored_files(directory)
+    file.unlink()
+    (directory / "packing.lock").unlink()
+    (directory / "packing.lock").mkdir()
+    found = BestFitDataset(directory, "train", LENGTH)
+    assert "every rank packs split train" in caplog.text and not stored_files(directory)
+    cached = BestFitDataset(directory, "train", LENGTH, CacheFolder(tmp_path / "cache"))
+    assert [path.name for path in stored_files(tmp_path / "cache")] == [file.name]
+    for other in (found, cached):
+        assert samples_of(other) == samples_of(expected)
+        assert (other.filled, other.shard_samples.tolist()) == (expected.filled, expected.shard_samples.tolist())
+
+
+def test_other_documents_have_another_file(directory: Path) -> None:
+    """Samples of a folder that has changed are not read from the file that it had before."""
+
+    def drop_first_shard(content: dict[str, Any]) -> None:
+        split = content["splits"]["train"]
+        first = split["shards"].pop(0)
+        for name in ("tokens", "documents"):
+            split[name] -= first[name]
+
+    before = BestFitDataset(directory, "train", LENGTH)
+    edit_index(directory, drop_first_shard)
+    after = BestFitDataset(directory, "train", LENGTH)
+    assert after.num_samples < before.num_samples and len(stored_files(directory)) == 2
+
+
+@pytest.mark.parametrize("part", [((10**9,), (3,)), ((0,), (LENGTH + 1,)), ((0, 0), (LENGTH, 1)), ((-5,), (3,)), ((0,), (0,))])
+def test_a_hostile_file(directory: Path, part: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """A downloaded folder may have a file whose spans lie outside of the split or the sample."""
+    BestFitDataset(directory, "train", LENGTH)
+    (file,) = stored_files(directory)
+    identity = re.findall(rb'"identity": "([0-9a-f]{64})"', file.read_bytes())[0].decode()
+    begins, inputs = map(np.array, part)
+    store(file, identity, [Part(begins, inputs, np.arange(inputs.size), np.array([inputs.size]))])
+    with pytest.raises(UserError, match="sample 0 of split train of .* has spans outside of"):
+        BestFitDataset(directory, "train", LENGTH).sample(0)
+
+
+def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:
+    """Where spans and samples cross chunks of the file, too."""
+    store(tmp_path / "file", IDENTITY, parts(3, 5000))
+    stored, memory = StoredArrangement(tmp_path / "file", IDENTITY), ArrangementInMemory(parts(3, 5000))
+    assert stored.num_samples == memory.num_samples and stored.num_inputs == memory.num_inputs
+    assert stored.shard_samples.tolist() == memory.shard_samples.tolist()
+    assert [stored.spans(sample) for sample in range(stored.num_samples)] == list(map(memory.spans, range(memory.num_samples)))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_memory_of_a_rank(tmp_path: Path) -> None:
+    """It holds the checksums, not the samples; who writes the file holds one part."""
+    store(tmp_path / "warm", IDENTITY, parts(1, 100))
+    tracemalloc.start()
+    try:
+        store(tmp_path / "file", IDENTITY, parts(20, 20_000))
+        _, written = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        stored = StoredArrangement(tmp_path / "file", IDENTITY)
+        stored.spans(1000)
+        _, read = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    size = (tmp_path / "file").stat().st_size
+    assert size > 12 * 400_000 and written < size and read - before < size / 50
+
+
+@pytest.mark.parametrize("place", [100, -9, -17, "samples", "checksums", "summary", "short"])
+def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
+    """Each byte is covered: spans, samples, checksums, summary and end."""
+    path = tmp_path / "file"
+    store(path, IDENTITY, parts(2, 2000))
+    size = path.stat().st_size
+    if place == "short":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif isinstance(place, int):
+        flip(path, place % size)
+    else:
+        flip(path, {"samples": 12 * 4000 + 4096, "checksums": size - 500, "summary": size - 60}[place])
+    with pytest.raises(UserError, match=f"{path}: corrupted, .*: remove it, and the next start of a run makes it again"):
+        arrangement = StoredArrangement(path, IDENTITY)
+        for sample in range(arrangement.num_samples):
+            arrangement.spans(sample)
+
+
+def test_a_file_of_other_samples(tmp_path: Path) -> None:
+    store(tmp_path / "file", IDENTITY, parts(2, 2000))
+    with pytest.raises(UserError, match="file: corrupted, it is of other samples"):
+        StoredArrangement(tmp_path / "file", "6" * 64)
