@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
+MAX_LISTED = 10  # longest list of names in a message that has found the nearest one
+
 
 class ExitStatus(IntEnum):
     """How a training run ended, on which `megatape supervise` and the batch script act. docs/faults.md has the same table.
@@ -139,6 +141,23 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A question about the nearest of some names, such as "did you mean tape? "; empty if none is near."""
     close = difflib.get_close_matches(name, [*names], n=1)
     return f"did you mean {close[0]}? " if close else ""
+
+
+def choose_one(name: str, names: Iterable[str]) -> str:
+    """Return advice about an unknown name.
+
+    Args:
+        name: The unknown name.
+        names: The known names, in the order in which they are listed.
+
+    Returns:
+        Such as "did you mean tape? choose one of tape, rope". Of more than MAX_LISTED names only the nearest, if one is near.
+    """
+    known = [*names]
+    question = did_you_mean(name, known)
+    if question and len(known) > MAX_LISTED:
+        return question.strip()
+    return f"{question}choose one of {', '.join(known)}"
 
 
 def check_line(text: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pydantic import ValidationError
 
 from megatape.config import ModelConfig
-from megatape.errors import UserError
+from megatape.errors import UserError, choose_one
 from megatape.registry import ENCODINGS
 
 BASELINE: str = "rope"  # the encoding that others are compared with
@@ -26,7 +26,7 @@ def parse_names(option: str, text: str, known: Collection[str], noun: str) -> li
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise UserError(f"{option}: {name!r} is not {noun}: choose from {', '.join(known)}")
+            raise UserError(f"{option}: {name!r} is not {noun}: {choose_one(name, known)}")
         if names.count(name) > 1:
             raise UserError(f"{option}: {name} is listed twice")
     return names

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, create_model
 from megatape.commands.main import run_command
 from megatape.commands.options import ImportOptions, ModelOptions, describe, prepare_deepspeed
 from megatape.commands.parser import Parser, add_options
-from megatape.errors import UserError, did_you_mean
+from megatape.errors import UserError, choose_one
 from megatape.imports import OPTION
 from megatape.options import Count, Listed, Paragraphs, option, split_docstring
 from megatape.registry import TASKS
@@ -22,7 +22,7 @@ def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS:
             raise UserError(
-                f"{name!r} is not a task: {did_you_mean(name, TASKS)}give some of {', '.join(TASKS)}; the file of one of your "
+                f"{name!r} is not a task: {choose_one(name, TASKS)}; the file of one of your "
                 f"own is given by {OPTION} before the tasks"
             )
         if names.count(name) > 1:

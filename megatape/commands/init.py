@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from megatape.errors import UserError, did_you_mean, path_errors
+from megatape.errors import UserError, choose_one, path_errors
 from megatape.files import check_absent, write_atomically
 from megatape.options import CommandOptions, option
 from megatape.runtime.software import project_file
@@ -30,8 +30,7 @@ def run(options: Options) -> None:
         print(*names, sep="\n")
         return
     if options.name not in names:
-        hint = did_you_mean(options.name, names)
-        raise UserError(f"no configuration {options.name}: {hint}choose one of {', '.join(names)}")
+        raise UserError(f"no configuration {options.name}: {choose_one(options.name, names)}")
     output = options.output or Path(f"{Path(options.name).name}.json")
     check_absent(output)
     write_atomically(output, (folder / f"{options.name}.json").read_bytes())

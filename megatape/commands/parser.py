@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from megatape.config.section import choices, unwrapped
-from megatape.errors import ExitStatus, UserError, did_you_mean
+from megatape.errors import ExitStatus, UserError, choose_one, did_you_mean
 from megatape.options import CommandOptions, argument_of
 
 
@@ -54,8 +54,20 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             message, remedy = f"{unknown} is not an option", f"{did_you_mean(unknown, known)}{remedy}"
         elif names and words[0] not in names:
-            message, remedy = f"{words[0]} is not a command", f"{did_you_mean(words[0], names)}choose one of {', '.join(names)}"
+            message, remedy = f"{words[0]} is not a command", choose_one(words[0], names)
+        elif stray := self._value_without_flag(words):
+            message, remedy = f"unexpected: {words[0]}", f"did you mean {stray} {words[0]}? {remedy}"
         raise UserError(f"{message}: {remedy}")
+
+    def _value_without_flag(self, words: list[str]) -> str:
+        """The flag of which the first word is probably the value: the required one that is missing; "" if that is not so."""
+        has_positionals = any(not action.option_strings for action in self.options)
+        if self.commands or has_positionals or not words or words[0].startswith("-"):
+            return ""
+        given = {word.partition("=")[0] for word in words}
+        required = [action.option_strings for action in self.options if action.required]
+        missing = [flags[0] for flags in required if given.isdisjoint(flags)]
+        return missing[0] if len(missing) == 1 else ""
 
 
 def add_options(parser: Parser, kind: type[CommandOptions]) -> None:

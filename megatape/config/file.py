@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, NamedTuple, TypeVar, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
@@ -120,20 +120,51 @@ def _explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
     """One line for one pydantic error in a section: path, value, what is allowed."""
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        allowed = _fields(fault["loc"][:-1], section, raw)
-        hint = did_you_mean(str(fault["loc"][-1]), allowed)
+        *location, key = fault["loc"]
+        place = _section_at(location, section, raw)
+        if kinds := place.kinds_with(key):
+            owners = " and ".join(kinds)
+            setting = f"{path.rpartition('.')[0]}.kind"
+            return f"{path}: not a key of kind {place.kind}, but of {owners}: remove it, or set {setting} to {kinds[0]}"
+        allowed = list(place.section.model_fields)
+        hint = did_you_mean(str(key), allowed)
         return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
     return describe_fault(fault, path)
 
 
-def _fields(location: tuple[Any, ...], section: type[BaseModel], raw: Any) -> list[str]:
-    """Keys of the section at `location` below one with these values."""
-    parts = iter(location)
+class _Place(NamedTuple):
+    """A section in a configuration.
+
+    Attributes:
+        section: Its type.
+        kind: Its kind, "" if it has no kinds.
+        by_kind: The validator that chooses the type by the kind, None if it has no kinds.
+    """
+
+    section: type[BaseModel]
+    kind: str
+    by_kind: ByKind | None
+
+    def kinds_with(self, key: object) -> list[str]:
+        """Other kinds of the section that have this key."""
+        if self.by_kind is None:
+            return []
+        return [kind for kind, entry in self.by_kind.entries.items() if key in entry.load_options().model_fields]
+
+
+def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> _Place:
+    """Find the section at `location` below one with these values."""
+    parts, place = iter(location), _Place(section, "", None)
     for part in parts:
         field, raw = section.model_fields[part], raw[part]
         (section,) = sections_in(field.annotation)
         if get_origin(field.annotation) in (dict, tuple):
             raw = raw[next(parts)]  # which of them
-        validators = [entry.func for entry in field.metadata if isinstance(entry, BeforeValidator)]
-        section = next((own for one in validators if isinstance(one, ByKind) and (own := one.options(raw))), section)
-    return list(section.model_fields)
+        place = _Place(section, "", None)
+        for entry in field.metadata:
+            by_kind = entry.func if isinstance(entry, BeforeValidator) else None
+            options = by_kind.options(raw) if isinstance(by_kind, ByKind) else None
+            if options is not None:
+                section = options
+                place = _Place(section, str(raw.get("kind", by_kind.default)), by_kind)
+    return place

@@ -54,7 +54,8 @@ class ScalingConfig(Section):
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if name not in takes and value is not None:
-                raise ConfigError(f"{name} {value} has no effect with scaling of kind {self.kind}: remove it")
+                kinds = " and ".join(kind for kind, fields in SCALINGS.items() if name in fields)
+                raise ConfigError(f"{name} {value} has no effect with scaling of kind {self.kind}, but with {kinds}: remove it")
             if takes.get(name) is ... and value is None:
                 raise ConfigError(f"scaling of kind {self.kind} needs {name}: {field.description}")
             self._default(name, takes.get(name))

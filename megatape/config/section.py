@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
 
-from megatape.errors import ConfigError, check_word, did_you_mean
+from megatape.errors import ConfigError, check_word, choose_one
 from megatape.options import DocumentedModel
 from megatape.registry import Entry
 
@@ -89,7 +89,7 @@ class Registered:
 
     def __call__(self, name: str, info: ValidationInfo) -> str:
         if name not in self.entries and not is_recorded(info):
-            raise ConfigError(f"{did_you_mean(name, self.entries)}choose one of {', '.join(self.entries)}")
+            raise ConfigError(choose_one(name, self.entries))
         return name
 
 

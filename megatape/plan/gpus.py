@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from megatape.config import Section
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, choose_one, path_errors
 from megatape.files import as_type, read_json
 
 
@@ -54,7 +54,7 @@ def load_gpu(name: str) -> Gpu:
         return GPUS[name]
     path = Path(name)
     if path.suffix != ".json":
-        raise UserError(f"GPU {name!r} is unknown: choose one of {', '.join(GPUS)}, or give a JSON file that describes it")
+        raise UserError(f"GPU {name!r} is unknown: {choose_one(name, GPUS)}, or give a JSON file that describes it")
     if not path.is_file():
         raise MissingPath(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
     try:

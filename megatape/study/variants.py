@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from megatape.benchmark.encodings import parse_encodings, with_encoding
 from megatape.config import Config, ModelConfig
 from megatape.config.config import FP8_MULTIPLE
-from megatape.errors import UserError
+from megatape.errors import UserError, choose_one
 from megatape.model.accounting import count_parameters, forward_flops
 from megatape.registry import ENCODINGS
 
@@ -102,7 +102,7 @@ def _parse(entry: str) -> Variant:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         raise UserError(f"encodings: {head}: {encoding} has no scaling; only {scalable} do")
     if plus and scaling not in SCALINGS:
-        raise UserError(f"encodings: {head}: {scaling!r} is not a scaling: choose from {', '.join(SCALINGS)}")
+        raise UserError(f"encodings: {head}: {scaling!r} is not a scaling: {choose_one(scaling, SCALINGS)}")
     controls = [change for change in changes if change.startswith(tuple(f"{kind}=" for kind in CONTROLS))]
     if len(controls) > 1 or (controls and any(change.startswith("mlp_size=") for change in changes)):
         raise UserError(f"encodings: {entry}: {controls[0]} chooses mlp_size: remove the other setting of it")

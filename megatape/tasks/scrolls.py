@@ -19,7 +19,7 @@ from pydantic import AfterValidator
 
 from megatape.data.finetuning.prompt_format import Answering, Limits, Summarizing, text_of
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import MissingPath, UserError, content_errors, path_errors
+from megatape.errors import MissingPath, UserError, choose_one, content_errors, path_errors
 from megatape.files import as_type, read_json
 from megatape.options import Count, Listed, option
 from megatape.paper import SCROLLS, SCROLLS_SETS
@@ -61,7 +61,7 @@ def parse_set(text: str) -> TextSet:
     if metric in METRICS and name not in SETS and re.fullmatch(r"\w[\w.-]*", name):
         return TextSet(name, metric)
     raise UserError(
-        f"{text!r} is no set: give one of {', '.join(SETS)}, or a set of your own with its metric, such as "
+        f"{text!r} is no set: {choose_one(text, SETS)}, or give a set of your own with its metric, such as "
         f"my_set=exact_match (of {', '.join(METRICS)})"
     )
 

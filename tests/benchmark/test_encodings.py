@@ -9,7 +9,7 @@ from tests.helpers.models import SHAPE
 
 def test_encodings_by_name() -> None:
     assert parse_encodings("tape, rope") == ["tape", "rope"]
-    with pytest.raises(ValueError, match=r"'ropes' is not an encoding: choose from tape, .*, nope"):
+    with pytest.raises(ValueError, match=r"'ropes' is not an encoding: did you mean rope\?$"):
         parse_encodings("tape,ropes")
     with pytest.raises(ValueError, match="tape is listed twice"):
         parse_encodings("tape,tape")

@@ -64,7 +64,7 @@ def test_chosen_parts(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(runner, "benchmark", benchmark)
     given = ("benchmark", "gpu", "--out", tmp_path / "out", "--device", "cpu", "--tiny", "--parts")
     assert command(*given, "step 155m,machine")[0] == 0 and begun == ["machine", "step 155m"]
-    assert "--parts: 'step' is not a part of the benchmark: choose from machine, ceilings" in command(*given, "step")[2]
+    assert "--parts: 'step' is not a part of the benchmark: did you mean step 7b?" in command(*given, "step")[2]
 
 
 # The rows of the table of packages in docs/benchmarks.md, and the parts that need them beside those of the first row.

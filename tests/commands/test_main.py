@@ -69,7 +69,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "report": (["nowhere", "--output", "out"], "nowhere: give the folder of a run"),
     "benchmark roofline": (["--gpu", "h9000"], "GPU 'h9000' is unknown"),
     "benchmark gpu": (["--out", "out", "--device", "cpu"], "--device cpu takes hours at these sizes: add --tiny"),
-    "init": (["tape_tny"], "no configuration tape_tny: did you mean tape_tiny? choose one of finetune/"),
+    "init": (["tape_tny"], "no configuration tape_tny: did you mean tape_tiny?"),
     "constraints": (["--unknown"], "--unknown is not an option"),
     "completion": (["csh"], "shell: must be 'bash', 'zsh' or 'fish', got 'csh'"),
     "benchmark efficiency": (NOWHERE, "no configuration at nowhere.json"),
@@ -112,7 +112,7 @@ def test_the_example_of_a_help_is_a_command(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("pretrian", "pretrian is not a command: did you mean pretrain? choose one of pretrain, plan, "),
+        ("pretrian", "pretrian is not a command: did you mean pretrain?\n"),
         ("data wherre a", "wherre is not a command: did you mean where? choose one of report, "),
         ("--verson", "--verson is not an option: did you mean --version? see `megatape --help`"),
         ("plan --confg=a", "--confg is not an option: did you mean --config? see `megatape plan --help`"),
@@ -120,6 +120,9 @@ def test_the_example_of_a_help_is_a_command(name: str) -> None:
             "generate a",
             "one of the arguments --prompt --prompts --interactive --chat is required: see `megatape generate --help`",
         ),
+        ("pretrain a.json", "unexpected: a.json: did you mean --config a.json? see `megatape pretrain --help`"),
+        ("plan a.json --gpu h100", "unexpected: a.json: did you mean --config a.json? see `megatape plan --help`"),
+        ("pretrain a.json --config b.json", "unexpected: a.json: see `megatape pretrain --help`"),
         ("ledger a b", "unexpected: b: see `megatape ledger --help`"),
         ("evaluate passkey a --otput b", "--otput is not an option: did you mean --output? see `megatape evaluate passkey "),
         ('study suite --out a --slurm "--partition \'x"', '--slurm is "--partition \'x": No closing quotation'),

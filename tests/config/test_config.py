@@ -25,9 +25,17 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ({"model__num_layers": 2.5}, ["model.num_layers: must be a valid integer, got 2.5"]),
         ({"model__num_layers": 0}, ["model.num_layers: must be greater than 0, got 0"]),
         ({"model__tie_embeddings": 1}, ["model.tie_embeddings: must be a valid boolean, got 1"]),
+        ({"model__encoding": "tpae"}, ["model.encoding is 'tpae': did you mean tape?"]),
+        ({"model__encoding": "ntk"}, ["model.encoding is 'ntk': choose one of tape, tape_attention_only", "rope", "nope"]),
         (
-            {"model__encoding": "ropee"},
-            ["model.encoding is 'ropee'", "choose one of tape, tape_attention_only", "rope", "nope"],
+            {"schedule": {"kind": "cosine", "decay_fraction": 0.1}},
+            ["schedule.decay_fraction: not a key of kind cosine, but of wsd: remove it, or set schedule.kind to wsd"],
+        ),
+        ({"schedule": {"decay_fraction": 0.1}}, ["schedule.decay_fraction: not a key of kind linear, but of wsd"]),
+        ({"optimizer": {"learning_rate": 1, "momentum": 0.9}}, ["optimizer.momentum: not a key of kind adamw, but of muon"]),
+        (
+            {"schedule": {"kind": "wsd", "decay_fration": 0.1}},
+            ["schedule.decay_fration: unknown key; did you mean decay_fraction?"],
         ),
         (
             {"model__encoding": "alibi", "model__scaling": {"kind": "linear", "factor": 2.0}},

@@ -72,7 +72,7 @@ def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
     assert "cluster.gpu: Field required" in plan("--nodes", "1", "--gpus-per-node", "2")[2]
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu")
     for gpu, message in (
-        ("h9000", "GPU 'h9000' is unknown: choose one of a100-40g"),
+        ("h9000", "GPU 'h9000' is unknown: did you mean h200? choose one of a100-40g"),
         ("none.json", "no GPU description at none.json"),
         (str(tmp_path / "config.json"), "does not describe a GPU"),
     ):

@@ -232,7 +232,7 @@ def test_all_methods(study: Study, tmp_path: Path) -> None:
 @pytest.mark.numerics
 def test_bad_input(study: Study, base: Path, data_directory: Path, tmp_path: Path) -> None:
     for words, message in [
-        (("--methods", "lora,qlora"), "'qlora' is not a method: choose from base, lora, "),
+        (("--methods", "lora,qlora"), "'qlora' is not a method: did you mean lora? choose one of base, lora, "),
         (("--methods", "lora,lora"), "lora is listed twice"),
         (("--length", LENGTH), f"length {LENGTH} is no longer than the {LENGTH} tokens"),
         (("--length", 10**6), "sequence length is 1000000"),

@@ -20,12 +20,12 @@ def test_variants() -> None:
     assert wide.settings == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
     assert wide.label == "tape:position_size=12:num_kv_heads=4"
     for text, message in [
-        ("ropes", "'ropes' is not an encoding: choose from tape, "),
+        ("tpae", r"'tpae' is not an encoding: did you mean tape\?$"),
         ("rope,,tape", "'' is not an encoding"),
         ("rope,rope", "rope is listed twice"),
         ("tape+yarn,tape+yarn", "tape\\+yarn is listed twice"),
         ("alibi+yarn", "alibi has no scaling; only tape and rope do"),
-        ("tape+ntk", "'ntk' is not a scaling: choose from linear, theta, yarn"),
+        ("tape+ntk", "'ntk' is not a scaling: choose one of linear, theta, yarn"),
         ("rope:params=rope", "rope is its own encoding: name another one, as in rope:params=tape"),
         ("rope:flops=ropes", "'ropes' is not an encoding"),
         ("rope:params=tape:flops=tape", "params=tape chooses mlp_size: remove the other setting"),

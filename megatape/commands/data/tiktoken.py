@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.errors import UserError
+from megatape.errors import UserError, choose_one
 from megatape.options import CommandOptions, option
 
 
@@ -29,8 +29,8 @@ def run(options: Options) -> None:
     name = options.encoding or options.file.stem
     if name not in ENCODINGS:
         raise UserError(
-            f"encoding {name!r} is unknown, and {options.file} does not say how it splits texts: give `encoding`, one of "
-            f"{', '.join(ENCODINGS)}, or use the tokenizer.json of the model"
+            f"`encoding` {name!r} is unknown, and {options.file} does not say how it splits texts: "
+            f"{choose_one(name, ENCODINGS)}, or use the tokenizer.json of the model"
         )
     with new_folder(options.output) as folder:
         tokenizer = convert(options.file, ENCODINGS[name])

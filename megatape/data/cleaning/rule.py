@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from megatape.data.shards.index import content_hash, file_sha256
 from megatape.data.sources.source import Document
-from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors import MissingPath, UserError, choose_one, path_errors
 from megatape.files import describe_fault
 from megatape.registry import RULES
 
@@ -130,7 +130,7 @@ def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
     for text in texts:
         name, _, options = text.partition(":")
         if name not in RULES:
-            raise UserError(f"rule {name!r} is unknown: choose one of {', '.join(RULES)}")
+            raise UserError(f"rule {name!r} is unknown: {choose_one(name, RULES)}")
         if name in rules:
             raise UserError(f"rule {name} is given twice: give it once, with all of its options")
         rules[name] = _parse(name, options)

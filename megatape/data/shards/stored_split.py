@@ -23,7 +23,7 @@ from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.writer import ROWS
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError
+from megatape.errors import UserError, choose_one
 from megatape.files import rename
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class StoredSplit:
 
     def __init__(self, directory: str | Path, split: str, cache: CacheFolder | None = None) -> None:
         if split not in SPLITS:
-            raise UserError(f"split is {split!r}: choose one of {', '.join(SPLITS)}")
+            raise UserError(f"split is {split!r}: {choose_one(split, SPLITS)}")
         self.directory, self.split, self.name = str(directory), split, f"split {split} of {directory}"
         self._folder = open_folder(directory, cache)
         self._index = index = load_index(self._folder.directory)

@@ -15,7 +15,7 @@ from megatape.data.io.remote import check_distinct, list_inputs, listed_files, r
 from megatape.data.shards.index import DocumentCounts
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.units import Unit, grouped
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError, choose_one, path_errors
 from megatape.registry import SOURCES
 
 BAD, TOO_LONG = "bad records", "records too long to read"  # reasons in the ledger, as EMPTY
@@ -207,7 +207,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
-            raise UserError(f"source {self.kind!r} is unknown: choose one of {', '.join(SOURCES)}")
+            raise UserError(f"source {self.kind!r} is unknown: {choose_one(self.kind, SOURCES)}")
         reader = self.reader
         if reader.takes == "nothing" and self.inputs:
             raise UserError(f"source {self.kind} takes no `input`, got {list(self.inputs)}: remove it or name another source")

@@ -19,7 +19,7 @@ from megatape.attention.rotation import PositionState
 from megatape.checkpoint.reader import load_model
 from megatape.data.synthetic.folder import Encoder
 from megatape.data.synthetic.task import Answer, SyntheticSample, SyntheticTask
-from megatape.errors import UserError
+from megatape.errors import UserError, choose_one
 from megatape.files import real_paths
 from megatape.model.block import Block
 from megatape.model.transformer import Transformer
@@ -156,7 +156,7 @@ def failures(folders: Sequence[Path], split: str, count: int) -> Iterator[str]:
                 f"{folder} has the task {_named(other)}, {folders[0]} {_named(task)}: give runs of one task and size"
             )
         if split not in task.tests:
-            raise UserError(f"split: {task.name} has no split {split!r}: choose from {', '.join(task.tests)}")
+            raise UserError(f"split: {task.name} has no split {split!r}: {choose_one(split, task.tests)}")
         if reason := inapplicable(task, split, config.model.encoding):
             raise UserError(f"{folder}: {split} is {reason}")
     if not task.copies:

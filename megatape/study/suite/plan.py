@@ -21,7 +21,7 @@ from megatape.benchmark.models import random_model
 from megatape.benchmark.timing import Timer
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
-from megatape.errors import MissingPath, UserError, content_errors, did_you_mean, path_errors
+from megatape.errors import MissingPath, UserError, choose_one, content_errors, path_errors
 from megatape.files import as_type, json_content, read_json, write_atomically
 from megatape.imports import OPTION
 from megatape.options import Count
@@ -227,7 +227,7 @@ def parse_plan(size: str, tasks: str | None, encodings: str | None, seeds: int |
     Raises UserError for what is unknown or repeated.
     """
     if size not in SIZES:
-        raise UserError(f"size: {size!r} is not a size: {did_you_mean(size, SIZES)}choose from {', '.join(SIZES)}")
+        raise UserError(f"size: {size!r} is not a size: {choose_one(size, SIZES)}")
     sizing = SIZES[size]
     tasks = sizing.tasks if tasks is None else tasks
     encodings = sizing.encodings if encodings is None else encodings

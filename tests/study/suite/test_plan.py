@@ -18,8 +18,8 @@ def test_bad_input() -> None:
     assert [task.name for task in plan.tasks] == list(SYNTHETIC_TASKS) and plan.encodings == tuple(ENCODINGS)
     assert plan.rates == QUICK.rates and parse_plan("tiny", "all", "all", 2, [0.1, 0.2]).rates == (0.1, 0.2)
     for arguments, message in [
-        (("huge", "all", "all", 1, None), "size: 'huge' is not a size: choose from tiny, small, base, demo"),
-        (("tiny", "capital", "all", 1, None), "tasks: 'capital' is not a task: choose from flip_flop, "),
+        (("huge", "all", "all", 1, None), "size: 'huge' is not a size: choose one of tiny, small, base, demo"),
+        (("tiny", "capital", "all", 1, None), "tasks: 'capital' is not a task: did you mean capitals?"),
         (("tiny", "capitals,capitals", "all", 1, None), "tasks: capitals is listed twice"),
         (("tiny", "all", "ropes", 1, None), "'ropes' is not an encoding"),
         (("tiny", "all", "rope,rope", 1, None), "rope is listed twice"),

@@ -102,7 +102,7 @@ def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folders = [tmp_path / "capitals" / row / "rate-0.001" / "seed-1" for row in ("rope", "tape")]
     for arguments, message in [
         ((folders, "test", 6), "capitals: its answers do not repeat one place of the text"),
-        ((folders, "train", 6), "split: capitals has no split 'train': choose from test, long"),
+        ((folders, "train", 6), "split: capitals has no split 'train': choose one of test, long"),
         (([*folders, folders[0]], "test", 6), "is given twice"),
         (([tmp_path], "test", 6), "no configuration at"),
     ]:

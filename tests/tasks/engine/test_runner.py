@@ -264,8 +264,8 @@ def test_a_task_of_one_s_own(command: Command, model: Path, tmp_path: Path, monk
     ("tasks", "message"),
     [
         ("perplexity,perplexity", "'perplexity' is given twice"),
-        ("perplexity,passkeys", "did you mean passkey? give some of perplexity, passkey"),
-        ("", "give some of perplexity, passkey"),
+        ("perplexity,passkeys", "did you mean passkey? choose one of perplexity, passkey"),
+        ("", "choose one of perplexity, passkey"),
         ("mine", "one of your own is given by --import before the tasks"),
     ],
 )
