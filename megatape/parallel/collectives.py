@@ -74,15 +74,6 @@ def reduce_scatter(x: Tensor, axis: Axis) -> Tensor:
     return own
 
 
-def all_reduce(x: Tensor, axis: Axis) -> Tensor:
-    """The sum over ranks."""
-    if axis.size == 1:
-        return x
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=axis.group)
-    return total
-
-
 def all_to_all(x: Tensor, axis: Axis) -> Tensor:
     """[T, ...], a piece for each rank -> [T, ...], those of all ranks for this one. It is its own inverse."""
     sent = x.contiguous()

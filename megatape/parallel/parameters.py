@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from megatape.errors import UserError
-from megatape.parallel.collectives import all_reduce
 from megatape.parallel.mesh import Axis
 
 # Matrices of a position encoding are small, and what an optimizer gains by whole matrices is not known for them.
@@ -55,13 +54,14 @@ def parameter(
 
     shape: of the whole parameter. dim: the dimension along which every rank of `axis` holds an
     equal share, padded where the ranks do not divide it.
-    None: every rank holds the whole parameter and uses it on its own tokens or heads, and backward
-    passes sum its gradient over the ranks. decay: by default matrices decay and vectors do not. role: by default that of its
-    number of dimensions. The rest as in Settings.
+    None: every rank holds the whole parameter and uses it on its own tokens or heads. A backward
+    pass gives each rank its part of the gradient, and zero/replicated.py sums the parts once a step.
+    decay: by default matrices decay and vectors do not. role: by default that of its number of
+    dimensions. The rest as in Settings.
 
     A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`:
-    without the tags the gradient norm is wrong, and so is clipping. Tags and hook survive
-    DeepSpeed's partitioning, which changes a parameter in place.
+    without the tags the gradient norm is wrong, and so is clipping. Tags survive DeepSpeed's
+    partitioning, which changes a parameter in place.
     """
     if len(shape) not in (1, 2):
         raise UserError(f"a parameter has the shape {shape}: give it one or two dimensions, and unflatten it where it is used")
@@ -81,8 +81,6 @@ def parameter(
     if axis.size > 1 and dim is not None:
         made.tensor_model_parallel = True  # type: ignore[attr-defined]
         made.partition_dim = dim  # type: ignore[attr-defined]
-    elif axis.size > 1:
-        made.register_hook(lambda grad: all_reduce(grad, axis))  # type: ignore[no-untyped-call]
     return made
 
 

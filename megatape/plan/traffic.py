@@ -41,11 +41,28 @@ def plan_traffic(config: Config, world_size: int) -> Traffic:
     """The traffic of a rank."""
     micro_batches = config.accumulation(world_size)
     sent = {axis: scaled(model_traffic(config, axis), micro_batches) for axis in config.parallel.axes}
+    sent["tensor"].update(_replicated(config, config.replicas(world_size)))
     overlapped = {axis: of_axis.pop(OVERLAPPED, 0) / max(1, of_axis.total()) for axis, of_axis in sent.items()}
     sent["data"], sent["hpz"] = _data(config, config.replicas(world_size), micro_batches)
     matrices = plan_matrices(config, world_size).sent
     sent["all"] = Counter({ALL_TO_ALL: matrices} if matrices else {})
     return Traffic(sent, overlapped)
+
+
+def _replicated(config: Config, replicas: int) -> Sent:
+    """Return what a tensor-parallel rank sends to sum the gradients of replicated weights, on average over ranks."""
+    tensor_size = config.parallel.tp
+    weights = [
+        parameter
+        for parameter in run_pass(config).model.parameters()
+        if parameter.requires_grad and not hasattr(parameter, "partition_dim")
+    ]
+    if tensor_size == 1 or not weights:
+        return Counter()
+    divided = 1 if config.zero.stage == 0 else replicas  # ZeRO has divided the gradients over the replicas
+    multiple = replicas if config.zero.stage == 3 else 1
+    whole = sent_bytes(ALL_REDUCE, elements(weights, multiple) * GRADIENT_BYTES, tensor_size)
+    return Counter({ALL_REDUCE: whole // divided})
 
 
 def _data(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]:

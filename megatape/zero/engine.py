@@ -21,6 +21,7 @@ from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.internals import gradient_norm, local_numel, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
 from megatape.zero.matrices import WholeMatrices
 from megatape.zero.replicas import find_differences
+from megatape.zero.replicated import ReplicatedGradients
 from megatape.zero.settings import GatedOptimizer, Mpu, deepspeed_config
 from megatape.zero.state import WEIGHT, ZeroState
 from megatape.zero.stopwatch import Stopwatch
@@ -124,6 +125,7 @@ class Engine:
         self._nonfinite = torch.zeros((), dtype=torch.bool, device=self.device)  # in a replicated gradient of this step
         self._replicas_were_equal = False  # at a check of this process
         self._update: Update | None = None  # in progress
+        self._replicated = ReplicatedGradients(self.state, config.zero.offload_optimizer)
         self._watch_replicated()
 
     def forward_backward(self, micro_batches: list[Inputs], num_targets: float) -> Gradients:
@@ -149,6 +151,7 @@ class Engine:
             loss += loss_sum.detach()
             if number < len(micro_batches):
                 self.deepspeed.step()  # counts the micro-batch
+        self._replicated.sum_parts()
         return Gradients(loss, self._nonfinite, self._local_square() if self._clips else 0.0, forward)
 
     def update(
@@ -211,18 +214,16 @@ class Engine:
             self.state.piece(name, WEIGHT).values.clamp_(low, high)
 
     def _watch_replicated(self) -> None:
-        """Note gradients that are not finite among those that every tensor-parallel rank has.
+        """Note gradients that are not finite among those of weights that every tensor-parallel rank has.
 
-        DeepSpeed's norm has those of the first such rank only, and its faults are shared with the others by their sum of
-        losses.
+        They are noted before the sum over these ranks, which spreads them, so that the rank at fault can be named.
         """
 
         def note(gradient: Tensor) -> None:
             self._nonfinite.logical_or_(~gradient.isfinite().all())
 
-        for name, parameter in self.state.parameters.items():
-            if parameter.requires_grad and "tensor" in self.state.shared_axes(name):
-                parameter.register_hook(note)
+        for name in self._replicated.names:
+            self.state.parameters[name].register_hook(note)
 
     def _name_ranks(self, at_fault: bool) -> str:
         """Name the ranks at fault: " on rank 1, but not on all", or "" if it is on all of them or none knows. Collective."""

@@ -17,7 +17,7 @@ import deepspeed.ops
 from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION
 from deepspeed.runtime.zero.linear import LinearFunctionForZeroStage3
-from deepspeed.utils import nvtx
+from deepspeed.utils import nvtx, safe_get_local_grad, safe_set_local_grad
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -65,6 +65,20 @@ class Layout:
         """Whether every data-parallel rank holds the same part."""
         return True
 
+    def accumulated_gradient(self, parameter: Any) -> Tensor | None:
+        """Return the gradient of this rank's part of a trained parameter, between the last backward pass and the update.
+
+        Returns:
+            The accumulated gradient, averaged over the data-parallel ranks; None if this rank has no part, or the parameter
+            no gradient.
+        """
+        gradient: Tensor | None = parameter.grad
+        return gradient
+
+    def set_accumulated_gradient(self, parameter: Any, value: Tensor) -> None:
+        """Replace what `accumulated_gradient` returns, which is not None, by other numbers [elements], float32."""
+        parameter.grad.copy_(value.view_as(parameter.grad))
+
     def publish(self, parameters: list[Any]) -> None:
         """Copy the masters of trained parameters to the compute weights. Collective."""
 
@@ -88,6 +102,23 @@ class Stage12(Layout):
     def is_replicated(self, parameter: Any) -> bool:
         return not parameter.requires_grad
 
+    def accumulated_gradient(self, parameter: Any) -> Tensor | None:
+        mapping = parameter._hp_mapping
+        if mapping is None:
+            return None
+        gradient: Tensor = mapping.get_lp_grad_fragment(parameter._index_in_param_group)
+        return gradient
+
+    def set_accumulated_gradient(self, parameter: Any, value: Tensor) -> None:
+        gradient = self.accumulated_gradient(parameter)
+        assert gradient is not None
+        gradient.copy_(value.view_as(gradient))
+        if self._optimizer.cpu_offload:  # the backward pass has noted its norm
+            norms = self._optimizer.norm_for_param_grads
+            number = self._optimizer.get_param_id(parameter)
+            if number in norms:
+                norms[number] = gradient.double().norm()
+
     def publish(self, parameters: list[Any]) -> None:
         self._optimizer.update_lp_params()
 
@@ -109,6 +140,13 @@ class Stage3(Layout):
 
     def is_replicated(self, parameter: Any) -> bool:
         return False
+
+    def accumulated_gradient(self, parameter: Any) -> Tensor:
+        gradient: Tensor = safe_get_local_grad(parameter)
+        return gradient
+
+    def set_accumulated_gradient(self, parameter: Any, value: Tensor) -> None:
+        safe_set_local_grad(parameter, value)
 
     def publish(self, parameters: list[Any]) -> None:
         self._engine.empty_partition_cache()  # of steps before: small weights stay gathered

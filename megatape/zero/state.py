@@ -246,6 +246,14 @@ class ZeroState:
         shared = {"replicate": self._layout.is_replicated(parameter), "tensor": not hasattr(parameter, "partition_dim")}
         return tuple(axis for axis, is_shared in shared.items() if is_shared and self.mesh[axis].size > 1)
 
+    def accumulated_gradient(self, name: str) -> Tensor | None:
+        """Return the gradient of this rank's part of a trained parameter, see Layout.accumulated_gradient."""
+        return self._layout.accumulated_gradient(self.parameters[name])
+
+    def set_accumulated_gradient(self, name: str, value: Tensor) -> None:
+        """Replace the gradient of this rank's part of a trained parameter, see Layout.set_accumulated_gradient."""
+        self._layout.set_accumulated_gradient(self.parameters[name], value)
+
     def _share(self, name: str) -> Share:
         return share_of(self.parameters[name], local_shape(self.parameters[name]), self.mesh["tensor"])
 

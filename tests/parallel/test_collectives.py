@@ -11,7 +11,6 @@ from torch import Tensor
 from megatape.parallel.collectives import all_gather, every_rank, gather_tokens, scatter_sum_tokens
 from megatape.parallel.layout import channels_to_tokens, local_tokens, own_rows, tokens_to_channels
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
-from megatape.parallel.parameters import parameter
 from megatape.runtime.topology import Topology
 from tests.helpers.workers import run_workers
 
@@ -80,9 +79,6 @@ def check(_: Any, topology: Topology) -> int:
         (grad,) = torch.autograd.grad((weights[rank] * found).sum(), own)
         assert torch.equal(found, expected[rank]), name
         assert torch.equal(grad, wanted[rank]), name
-    replicated = parameter((3, 4), axis)
-    (grad,) = torch.autograd.grad((replicated * draw((3, 4), 10 + rank)).sum(), replicated)
-    assert torch.equal(grad, draw((3, 4), 10) + draw((3, 4), 11))
     assert torch.equal(every_rank(draw((3,), rank), axis), torch.stack([draw((3,), 0), draw((3,), 1)]))
     assert torch.equal(all_gather(local_tokens(draw((2, 6, 5), 3), axis), axis), draw((2, 6, 5), 3))
     return len(PAIRS)

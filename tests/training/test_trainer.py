@@ -27,13 +27,15 @@ READS = {"_local_scalar_dense", "nonzero", "equal"}  # operators for whose resul
 PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}  # which call no operator on a CPU
 OURS, THEIRS = (str(Path(package.__file__ or "").parent) for package in (megatape, deepspeed))
 WRAPPERS = (compiler.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
-TENSOR_PARALLEL = f"{OURS}/parallel/"  # whose exchanges of activations and gradients are no part of this
+TENSOR_PARALLEL = f"{OURS}/parallel/"  # whose exchanges of activations are no part of this; sums of gradients are
 
-EXCHANGE = {"sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
+# One sum of the gradients of replicated weights, whatever the number of weights and micro-batches, and the status.
+EXCHANGE = {"sum_parts allreduce_": 1, "sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
 # Of DeepSpeed 0.19.8: gradients, and the norm, which it reads to clip by it, once for each parameter group at stage 2.
 NORM = {"get_grad_norm_direct allreduce_", "_model_parallel_all_reduce allreduce_", "is_invalid_grad_norm _local_scalar_dense"}
 STEPS: dict[int, tuple[dict[str, int], set[str]]] = {  # by stage, ours and DeepSpeed's
     0: (EXCHANGE, {"allreduce_bucket allreduce_"}),
+    1: (EXCHANGE | {"gradient_norm _local_scalar_dense": 1}, NORM | {"allreduce_bucket allreduce_"}),
     2: (EXCHANGE | {"gradient_norm _local_scalar_dense": 1}, NORM | {"allreduce_bucket allreduce_"}),
     3: (EXCHANGE | {"gradient_norm _local_scalar_dense": 1}, NORM | {"_torch_reduce_scatter_fn _reduce_scatter_base_"}),
 }
@@ -59,7 +61,7 @@ class Waits(TorchFunctionMode):
         found = f"{frame.f_code.co_name} {name}"
         if frame.f_code.co_filename.startswith(THEIRS):
             self.theirs.add(found)
-        elif not frame.f_code.co_filename.startswith(TENSOR_PARALLEL):
+        elif name == "allreduce_" or not frame.f_code.co_filename.startswith(TENSOR_PARALLEL):
             self.ours[found] += 1
 
 
@@ -94,7 +96,9 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
 
 
 def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The loss, which decides whether the step is taken, and the norm, which DeepSpeed has waited for itself."""
+    """The loss, which decides whether the step is taken, and the norm, which DeepSpeed has waited for itself.
+
+    The four micro-batches of a step have one sum of the gradients of replicated weights over tensor-parallel ranks."""
     raw_config["parallel"] = {"tp": 2}
     raw_config["training"]["micro_batch_size"] = 2
     for results in run_workers("tests.training.test_trainer:count_waits", 2, raw_config, tmp_path / "workers"):

@@ -20,9 +20,17 @@ VERSION = "0.19.8"  # from which they were read
 
 # What has the names -> the names.
 PRIVATE_NAMES = {
-    "optimizer at stages 1 and 2": ("_global_grad_norm", "single_partition_of_fp32_groups", "update_lp_params"),
+    "optimizer at stages 1 and 2": (
+        "_global_grad_norm",
+        "single_partition_of_fp32_groups",
+        "update_lp_params",
+        "cpu_offload",
+        "get_param_id",
+    ),
     "optimizer at stage 3": ("_global_grad_norm", "fp32_partitioned_groups_flat", "grad_position", "_get_param_partition_rank"),
-    "parameter at stages 1 and 2": ("_hp_mapping",),
+    "parameter at stages 1 and 2": ("_hp_mapping", "_index_in_param_group"),
+    "mapping at stages 1 and 2": ("get_lp_grad_fragment",),
+    "optimizer at stages 1 and 2, offloaded": ("norm_for_param_grads",),
     "parameter at stage 3": ("ds_id", "ds_numel", "ds_shape", "ds_tensor", "ds_secondary_tensor"),
     "module at stage 3": ("pre_bwd_fn", "post_bwd_fn"),
     "deepspeed.DeepSpeedEngine": ("_do_optimizer_sanity_check",),
@@ -54,14 +62,21 @@ def test_names_of_objects(raw_config: dict[str, Any], tmp_path: Path) -> None:
 def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
     """The names that an engine at stage 2 or 3 lacks."""
     missing = []
-    for stage, suffix in ((2, "at stages 1 and 2"), (3, "at stage 3")):
-        directory = f"{raw['run']['directory']}/{stage}"
-        config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": directory}}, "test")
+    engines: dict[str, dict[str, Any]] = {
+        "at stages 1 and 2": {"stage": 2},
+        "at stages 1 and 2, offloaded": {"stage": 2, "offload_optimizer": True},
+        "at stage 3": {"stage": 3},
+    }
+    for suffix, zero in engines.items():
+        directory = f"{raw['run']['directory']}/{suffix}"
+        config = parse_config(raw | {"zero": zero, "run": {"directory": directory}}, "test")
         run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(directory)).lease))
         engine = run.engine.deepspeed
+        parameter = next(iter(run.engine.state.parameters.values()))
         objects = {
             "optimizer": engine.optimizer,
-            "parameter": next(iter(run.engine.state.parameters.values())),
+            "parameter": parameter,
+            "mapping": getattr(parameter, "_hp_mapping", None),
             "module": engine.module,
         }
         for kind, holder in objects.items():

@@ -1,0 +1,69 @@
+"""The gradients of weights that every tensor-parallel rank holds are summed over these ranks without rounding to bfloat16."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.utils import safe_get_full_grad
+
+from megatape.config import parse_config
+from megatape.data.training.mixture import open_data
+from megatape.run_folder import RunFolder
+from megatape.runtime.lease import Lease
+from megatape.runtime.topology import Topology
+from megatape.training.evaluation import on_device
+from megatape.training.trainer import Trainer
+from tests.helpers.workers import run_workers
+
+STAGES: list[dict[str, Any]] = [
+    {"stage": 1},
+    {"stage": 2},
+    {"stage": 2, "offload_optimizer": True},
+    {"stage": 3},
+    {"stage": 3, "offload_optimizer": True},
+]
+
+
+def compare_sums(raw: dict[str, Any], topology: Topology) -> list[tuple[int, list[str]]]:
+    """Return, for each of STAGES, the number of replicated weights and the names of those with another gradient.
+
+    The expected gradient is the float32 sum over micro-batches, then over ranks, of the bfloat16 gradients of each backward
+    pass. A sum of two numbers does not depend on their order, so it is exact.
+    """
+    found = []
+    for number, zero in enumerate(STAGES):
+        changes = {"zero": zero, "run": {"directory": f"{raw['run']['directory']}/{number}"}}
+        config = parse_config(raw | changes, "test")
+        run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+        replicated = {
+            name: parameter
+            for name, parameter in run.engine.state.parameters.items()
+            if "tensor" in run.engine.state.shared_axes(name)
+        }
+        parts: dict[str, torch.Tensor] = {}
+
+        def add(name: str, gradient: torch.Tensor, parts: dict[str, torch.Tensor] = parts) -> None:
+            assert gradient.dtype == torch.bfloat16
+            parts[name] = parts.get(name, torch.zeros(gradient.shape)) + gradient.float()
+
+        for name, parameter in replicated.items():
+            parameter.register_hook(lambda gradient, name=name: add(name, gradient))
+        batches = run.loader.step(0)
+        run.engine.forward_backward([on_device(batch, run.engine.device) for batch in batches], 100.0)
+        different = []
+        for name, part in parts.items():
+            dist.all_reduce(part)
+            if not torch.equal(safe_get_full_grad(replicated[name]).view_as(part), part):
+                different.append(name)
+        found.append((len(parts), different))
+    return found
+
+
+def test_sums_are_float32(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    raw_config["parallel"] = {"tp": 2}
+    raw_config["training"] |= {"micro_batch_size": 4, "precision": "bfloat16"}
+    for results in run_workers("tests.zero.test_replicated:compare_sums", 2, raw_config, tmp_path / "workers"):
+        for zero, (count, different) in zip(STAGES, results, strict=True):
+            assert count > 5, zero
+            assert different == [], zero
