@@ -163,7 +163,9 @@ def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> 
         place = _Place(section, "", None)
         for entry in field.metadata:
             by_kind = entry.func if isinstance(entry, BeforeValidator) else None
-            options = by_kind.options(raw) if isinstance(by_kind, ByKind) else None
+            if not isinstance(by_kind, ByKind):
+                continue
+            options = by_kind.options(raw)
             if options is not None:
                 section = options
                 place = _Place(section, str(raw.get("kind", by_kind.default)), by_kind)

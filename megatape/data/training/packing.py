@@ -62,8 +62,8 @@ class PackedDataset(Dataset):
 
     def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         self._check(index)
-        own = slice(self._sample_spans.item(index), self._sample_spans.item(index + 1))
-        return self._begins[own], self._inputs[own].astype(np.int64)
+        spans = np.array(list(self._arrangement.spans(index)), np.int64).reshape(-1, 2)
+        return spans[:, 0], spans[:, 1]
 
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         """Targets of a span's inputs, int64 [n]. begin: its first token in the stream. ids: its tokens, int64 [n + 1]."""
