@@ -1,8 +1,11 @@
 """docker/, as far as it can be tested without Docker. .ci/image builds the CPU image and trains in it."""
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,10 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from megatape.config import load_config
 from tests.helpers.cluster_runs import check_losses, write_config
 from tests.helpers.hosts import Hosts, environment
-from tests.helpers.workers import ROOT
+from tests.helpers.workers import ROOT, free_port
 
 DOCKER = ROOT / "docker"
 IMAGES = ("Dockerfile", "Dockerfile.cpu")
@@ -85,6 +89,40 @@ def test_compose() -> None:
         assert service["volumes"] == ["runs:/workspace/runs"] and "runs" in content["volumes"]
     for rank in ("rank0", "rank1"):
         assert services[rank]["depends_on"]["data"]["condition"] == "service_completed_successfully"
+
+
+def test_compose_starts_no_rank_again_after_an_error_of_the_user(tmp_path: Path) -> None:
+    """Docker's own policy knows no statuses but 0. Here the data is missing."""
+    service = compose()["services"]["rank0"]
+    assert service["restart"] == "no"
+    program, *words = service["command"]
+    assert program == "megatape"
+    alone = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    variables = environment() | service["environment"] | alone | {"PATH": os.environ["PATH"]}
+    command = [sys.executable if word == "python" else word for word in words]
+    at = command.index("--")
+    command[at:at] = ["--set", f"data.path={tmp_path}/none", "--set", f"run.directory={tmp_path}/run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "megatape", *command], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 2 and done.stderr.count(f"error: {tmp_path}/none") == 1, done.stderr
+
+
+def test_documented_volumes_have_what_the_configuration_names() -> None:
+    """`docker run` of docs/cluster.md finds its data, and keeps its run."""
+    page = (ROOT / "docs/cluster.md").read_text()
+    found = re.search(r"^docker run (?:.*\\\n)*.*$", page, re.MULTILINE)
+    assert found
+    words = shlex.split(found[0].replace("\\\n", " "))
+    volumes = [words[number + 1] for number, word in enumerate(words) if word == "--volume"]
+    mounted = {Path(volume.split(":")[1]): volume.endswith(":ro") for volume in volumes}
+    config = load_config(ROOT / words[words.index("--config") + 1])
+    image = (DOCKER / "Dockerfile").read_text()
+    work = Path(re.findall(r"^WORKDIR (\S+)", image, re.MULTILINE)[-1])
+    for path, is_written in ((config.data.path, False), (config.run.directory, True)):
+        volume = next((folder for folder in mounted if (work / path).is_relative_to(folder)), None)
+        assert volume is not None, f"{path} is in no volume"
+        assert not (is_written and mounted[volume]), f"{path} is read only"
 
 
 def test_the_two_containers_of_compose_train_together(
