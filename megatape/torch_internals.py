@@ -53,15 +53,24 @@ def clone_default_store() -> dist.Store:
     return distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined, no-any-return]
 
 
-def count_collectives(except_description: str) -> int:
-    """The collectives that this rank has begun in all groups but those with this description."""
-    count = 0
+def count_collectives(description: str) -> tuple[int, int]:
+    """Count the collectives that this rank has begun.
+
+    Args:
+        description: Description of some groups.
+
+    Returns:
+        The number in all other groups, and the number in groups with this description.
+    """
+    others, described = 0, 0
     for group in list(distributed_c10d._world.pg_map):  # a copy: the main thread may make a group meanwhile
-        if group.group_desc == except_description:
-            continue
         with suppress(RuntimeError):  # a backend that does not count
-            count += group._get_sequence_number_for_group()  # type: ignore[attr-defined]
-    return count
+            count = group._get_sequence_number_for_group()  # type: ignore[attr-defined]
+            if group.group_desc == description:
+                described += count
+            else:
+                others += count
+    return others, described
 
 
 def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

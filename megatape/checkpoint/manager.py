@@ -110,7 +110,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         started = time.perf_counter()
         self._engine.check_replicas()
         self._background.snapshot.take(self._engine.state, self.base.tensors if self.base else ())
-        self._background.start(self._writing(self._background.snapshot))
+        self._background.start(self._in_background(step, self._writing(self._background.snapshot)))
         self._begun, self._waited = step, time.perf_counter() - started
         return True
 
@@ -255,6 +255,16 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             return checkpoint
 
         return write
+
+    def _in_background(self, step: int, write: Callable[[], Path]) -> Callable[[], Path]:
+        """Let the watch over the ranks know that a thread writes."""
+        pace = self._place.pace
+
+        def work() -> Path:
+            with pace.in_background(PhaseKind.SAVE, f"the save after step {step} in the background", WHOLE):
+                return write()
+
+        return work
 
     def _enter(self, step: int, part: int) -> None:
         self._place.pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)

@@ -25,6 +25,9 @@ class Heartbeat(NamedTuple):
         busy_share: Share of a step in which it waits for no other rank, None while unmeasured.
         process: Host and process id.
         number: Number of heartbeats so far, so that each differs from the last one.
+        background_limit: Timeout of the work of a thread beside the main one, in seconds.
+        background: Name of this work, "" without such work.
+        num_background: Number of collectives that this thread has begun.
     """
 
     limit: float
@@ -33,6 +36,9 @@ class Heartbeat(NamedTuple):
     busy_share: float | None = None
     process: str = "which never started"
     number: int = 0
+    background_limit: float = 0.0
+    background: str = ""
+    num_background: int = 0
 
 
 @dataclass
@@ -44,6 +50,7 @@ class Peer:
         heartbeat: The newest heartbeat.
         silent: Seconds without a new heartbeat.
         behind: Seconds in its phase without a new collective while another rank has begun more.
+        behind_in_background: The same for the work of a thread beside the main one.
         has_left: Whether it has ended its work without an error.
     """
 
@@ -51,6 +58,7 @@ class Peer:
     heartbeat: Heartbeat
     silent: float = 0.0
     behind: float = 0.0
+    behind_in_background: float = 0.0
     has_left: bool = False
 
     def __str__(self) -> str:
@@ -79,12 +87,20 @@ def observe(peers: Sequence[Peer], heartbeats: Mapping[int, Heartbeat], period: 
     for peer in peers:
         last, peer.heartbeat = peer.heartbeat, heartbeats.get(peer.rank, peer.heartbeat)
         peer.silent = peer.silent + period if peer.heartbeat == last else 0.0
-        has_advanced = (last.num_collectives, last.phase) != (peer.heartbeat.num_collectives, peer.heartbeat.phase)
-        peer.behind = 0.0 if has_advanced else peer.behind + period
+        now = peer.heartbeat
+        peer.behind += period
+        if (last.num_collectives, last.phase) != (now.num_collectives, now.phase):
+            peer.behind = 0.0
+        peer.behind_in_background += period
+        if (last.num_background, last.background) != (now.num_background, now.background):
+            peer.behind_in_background = 0.0
     most = max(peer.heartbeat.num_collectives for peer in peers)
+    most_in_background = max(peer.heartbeat.num_background for peer in peers)
     for peer in peers:
         if peer.heartbeat.num_collectives == most:
             peer.behind = 0.0
+        if peer.heartbeat.num_background == most_in_background:
+            peer.behind_in_background = 0.0
 
 
 def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFailure | None) -> str | None:
@@ -105,13 +121,22 @@ def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFail
             return f"{peer} died, is frozen or was cut off in {peer.heartbeat.phase}: no heartbeat for {max_silence:.0f} s"
     if len(peers) == 1:
         return None
-    last = min(peers, key=lambda peer: peer.heartbeat.num_collectives)  # others that wait may in turn be waited for
-    if last.behind > last.heartbeat.limit:
-        waiting = [peer.rank for peer in peers if peer.heartbeat.num_collectives > last.heartbeat.num_collectives]
-        return f"{last} hangs in {last.heartbeat.phase}: {name_ranks(waiting)} waited {last.heartbeat.limit:.0f} s for it"
+    # Of the main threads and of those beside them: others that wait may in turn be waited for.
+    last = min(peers, key=lambda peer: peer.heartbeat.num_collectives)
+    last_in_background = min(peers, key=lambda peer: peer.heartbeat.num_background)
+    beat, background = last.heartbeat, last_in_background.heartbeat
+    if last.behind > beat.limit:
+        waiting = [peer.rank for peer in peers if peer.heartbeat.num_collectives > beat.num_collectives]
+        return f"{last} hangs in {beat.phase}: {name_ranks(waiting)} waited {beat.limit:.0f} s for it"
+    if background.background and last_in_background.behind_in_background > background.background_limit:
+        waiting = [peer.rank for peer in peers if peer.heartbeat.num_background > background.num_background]
+        waited = f"{name_ranks(waiting)} waited {background.background_limit:.0f} s for it"
+        return f"{last_in_background} hangs in {background.background}: {waited}"
     if failure and failure.seconds > limits.suspicion + 2 * limits.period:  # by now a dead rank would have been silent
         if last.behind and last.rank != failure.rank:
-            return f"{last} hangs in {last.heartbeat.phase}, and others gave up waiting for it: {failure}"
+            return f"{last} hangs in {beat.phase}, and others gave up waiting for it: {failure}"
+        if last_in_background.behind_in_background and last_in_background.rank != failure.rank:
+            return f"{last_in_background} hangs in {background.background}, and others gave up waiting for it: {failure}"
         return f"all ranks are alive, but a collective failed, perhaps by the network: {failure}"
     return None
 

@@ -63,7 +63,7 @@ def limits_of_environment() -> WatchLimits:
 
 
 FACTOR = 10.0  # timeout of a phase, in medians of its durations
-MIN_DURATIONS = 2  # for a median: the first step allocates and compiles, perhaps on one rank alone
+MIN_DURATIONS = 2  # for the shortest limits: the first step allocates and compiles, perhaps on one rank alone
 WINDOW = 64  # newest durations in a median, since a run may become slower
 SHORT_WAIT = 1.0  # seconds after which a wait for files is a phase: a rank that freezes before keeps the shorter timeout
 
@@ -110,6 +110,7 @@ class Pace:
         self._busy_shares: deque[float] = deque(maxlen=WINDOW)
         self._durations: dict[tuple[PhaseKind, int], deque[float]] = {}  # seconds, by kind and size
         self._entered: tuple[tuple[PhaseKind, int], float] | None = None
+        self._background: Phase | None = None
 
     @property
     def phase(self) -> Phase:
@@ -128,15 +129,48 @@ class Pace:
         now = time.monotonic()
         if self._entered:
             ended, since = self._entered
-            self._durations.setdefault(ended, deque(maxlen=WINDOW)).append(now - since)
+            self._record(*ended, now - since)
         self._entered = (kind, size), now
-        durations = self._durations.get((kind, size), ())
-        is_measured, before = len(durations) >= MIN_DURATIONS, self._phase.limit
-        least = self._limits.step if kind is PhaseKind.STEP else self._limits.long
-        limit = max(least, FACTOR * statistics.median(durations)) if is_measured else self._limits.stall
-        self._phase = Phase(name, limit)
-        if limit < before:
+        before = self._phase.limit
+        self._phase = Phase(name, self._limit(kind, size))
+        if self._phase.limit < before:
             self.limit_shortened.set()
+
+    def _record(self, kind: PhaseKind, size: int, seconds: float) -> None:
+        """Note how long a phase took."""
+        self._durations.setdefault((kind, size), deque(maxlen=WINDOW)).append(seconds)
+
+    def _limit(self, kind: PhaseKind, size: int) -> float:
+        """Return the timeout of a phase in seconds, which follows from how long those before it took."""
+        durations = self._durations.get((kind, size), ())
+        if not durations:
+            return self._limits.stall
+        least = self._limits.long
+        if kind is PhaseKind.STEP and len(durations) >= MIN_DURATIONS:
+            least = self._limits.step
+        return max(least, FACTOR * statistics.median(durations))
+
+    @property
+    def background(self) -> Phase | None:
+        """The present work of a thread beside the main one, None without such work."""
+        return self._background
+
+    @contextmanager
+    def in_background(self, kind: PhaseKind, name: str, size: int = 0) -> Iterator[None]:
+        """Work of a thread beside the main one, one at a time. It is measured like phases of this kind and size.
+
+        Args:
+            kind: Kind of the work.
+            name: Description for people.
+            size: Size of the work.
+        """
+        started = time.monotonic()
+        self._background = Phase(name, self._limit(kind, size))
+        try:
+            yield
+        finally:
+            self._background = None
+        self._record(kind, size, time.monotonic() - started)
 
     def record_busy(self, share: float) -> None:
         """Record the share of a step's time in which this rank waited for no other."""

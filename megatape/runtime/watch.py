@@ -28,7 +28,7 @@ import torch.distributed as dist
 from megatape.errors import ExitStatus, UserError
 from megatape.files import without_links
 from megatape.runtime.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
-from megatape.runtime.pace import Pace, WatchLimits
+from megatape.runtime.pace import Pace, Phase, WatchLimits
 from megatape.runtime.store import Messages
 from megatape.runtime.topology import Topology
 from megatape.runtime.waiting import wait_until
@@ -37,7 +37,7 @@ from megatape.units import format_time
 
 # Statuses that a verdict may end a rank with. Others, such as 0, say that the run is complete or may be resumed.
 FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})
-# group_desc of groups whose collectives a thread begins: a rank may be ahead in them only.
+# group_desc of groups whose collectives a thread beside the main one begins, at its own pace. They are counted apart.
 BACKGROUND_GROUP = "background"
 
 
@@ -161,8 +161,20 @@ class Watch:
 
     def _send_heartbeat(self) -> None:
         self.num_heartbeats += 1
-        phase, count = self.pace.phase, count_collectives(BACKGROUND_GROUP)
-        heartbeat = Heartbeat(phase.limit, phase.name, count, self.pace.busy_share, self.process, self.num_heartbeats)
+        phase = self.pace.phase
+        background = self.pace.background or Phase("", 0.0)
+        num_collectives, num_background = count_collectives(BACKGROUND_GROUP)
+        heartbeat = Heartbeat(
+            limit=phase.limit,
+            phase=phase.name,
+            num_collectives=num_collectives,
+            busy_share=self.pace.busy_share,
+            process=self.process,
+            number=self.num_heartbeats,
+            background_limit=background.limit,
+            background=background.name,
+            num_background=num_background,
+        )
         self.messages.put(f"heartbeat/{self.topology.rank}", *heartbeat)
 
     def _run(self) -> None:

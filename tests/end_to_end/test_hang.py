@@ -43,10 +43,12 @@ def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str = 
 
 
 def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
-    victim = {"data": 0, "backward": topology.world_size - 1, "frozen": 1}.get(payload["hang"])
+    victim = {"data": 0, "backward": topology.world_size - 1, "frozen": 1, "save": 1}.get(payload["hang"])
     if topology.rank == victim:
         HANGS[payload["hang"]]()
     limits = WatchLimits(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
+    if payload["hang"] == "save":
+        limits = replace(limits, long=4.0)
     if payload["hang"] == "frozen":
         limits = replace(limits, period=5.0, silence=STALL)
     os._exit(pretrain(parse_config(payload["config"], "test"), limits=limits))
@@ -96,7 +98,24 @@ def freeze() -> None:
     Pace.enter = stop  # type: ignore[method-assign, assignment]
 
 
-HANGS: dict[str, Callable[[], None]] = {"data": hang_in_data, "backward": hang_in_backward, "frozen": freeze}
+def hang_in_save() -> None:
+    """The disk never answers when a tensor file of the third checkpoint is written."""
+    fsync = os.fsync
+
+    def hang(fd: Any) -> None:
+        if "step-00000003" in os.readlink(f"/proc/self/fd/{fd}"):
+            time.sleep(3600)
+        fsync(fd)
+
+    os.fsync = hang
+
+
+HANGS: dict[str, Callable[[], None]] = {
+    "data": hang_in_data,
+    "backward": hang_in_backward,
+    "frozen": freeze,
+    "save": hang_in_save,
+}
 
 
 def steps_of(raw_config: dict[str, Any]) -> int:
@@ -131,6 +150,18 @@ def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, 
     if hang == "data":
         timeouts = json.loads((Path(raw_config["run"]["directory"]) / "timeouts").read_text())
         assert len(timeouts) >= 2 and set(timeouts) == {WatchLimits(silence=SILENCE, stall=STALL).collectives.total_seconds()}
+
+
+def test_a_rank_that_hangs_in_a_background_save_is_named(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Training goes on until the next save is due, and then the main threads of all ranks wait alike."""
+    raw_config["checkpoint"] = {"interval": 1, "background": True}
+    with start(raw_config, tmp_path / "workers", 2, "save") as workers:
+        assert workers.statuses(60) == [1, 1], workers.logs()
+    for rank in workers.ranks:
+        log = workers.logs([rank])
+        assert f"error on rank {rank}: rank 1 (host " in log, log
+        assert "hangs in the save after step 3 in the background: rank 0 waited" in log, log
+    assert "hang_in_save" in stacks_of(raw_config, 1) or "in hang" in stacks_of(raw_config, 1)
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -70,6 +70,43 @@ def test_hang() -> None:
     assert diagnose(ranks[2:3], LIMITS, None) is None, "only rank 0, which watches all, can tell"
 
 
+def test_hang_in_the_background() -> None:
+    """A thread beside the main ones hangs: the main threads wait for their own threads, and none is behind."""
+
+    def saving(rank: int, count: int, behind: float) -> Peer:
+        own = beat(5)._replace(background_limit=300.0, background="the save after step 4", num_background=count)
+        return Peer(rank, own, behind_in_background=behind)
+
+    ranks = [saving(0, 7, 0.0), saving(1, 6, 300.0), saving(2, 7, 0.0)]
+    assert diagnose(ranks, LIMITS, None) is None
+    ranks[1].behind_in_background += LIMITS.period
+    cause = "rank 1 (host n1, process 8) hangs in the save after step 4: ranks 0, 2 waited 300 s for it"
+    assert diagnose(ranks, LIMITS, None) == cause
+    ranks[1].behind_in_background = LIMITS.period
+    other = FAILURE._replace(rank=0)
+    gave_up = f"rank 1 (host n1, process 8) hangs in the save after step 4, and others gave up waiting for it: {other}"
+    assert diagnose(ranks, LIMITS, other) == gave_up, "not the rank whose collective failed, nor the network"
+    ranks[1].heartbeat = ranks[1].heartbeat._replace(background="")
+    ranks[1].behind_in_background = 2 * LIMITS.stall
+    assert diagnose(ranks, LIMITS, None) is None, "a rank that has not begun the save is judged by its step"
+
+
+def test_elapsed_time_in_the_background() -> None:
+    ranks = [Peer(rank, Heartbeat(LIMITS.stall)) for rank in range(2)]
+
+    def elapsed(*counts: int) -> list[float]:
+        beats = {rank: beat(5)._replace(background="a save", num_background=count) for rank, count in enumerate(counts)}
+        observe(ranks, beats, 2.0)
+        return [peer.behind_in_background for peer in ranks]
+
+    assert elapsed(1, 1) == [0.0, 0.0]
+    assert elapsed(1, 2) == [2.0, 0.0]
+    assert elapsed(1, 3) == [4.0, 0.0]
+    assert elapsed(2, 3) == [0.0, 0.0]
+    assert elapsed(2, 3) == [2.0, 0.0]
+    assert elapsed(3, 3) == [0.0, 0.0]
+
+
 def test_network() -> None:
     """No rank is accused where all are alive and none is behind, nor the one that reported the failure."""
     cause = "all ranks are alive, but a collective failed, perhaps by the network: rank 1: RuntimeError: gloo: connection lost"
