@@ -19,7 +19,7 @@ class Fault:
     status: answered instead. location: where 302 redirects to, for HEAD too. after: bytes of the body, before `then`: "reset"
     the connection, "end" it, "trickle" (a byte every 50 ms), or "stall" until the server ends. ranges: whether a Range is
     obeyed. most: bytes in an answer to a Range. announced: added to the length and size that are announced. tag: another ETag.
-    encoding: what the server says of the body."""
+    encoding: what the server says of the body. retry_after: value of the header Retry-After of a status."""
 
     status: int = 0
     after: int = 0
@@ -30,6 +30,7 @@ class Fault:
     announced: int = 0
     tag: str = ""
     encoding: str = ""
+    retry_after: str = ""
 
 
 FINE = Fault()
@@ -83,6 +84,8 @@ def served(**files: bytes) -> Iterator[Web]:
                 self.send_response(status)
                 if fault.location:
                     self.send_header("Location", fault.location)
+                if fault.retry_after:
+                    self.send_header("Retry-After", fault.retry_after)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

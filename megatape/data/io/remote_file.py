@@ -11,7 +11,9 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
 from megatape.errors import MissingPath, PathError, UserError
@@ -22,7 +24,7 @@ Result = TypeVar("Result")
 
 BLOCK_BYTES = 8 * 2**20  # requested at a time from object storage
 SKIP_BYTES = 2**20  # over which reading on is cheaper than a new request
-PROGRESS_BYTES = 2**20  # after which earlier failures do not count any more
+PROGRESS_BYTES = 2**16  # after which earlier failures do not count any more
 SLOW_BYTES = 2**16  # fewer within Retries.timeout are a failure, so that a server cannot send a byte a second for years
 BUSY = {408, 425, 429, 500, 502, 503, 504}  # answers of servers that may serve later
 FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, NotImplementedError)
@@ -45,13 +47,15 @@ class Retries:
     Attributes:
         count: Number of failures without PROGRESS_BYTES in between; one more is an error.
         wait: Seconds before the first new attempt, twice as many before each further one.
-        longest_wait: Most seconds before an attempt.
+        longest_wait: Most seconds before an attempt, unless the server asks for more by Retry-After.
+        longest_asked_wait: Most seconds that a server may ask for; more is an error.
         timeout: Seconds of silence that are a failure, and of waiting for fewer than SLOW_BYTES.
     """
 
     count: int = 7
     wait: float = 1.0
     longest_wait: float = 30.0
+    longest_asked_wait: float = 600.0
     timeout: float = 60.0
 
 
@@ -117,6 +121,13 @@ class Attempts:
                         "give the same command again"
                     ) from error
                 wait = min(self.retries.wait * 2 ** (self.failures - 1), self.retries.longest_wait)
+                asked = retry_after(error)
+                if asked > self.retries.longest_asked_wait:
+                    raise RemoteError(
+                        f"{self.url}: {reason}{where} and asks to wait {asked:,.0f} s: give the same command again after that "
+                        "time"
+                    ) from error
+                wait = max(wait, asked)
                 LOG.warning("%s: %s%s; trying again in %.0f s", self.url, reason, where, wait)
             time.sleep(wait)
 
@@ -151,6 +162,32 @@ class Attempts:
         return f"no answer for {self.retries.timeout:g} s" if isinstance(error, TimeoutError) else reason
 
 
+def retry_after(error: Exception) -> float:
+    """Return the seconds that a server asks to wait, by the header Retry-After of the answer that an error is about.
+
+    Args:
+        error: Error of aiohttp, httpx or botocore, or the FileNotFoundError that fsspec makes of one.
+
+    Returns:
+        The seconds; 0 if the server asks for none.
+    """
+    response: Any = getattr(error, "response", None)
+    headers: Any = getattr(error, "headers", None) or getattr(response, "headers", None)
+    if isinstance(response, dict):
+        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+    if headers is None:
+        return retry_after(error.__cause__) if isinstance(error.__cause__, Exception) else 0.0
+    names = {str(name).lower(): str(value).strip() for name, value in headers.items()}
+    value = names.get("retry-after", "")
+    if value.isdecimal():
+        return float(value)
+    try:
+        seconds = parsedate_to_datetime(value).timestamp() - time.time()
+    except (TypeError, ValueError):
+        return 0.0
+    return max(0.0, seconds)
+
+
 def _status(error: Exception) -> int | None:
     """The status of the answer that an error of botocore, httpx or gcsfs is about."""
     response: Any = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
@@ -169,13 +206,14 @@ class RemoteFile(io.RawIOBase):
         self.url = url
         self._stream: Any = None  # of fsspec
         self._streamed = 0  # position of the stream
+        self._rest, self._rest_begin = b"", 0  # what came before the last failure and was not read yet, and its position
         self._came, self._waited = 0, 0.0  # bytes, and seconds for them, since the speed was last looked at
         self._attempts = Attempts(url)
         self._system, self._path = file_system(url)
         self.size, self.version = self._attempts.run(self._announced)
         self._tag = "" if is_http(url) else self.version
         self._position = 0  # of what is read next
-        self._failed_at = 0  # position of the last failure
+        self._since_failure = 0  # bytes that came since the last failure
 
     def readable(self) -> bool:
         return True
@@ -195,12 +233,7 @@ class RemoteFile(io.RawIOBase):
         wanted = min(len(buffer), self.size - self._position)
         if wanted <= 0:
             return 0
-        failures = self._attempts.failures
         content = self._attempts.run(lambda: self._read(wanted), f" at byte {self._position:,} of {self.size:,}")
-        if self._attempts.failures > failures:
-            self._failed_at = self._position
-        elif self._position - self._failed_at > PROGRESS_BYTES:
-            self._attempts.failures = 0
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)
@@ -211,6 +244,9 @@ class RemoteFile(io.RawIOBase):
 
     def _read(self, wanted: int) -> bytes:
         """Up to `wanted` bytes at the position, at least one."""
+        place = self._position - self._rest_begin
+        if 0 <= place < len(self._rest):
+            return self._rest[place : place + wanted]
         try:
             if self._stream is None or not 0 <= self._position - self._streamed <= SKIP_BYTES:
                 self._drop()
@@ -219,15 +255,24 @@ class RemoteFile(io.RawIOBase):
                 self._take(min(self._position - self._streamed, BLOCK_BYTES))
             return self._take(wanted)
         except BaseException:
+            if self._since_failure >= PROGRESS_BYTES:
+                self._attempts.failures = 0
+            self._since_failure = 0
             self._drop()
             raise
 
     def _take(self, wanted: int) -> bytes:
         began, limit = time.monotonic(), self._attempts.retries.timeout
-        content: bytes = self._stream.read(wanted)
+        try:
+            content: bytes = self._stream.read(wanted)
+        except Exception:
+            self._rest, self._rest_begin = self._received(), self._streamed
+            self._since_failure += len(self._rest)
+            raise
         if not content:
             raise EOFError("the body ends too early")
         self._streamed += len(content)
+        self._since_failure += len(content)
         self._came += len(content)
         self._waited += time.monotonic() - began
         if self._waited > limit:
@@ -235,6 +280,22 @@ class RemoteFile(io.RawIOBase):
                 raise ConnectionError(f"only {self._came:,} bytes in {self._waited:.0f} s")
             self._came, self._waited = 0, 0.0
         return content
+
+    def _received(self) -> bytes:
+        """What came of a web server's answer before it failed: aiohttp raises the error before it gives the last bytes."""
+        if not is_http(self.url):
+            return b""
+        from fsspec.asyn import sync
+
+        async def take() -> bytes:
+            body = self._stream.r.content
+            body.set_exception(None)
+            received: bytes = body.read_nowait(-1)
+            return received
+
+        with suppress(Exception):  # nothing is lost: the bytes are requested again
+            return cast(bytes, sync(self._system.loop, take))
+        return b""
 
     def _open(self) -> None:
         """Open a stream at the position, or before it."""
