@@ -106,13 +106,19 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
         chunks = [group.column(column) for column in range(group.num_columns)]
         begin = min([size - 1, *(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)])
         if unit.begin <= max(0, begin) and (unit.end is None or begin < unit.end):
-            rows = min(_rows_at_once(chunk, f"{name}:row {first}") for chunk in chunks if chunk.path_in_schema in wanted)
+            read_chunks = [chunk for chunk in chunks if _is_read(chunk.path_in_schema, wanted)]
+            rows = min(_rows_at_once(chunk, f"{name}:row {first}") for chunk in read_chunks)
             for batch in content.iter_batches(rows, row_groups=[number], columns=wanted, use_threads=False):
                 yield from _documents(batch, f"{name}:row ", first, source, counts)
                 first += batch.num_rows
             first -= group.num_rows
             counts.read_bytes += sum(chunk.total_compressed_size for chunk in chunks)
         first += group.num_rows
+
+
+def _is_read(path: str, wanted: list[str]) -> bool:
+    """Whether a column is among those that are read, or a part of one: a column of structs has a path for each field."""
+    return any(path == name or path.startswith(f"{name}.") for name in wanted)
 
 
 def _rows_at_once(chunk: Any, place: str) -> int:
@@ -164,7 +170,10 @@ def _documents(batch: Any, place: str, first: int, source: Source, counts: Recor
 
 def _fields(batch: Any, source: Source) -> list[dict[str, Any]]:
     """Values of the fields that rules need, of each row."""
-    names = [name for name in batch.schema.names if name in {path.partition(".")[0] for path in source.fields} - {"url"}]
+    wanted = {*source.fields, *(path.partition(".")[0] for path in source.fields)}
+    if _is_text(batch.schema, "url"):  # It is read as bytes, since nothing guarantees UTF-8.
+        wanted.discard("url")
+    names = [name for name in batch.schema.names if name in wanted]
     rows = batch.select(names).to_pylist() if names else [{}] * batch.num_rows
     return [{path: value_of(row, path) for path in source.fields} for row in rows]
 

@@ -310,7 +310,9 @@ def document_of(text: str, place: str, record: Any, source: Source) -> Document:
 
 
 def value_of(record: Any, path: str) -> Any:
-    """The value at a path such as `metadata.license` in a record; None if there is none."""
+    """Return the value at a path such as `metadata.license` in a record; None if there is none. A name may have dots."""
+    if isinstance(record, dict) and path in record:
+        return record[path]
     for name in path.split("."):
         record = record.get(name) if isinstance(record, dict) else None
     return record

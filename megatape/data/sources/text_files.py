@@ -8,10 +8,11 @@ from platform import python_version
 from typing import Any, ClassVar
 
 from megatape.data.io.listing import Listing
-from megatape.data.io.records import BYTE_ORDER_MARK, RecordCounts
+from megatape.data.io.records import BYTE_ORDER_MARK, PACKED, RecordCounts
 from megatape.data.io.remote import list_inputs, open_file, relative
 from megatape.data.sources.source import Document, Reader, Source
 from megatape.data.sources.units import Unit, grouped
+from megatape.errors import UserError
 
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.
 SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
@@ -33,6 +34,28 @@ build dist target out _build cmake-build-debug cmake-build-release
 """
 
 
+# Beginnings of files of other formats, which may well be valid UTF-8.
+OTHER_FORMATS = {
+    b"%PDF-": "a PDF document",
+    b"%!PS-": "a PostScript document",
+    b"{\\rtf": "a document in Rich Text Format",
+    b"PK\x03\x04": "a zip file or a document such as .docx, .odt and .epub",
+    b"\xd0\xcf\x11\xe0": "a document of Microsoft Office",
+    b"PAR1": "a Parquet file",
+}
+
+
+def other_format(content: bytes) -> str:
+    """Return the name of the format of a file that is no text, by its beginning; empty if it is unknown."""
+    packed = PACKED.match(content)
+    if packed:
+        return f"a file compressed by {packed.lastgroup}"
+    for beginning, name in OTHER_FORMATS.items():
+        if content.startswith(beginning):
+            return name
+    return ""
+
+
 class TextFiles(Reader):
     """The .txt files of folders, which are no links, and files of any name.
 
@@ -51,6 +74,11 @@ class TextFiles(Reader):
             with open_file(name) as file:
                 content = file.read(source.max_record_bytes + 1)
             counts.read_bytes += len(content)
+            if format_name := other_format(content):
+                if any(relative(name, given) == "" for given in inputs):
+                    raise UserError(f"{name}: {format_name}, not text: convert it to text first, or give other files")
+                counts.add_bad(name, f"{format_name}, not text")
+                continue
             if len(content) > source.max_record_bytes:
                 counts.add_too_long(name)
                 continue

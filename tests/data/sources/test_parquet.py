@@ -90,6 +90,26 @@ def test_a_decompression_bomb_is_refused_by_its_footer(tmp_path: Path, dictionar
         read("parquet", path)
 
 
+def test_fields_of_structs(tmp_path: Path) -> None:
+    """By their path; a column whose name has dots is one, too. All parts of a struct are checked before they are unpacked."""
+    path = tmp_path / "a.parquet"
+    values = {"metadata": [{"license": "mit", "more": [1]}, None], "other.license": ["cc0", None], "url": [{"host": "h"}] * 2}
+    parquet.write_table(pa.table({"text": ["a", "b"], **values}), path)
+    names = ("metadata", "metadata.license", "other.license", "url.host", "none.license")
+    source = Source("parquet", (str(path),), fields=names)
+    (unit,) = source.units()
+    found = [document.fields for document in source.reader.read(source, unit, CorpusCounts())]
+    assert [list(fields.values()) for fields in found] == [
+        [values["metadata"][0], "mit", "cc0", "h", None],
+        [None, None, None, "h", None],
+    ]
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["a" * 100_000_000]))
+    table = pa.table({"text": ["text"] * 64, "metadata": pa.StructArray.from_arrays([column], ["license"])})
+    parquet.write_table(table, path, compression="zstd", dictionary_pagesize_limit=2**30)
+    with pytest.raises(UserError, match=r"a decompression bomb: \d,\d+ bytes of column `metadata.license` become 100,000,"):
+        read("parquet", path, fields=("metadata",))
+
+
 def test_dense_columns_are_read(tmp_path: Path) -> None:
     """Text that packs better than text does is not refused while it fits into the memory."""
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["a" * 300_000]))

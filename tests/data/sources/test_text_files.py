@@ -1,10 +1,12 @@
 """Text files, and the standard library of Python."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
+from megatape.errors import UserError
 from tests.helpers.sources import read
 
 
@@ -18,6 +20,25 @@ def test_text_file_is_one_document(tmp_path: Path) -> None:
     assert texts == ["first\r\n\n file ", "second"]
     assert counts.bad_examples == [f"{tmp_path / 'c.txt'}: invalid UTF-8 (invalid start byte at byte 2)"]
     assert read("text", tmp_path / "d.bin")[0] == ["not text"]
+
+
+@pytest.mark.parametrize(
+    ("content", "format_name"),
+    [
+        (b"%PDF-1.7\n1 0 obj\n", "a PDF document"),
+        (b"PK\x03\x04" + bytes(20), "a zip file or a document such as .docx, .odt and .epub"),
+        (b"{\\rtf1\\ansi text}", "a document in Rich Text Format"),
+        (gzip.compress(b"text"), "a file compressed by gzip"),
+    ],
+)
+def test_documents_of_other_formats_are_no_text(tmp_path: Path, content: bytes, format_name: str) -> None:
+    """Many are valid UTF-8. In a folder they are bad records; one that is given itself is refused."""
+    (tmp_path / "a.txt").write_bytes(content)
+    (tmp_path / "b.txt").write_text("text")
+    texts, counts = read("text", tmp_path)
+    assert texts == ["text"] and counts.bad_examples == [f"{tmp_path}/a.txt: {format_name}, not text"]
+    with pytest.raises(UserError, match=f"^{tmp_path}/a.txt: {format_name}, not text: convert it to text first"):
+        read("text", tmp_path / "b.txt", tmp_path / "a.txt")
 
 
 def test_python_is_the_standard_library_without_tests() -> None:
