@@ -256,6 +256,12 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
             f"skipped {counts.too_long:,} records longer than {max_record_bytes:,} bytes (raise --max-record-bytes to "
             f"keep them), the first one: {counts.first_too_long}"
         )
+    if counts.unverified:
+        noun = "file has" if counts.unverified == 1 else "files have"
+        print(
+            f"{counts.unverified:,} compressed {noun} no checksums, so damage may go unnoticed (pack with zstd --check, or xz "
+            f"--check=crc64), the first one: {counts.first_unverified}"
+        )
     if counts.bad:
         print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")
 

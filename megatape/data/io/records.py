@@ -30,6 +30,8 @@ MAX_DIGITS = 4000  # of integers: Python converts no more than 4300 by default, 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # Beginnings of compressed files.
 PACKED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ\0)|(?P<bzip2>BZh[1-9]1AY&SY)")
+ZSTD_FLAGS, ZSTD_CHECKSUM_FLAG = 4, 0b100  # Place of the flags in a frame, and the one for a checksum.
+XZ_CHECK = 7  # Place of the kind of checksum in a stream; 0: none.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # of UTF-8: text files may begin with it, and what was joined of such files has several
 # Errors of compressed files.
 CORRUPTED: tuple[type[Exception], ...] = (
@@ -73,6 +75,8 @@ class RecordCounts:
         bad_examples: `place: reason` of the first few.
         without_text: Number of samples of tars that have no member with text.
         first_without_text: Place of the first one.
+        unverified: Number of compressed files without checksums, in which damage may go unnoticed.
+        first_unverified: The first one.
     """
 
     read_bytes: int = 0
@@ -82,6 +86,8 @@ class RecordCounts:
     bad_examples: list[str] = field(default_factory=list)
     without_text: int = 0
     first_without_text: str = ""
+    unverified: int = 0
+    first_unverified: str = ""
 
     @property
     def skipped(self) -> int:
@@ -97,6 +103,8 @@ class RecordCounts:
         self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
         self.without_text += other.without_text
         self.first_without_text = self.first_without_text or other.first_without_text
+        self.unverified += other.unverified
+        self.first_unverified = self.first_unverified or other.first_unverified
 
     def add_bad(self, place: str, reason: str) -> None:
         self.bad += 1
@@ -110,6 +118,10 @@ class RecordCounts:
     def add_without_text(self, place: str) -> None:
         self.without_text += 1
         self.first_without_text = self.first_without_text or printable(place)
+
+    def add_unverified(self, path: str) -> None:
+        self.unverified += 1
+        self.first_unverified = self.first_unverified or printable(path)
 
 
 def printable(name: str) -> str:
@@ -134,7 +146,7 @@ def read_records(
     read_before = counts.read_bytes
     try:
         with open_file(path) as stored:
-            file = unpacked(stored, path)
+            file = unpacked(stored, path, counts)
             for number, line in enumerate(_lines(file, max_bytes, begin, end), start=1):
                 if number % 64 == 1:  # the system is asked
                     counts.read_bytes = read_before + stored.tell() - begin
@@ -223,10 +235,17 @@ def is_packed(path: str) -> bool:
     return suffix(path) in COMPRESSIONS
 
 
-def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
-    """The content of the open file `path`. This and reading raise one of CORRUPTED if it is empty, truncated or corrupted.
+def unpacked(stored: BinaryIO, path: str, counts: RecordCounts | None = None) -> BinaryIO:
+    """Return the content of a file.
 
-    Raises UserError for a file that is compressed in another way than its name says.
+    Args:
+        stored: The open file.
+        path: Its path or URL.
+        counts: Counts of files without checksums, to update; None: they are not counted.
+
+    Raises:
+        UserError: The file is compressed in another way than its name says.
+        Exception: One of CORRUPTED, also raised by reading: the file is empty, truncated or corrupted.
     """
     kind = COMPRESSIONS.get(suffix(path))
     begin = stored.read(10)
@@ -236,6 +255,8 @@ def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
     if packed and packed.lastgroup != kind:
         extension = next(end for end, name in COMPRESSIONS.items() if name == packed.lastgroup)
         raise UserError(f"{path}: it is compressed by {packed.lastgroup}, which its name does not say: name it {extension}")
+    if kind and counts is not None and not _has_checksums(kind, begin):
+        counts.add_unverified(path)
     stored.seek(0)
     if kind is None:
         return stored
@@ -247,6 +268,15 @@ def unpacked(stored: BinaryIO, path: str) -> BinaryIO:
     else:
         content = CompressedStreams(stored, kind)
     return io.BufferedReader(content, CHUNK_BYTES)  # their own buffers are small
+
+
+def _has_checksums(kind: str, begin: bytes) -> bool:
+    """Whether a compressed file has checksums of its content, by its first bytes. gzip and bzip2 always have them."""
+    if kind == "zstd" and len(begin) > ZSTD_FLAGS:
+        return bool(begin[ZSTD_FLAGS] & ZSTD_CHECKSUM_FLAG)
+    if kind == "xz" and len(begin) > XZ_CHECK:
+        return begin[XZ_CHECK] != 0
+    return True
 
 
 def zstd_file(path: str) -> BinaryIO:

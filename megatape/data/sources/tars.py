@@ -41,7 +41,7 @@ class Tars(Reader):
             try:
                 with open_file(name) as stored:
                     read_before = counts.read_bytes
-                    for sample in _samples(unpacked(stored, name), name, source, counts):
+                    for sample in _samples(unpacked(stored, name, counts), name, source, counts):
                         counts.read_bytes = read_before + stored.tell()
                         yield from _documents(sample, name, source, counts)
             except FAULTS as error:

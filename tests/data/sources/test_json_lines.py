@@ -92,6 +92,23 @@ def test_zstd(tmp_path: Path) -> None:
     assert read("jsonl", tmp_path, text_field="body")[0] == TEXTS
 
 
+def test_files_without_checksums_are_named(tmp_path: Path) -> None:
+    """A flipped bit in one of them gives another text without an error."""
+    lines = json_lines("text")
+    checked = zstd.compress(lines, options={zstd.CompressionParameter.checksum_flag: 1})
+    files = {
+        "0.jsonl.zst": checked,
+        "1.jsonl.xz": lzma.compress(lines),
+        "2.jsonl.gz": gzip.compress(lines),
+        "3.jsonl.xz": lzma.compress(lines, check=lzma.CHECK_NONE),
+        "4.jsonl.zst": zstd.compress(lines),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    counts = read("jsonl", tmp_path)[1]
+    assert (counts.unverified, counts.first_unverified) == (2, f"{tmp_path}/3.jsonl.xz")
+
+
 def test_a_byte_order_mark_costs_no_record(tmp_path: Path) -> None:
     """Of one file, and of several that were joined; in packed files and tars, too."""
     mark = "\ufeff".encode()
