@@ -80,6 +80,8 @@ class DataConfig(Section):
             sample as fit
         prompt_end: text of a single token, such as `=`: only the tokens after it are targets
             (default: all tokens are); needs `documents` samples
+        missing_prompt_end: documents without `prompt_end`: error refuses the data when a run opens
+            them, skip leaves those documents out
         mask_documents: stop attention and positions at document boundaries, and let no target cross
             one
         random_offset: add a random offset from 0 .. 2 max_positions to the positions of a training
@@ -97,6 +99,7 @@ class DataConfig(Section):
     length_warmup: FixedSamples[JsonList[LengthConfig]] = ()
     samples: FixedSamples[Literal["packed", "best_fit", "documents", "examples"]] = "packed"
     prompt_end: FixedSamples[str | None] = Field(None, min_length=1)
+    missing_prompt_end: FixedSamples[Literal["error", "skip"]] = "error"
     mask_documents: FixedSamples[bool] = False
     random_offset: FixedSamples[bool] = True
 
@@ -142,6 +145,8 @@ class DataConfig(Section):
                 f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
                 f"{self.samples}: change it, or remove prompt_end"
             )
+        if self.missing_prompt_end == "skip" and self.prompt_end is None:
+            raise ConfigError("missing_prompt_end skip needs prompt_end: set it, or remove missing_prompt_end")
         return self
 
     def _check_mixture(self) -> None:

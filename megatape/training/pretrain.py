@@ -211,6 +211,7 @@ def introduction(run: Trainer) -> str:
                 f"{validation_tokens:,} validation tokens"
             ),
             *([f"samples are {data.filled:.2%} full, the rest is padding"] if data.filled < 1 else []),
+            *skipped_documents(run.data),
             *([f"mixture: {mixture}"] if (mixture := data.describe(samples)) else []),
             (
                 f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a model above this loss "
@@ -224,6 +225,16 @@ def introduction(run: Trainer) -> str:
             ),
         ]
     )
+
+
+def skipped_documents(data: RunData) -> list[str]:
+    """A line for each split with documents that are in no sample."""
+    splits = [*data.train.corpora.values(), *data.validation.values()]
+    return [
+        f"{split.name}: {split.num_skipped:,} documents without data.prompt_end are skipped"
+        for split in splits
+        if split.num_skipped
+    ]
 
 
 def trained_share(config: Config, num_parameters: int) -> list[str]:

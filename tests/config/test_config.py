@@ -91,6 +91,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
             {"data__samples": "documents", "data__prompt_end": ""},
             ["data.prompt_end: String should have at least 1 character, got ''"],
         ),
+        ({"data__missing_prompt_end": "skip"}, ["missing_prompt_end skip needs prompt_end: set it"]),
         ({"data__path": "https://x/y"}, ["data https://x/y is read by way of a cache: set cache"]),
         ({"data": mixed(a={"path": "s3://x/y"})}, ["data s3://x/y is read by way of a cache"]),
         ({"data__cache_bytes": 9}, ["cache_bytes 9 limits cache, which is empty"]),

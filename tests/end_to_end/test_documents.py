@@ -50,5 +50,5 @@ def test_ranks_and_resuming(config: dict[str, Any], tmp_path: Path) -> None:
     assert results[2] == {"step": 3, "samples": 24}
     assert_close(losses(config, "resumed"), straight[3:], bounds.TRAINED)
     assert "data.prompt_end =, the configuration says +" in results[3]["error"]
-    assert "has no '2'" in results[4]["error"]
+    assert "without the data.prompt_end '2'" in results[4]["error"]
     assert "data.samples documents, the configuration says packed" in results[5]["error"]

@@ -2,6 +2,7 @@
 
 import errno
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,6 +11,8 @@ from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
 from megatape.config import parse_config
+from megatape.data.prepare.addition import AdditionTask, prepare_addition
+from megatape.data.training.mixture import open_data
 from megatape.errors import DataError, ExitStatus, LeaseLost, NotSaved, TrainingDiverged, UserError
 from megatape.model.accounting import count_parameters
 from megatape.runtime.topology import Topology
@@ -102,3 +105,18 @@ def test_the_trained_share_is_told(raw_config: dict[str, Any]) -> None:
     adapters = 2 * 2 * (32 + 32)  # layers, rank, inputs and outputs
     (line,) = pretrain.trained_share(parse_config(raw_config, "test"), total + adapters)
     assert line == f"trained: {adapters} of {total + adapters:,} parameters ({adapters / (total + adapters):.2%})"
+
+
+def test_skipped_documents_are_counted(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """A line for each split, when a run begins."""
+    prepare_addition(AdditionTask(2, 30, 0), tmp_path / "data", lambda tokens: None)
+    raw_config["data"] = {"path": str(tmp_path / "data"), "sequence_length": 12, "samples": "documents", "prompt_end": "9"}
+    with pytest.raises(UserError, match=r"split train of .* without the data.prompt_end '9': \d+, the first is document"):
+        open_data(parse_config(raw_config, "test"))
+    raw_config["data"]["missing_prompt_end"] = "skip"
+    data = open_data(parse_config(raw_config, "test"))
+    lines = pretrain.skipped_documents(data)
+    skipped = [data.train.corpora[""].num_skipped, data.validation[""].num_skipped]
+    assert min(skipped) > 0 and len(lines) == 2
+    for line, split, count in zip(lines, ("train", "validation"), skipped, strict=True):
+        assert line == f"split {split} of {tmp_path / 'data'}: {count:,} documents without data.prompt_end are skipped"

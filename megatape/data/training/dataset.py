@@ -41,6 +41,7 @@ class Dataset(StoredSplit, ABC):
         num_samples: Samples of the split.
         shard_samples: Of each shard, int64 [shards]; with a window only.
         filled: Share of all tokens that is not padding.
+        num_skipped: Number of documents that are in no sample.
 
     Raises:
         UserError, FileNotFoundError: The data directory is missing or corrupted, N does not fit the split, or the cache cannot
@@ -50,6 +51,7 @@ class Dataset(StoredSplit, ABC):
     num_samples: int
     shard_samples: np.ndarray
     filled: float = 1.0
+    num_skipped: int = 0
 
     def __init__(
         self, directory: str | Path, split: str, sequence_length: int, cache: CacheFolder | None = None, window: int = 0

@@ -96,7 +96,7 @@ def open_split(data: DataConfig, path: str, split: str) -> Dataset:
         case "best_fit":
             return BestFitDataset(path, split, length, cache, window)
         case "documents":
-            return DocumentDataset(path, split, length, data.prompt_end, cache)
+            return DocumentDataset(path, split, length, data.prompt_end, cache, data.missing_prompt_end == "skip")
         case "examples":
             return ExampleDataset(path, split, length, data.mask_documents, cache)
 

@@ -75,11 +75,12 @@ class DocumentDataset(PackedDataset):
 
     Args:
         prompt_end: Text of one token; only what follows its first occurrence in a document is a target. None: the whole
-            document.
+            document. With it, opening reads the split.
+        skip_without_prompt_end: Skip documents without that token instead of raising an error.
         directory, split, sequence_length, cache: See Dataset.
 
     Raises:
-        UserError: A document is longer than N + 1 tokens, or what Dataset raises.
+        UserError: A document is longer than N + 1 tokens or has no prompt end, or what Dataset raises.
     """
 
     masked = False
@@ -91,9 +92,11 @@ class DocumentDataset(PackedDataset):
         sequence_length: int,
         prompt_end: str | None = None,
         cache: CacheFolder | None = None,
+        skip_without_prompt_end: bool = False,
     ) -> None:
         super().__init__(directory, split, sequence_length, cache)
         self._prompt_end = prompt_end
+        self._prompt_end_id = -1
         if prompt_end is not None:
             ids = self.tokenizer().encode(prompt_end)
             if len(ids) != 1:
@@ -109,18 +112,45 @@ class DocumentDataset(PackedDataset):
                 f"sequence length is {sequence_length}, so a document of {self.name} may have one token more, but {found}: "
                 f"raise data.sequence_length, or set data.samples to packed"
             )
-        part = Part(np.cumsum(lengths) - lengths, lengths - 1, *alone(lengths.size))
+        begins = np.cumsum(lengths) - lengths
+        if prompt_end is not None:
+            with_answer = self._with_answer(begins)
+            self.num_skipped = int(np.count_nonzero(~with_answer))
+            if self.num_skipped == lengths.size or (self.num_skipped and not skip_without_prompt_end):
+                raise self._no_answer(np.flatnonzero(~with_answer))
+            begins, lengths = begins[with_answer], lengths[with_answer]
+        part = Part(begins, lengths - 1, *alone(lengths.size))
         self._arrange(ArrangementInMemory([part]))
+
+    def _with_answer(self, begins: np.ndarray) -> np.ndarray:
+        """Return which documents have the prompt end, bool [documents], by reading the split.
+
+        Args:
+            begins: First token of each document in the stream, int64 [documents].
+        """
+        found = np.zeros(begins.size, np.bool_)
+        num_read = 0
+        for ids in self._reader.members():
+            places = num_read + np.flatnonzero(ids == self._prompt_end_id)
+            found[begins.searchsorted(places, side="right") - 1] = True
+            num_read += ids.size
+        return found
+
+    def _no_answer(self, missing: np.ndarray) -> UserError:
+        """Return the error about documents without a prompt end. missing: their numbers, int64 [documents]."""
+        first = f"document {missing[0]:,}"
+        if self.has_tables:
+            first += f" ({self.tables.document(int(missing[0])).place})"
+        return UserError(
+            f"documents of {self.name} without the data.prompt_end {self._prompt_end!r}: {missing.size:,}, the first is "
+            f"{first}. Nothing in them would be a target: set data.missing_prompt_end to skip, or choose another "
+            "data.prompt_end"
+        )
 
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         if self._prompt_end is None:
             return ids[1:]
         answered = np.logical_or.accumulate(ids[:-1] == self._prompt_end_id)
-        if not answered.any():
-            raise UserError(
-                f"a document of {self.name} has no {self._prompt_end!r}, so nothing in it would be a target: choose another "
-                "data.prompt_end, or other data"
-            )
         return np.where(answered, ids[1:], IGNORE_INDEX)
 
 

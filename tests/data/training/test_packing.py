@@ -24,6 +24,7 @@ from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.mixture import open_data
 from megatape.data.training.packing import BestFitDataset, DocumentDataset, ExampleDataset, pack
 from megatape.data.training.positions import Positions
+from megatape.errors import UserError
 from megatape.targets import IGNORE_INDEX
 from tests.helpers.batches import interleaved, make_loader, mixture_of, rows
 from tests.helpers.data_directory import EOS, Documents, MakeDirectory, write_documents
@@ -116,12 +117,27 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
         DocumentDataset(tmp_path, "train", 7, "ab")
     other = DocumentDataset(tmp_path, "train", 7, "b")
     assert (other.sample(0).targets != IGNORE_INDEX).sum() == 1
-    with_digit = tmp_path / "other"
-    with_digit.mkdir()
-    write_documents(with_digit, ["aa"], tokenizer)
-    dataset = DocumentDataset(with_digit, "train", 7, "=")
-    with pytest.raises(ValueError, match="a document of split train of .* has no '='"):
-        dataset.sample(0)
+
+
+def test_documents_without_a_prompt_end_are_found_at_opening(tmp_path: Path) -> None:
+    """Not at the step that draws one of them, and again at every resume. The end of one may be in another member."""
+    tokenizer = SentencePieceTokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
+    texts = [*["a=b"] * 40, "aaab", "b" * 7, *["ab=a"] * 5, "abba"]
+    write_documents(tmp_path, texts, tokenizer)
+    with pytest.raises(
+        UserError, match=r"of split train of .* without the data.prompt_end '=': 3, the first is document 40\. "
+    ):
+        DocumentDataset(tmp_path, "train", 9, "=")
+    dataset = DocumentDataset(tmp_path, "train", 9, "=", skip_without_prompt_end=True)
+    kept = [text for text in texts if "=" in text]
+    assert (dataset.num_samples, dataset.num_skipped) == (len(kept), 3)
+    for index, text in enumerate(kept):
+        expected = [*tokenizer.begin, *tokenizer.encode(text)]
+        assert dataset.sample(index).tokens[: len(expected)].tolist() == expected
+        assert (dataset.sample(index).targets != IGNORE_INDEX).sum() == len(text.split("=")[1]) + 1
+    assert DocumentDataset(tmp_path, "train", 9).num_skipped == 0
+    with pytest.raises(UserError, match="without the data.prompt_end '3': 48, the first is document 0"):
+        DocumentDataset(tmp_path, "train", 9, "3", skip_without_prompt_end=True)
 
 
 def pieces(dataset: BestFitDataset, index: int) -> list[tuple[int, ...]]:
