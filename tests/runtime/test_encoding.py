@@ -56,11 +56,10 @@ def test_an_error_that_another_process_defines_is_its_nearest_base() -> None:
     assert type(decode(text)) is MissingPath
 
 
-@pytest.mark.parametrize(
-    "value",
-    [object(), {1, 2}, torch.zeros(2), torch.uint8, ValueError("of the program")],
-    ids=lambda value: type(value).__name__,
-)
+UNSUPPORTED = [object(), {1, 2}, torch.zeros(2), torch.uint8, ValueError("of the program")]
+
+
+@pytest.mark.parametrize("value", UNSUPPORTED, ids=lambda value: type(value).__name__)
 def test_other_types_are_refused_when_they_are_sent(value: Any) -> None:
     with pytest.raises(TypeError, match="ranks cannot exchange a "):
         encode([value])

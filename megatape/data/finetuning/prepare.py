@@ -11,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from megatape.data.finetuning.prompt_format import Example, FieldMapping, Format, Limits, RecordDropped
+from megatape.data.io.json_array import read_json
 from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
-from megatape.data.io.records import JSON_LINES, RecordCounts, check_bad_records, read_records
+from megatape.data.io.records import JSON_LINES, RecordCounts, check_bad_records
 from megatape.data.io.remote import check_distinct, list_inputs, listed_files
 from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
-from megatape.data.shards.writer import SplitWriter, entropy, split_of
+from megatape.data.shards.writer import SplitWriter, document_hash, entropy, splits_of, table_hashes
 from megatape.data.sources.hub import stream_records
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.source import Source
@@ -108,10 +109,10 @@ class ExampleSource:
 
     Attributes:
         format: A name of FORMATS.
-        inputs: Files and folders of lines of JSON; or the name of one data set of the hub.
+        inputs: Files and folders of lines of JSON, or files with one array; or the name of one data set of the hub.
         validation: Those of the validation split, or the name of that split of the data set; empty: a share of `inputs`.
         limits: Of an example.
-        validation_share: Which share; examples with the same prompt are kept together.
+        validation_share: Share of the prompts, at least one; examples with the same prompt are kept together.
         max_record_bytes: Longer lines are skipped.
         max_bad_fraction: Fraction of the records that may be bad or too long. FEW_BAD always may.
         max_skipped_fraction: Fraction of the files or bytes of a folder that may be skipped because of their names.
@@ -188,7 +189,7 @@ class ExampleSource:
         held_out = [(path, "validation") for path in held_out_files]
         check_distinct([path for path, _ in files + held_out], "validation")
         for path, split in files + held_out:
-            for place, record in read_records(path, self.max_record_bytes, counts):
+            for place, record in read_json(path, self.max_record_bytes, counts):
                 yield place, record, split
 
 
@@ -235,15 +236,17 @@ def prepare_examples(
         FileExistsError: `output` exists.
     """
     form: Format = FORMATS[source.format].load()(tokenizer, source.limits)
-    counts, num_tokens = ExampleCounts(), 0
     with new_folder(output) as directory:
-        folder = ExampleFolder(directory, tokenizer)
-        for _, split, example in read_examples(source, form, counts):
-            folder.writers[split].add(example)
-            num_tokens += len(example.ids)
-            if counts.examples % 100 == 0:
-                progress(counts, num_tokens)
-        progress(counts, num_tokens)
+        prompts = PromptHashes()
+        folder, counts = _write_examples(source, form, directory, tokenizer, progress, prompts)
+        if not source.validation and not folder.writers["validation"].examples and prompts.lowest != prompts.highest:
+            form.notes.append(
+                f"a validation share of {source.validation_share} has none of the prompts: one of them is held out"
+            )
+            for path in directory.iterdir():
+                path.unlink()
+            prompts.held_out = prompts.lowest
+            folder, counts = _write_examples(source, form, directory, tokenizer, progress, prompts)
         for split, writer in folder.writers.items():
             if not writer.examples:
                 raise UserError(_nothing(split, source, counts))
@@ -254,9 +257,72 @@ def prepare_examples(
     return index, counts, form.notes
 
 
-def read_examples(source: ExampleSource, form: Format, counts: ExampleCounts) -> Iterator[tuple[str, str, Example]]:
+@dataclass
+class PromptHashes:
+    """Hashes of prompts, by which they are in the training or the validation split.
+
+    Attributes:
+        held_out: Hash of a prompt that is in the validation split in any case.
+        lowest: Lowest hash so far.
+        highest: Highest hash so far.
+    """
+
+    held_out: int | None = None
+    lowest: int | None = None
+    highest: int | None = None
+
+    def split(self, prompt: str, validation_share: float) -> str:
+        """Return the split of a prompt."""
+        (number,) = table_hashes([document_hash(prompt.encode())])
+        self.lowest = number if self.lowest is None else min(number, self.lowest)
+        self.highest = number if self.highest is None else max(number, self.highest)
+        if number == self.held_out:
+            return "validation"
+        return splits_of([number], validation_share)[0]
+
+
+def _write_examples(
+    source: ExampleSource,
+    form: Format,
+    directory: Path,
+    tokenizer: Tokenizer,
+    progress: Callable[[ExampleCounts, int], None],
+    prompts: PromptHashes,
+) -> tuple[ExampleFolder, ExampleCounts]:
+    """Write the examples of all records, but not the index.
+
+    Args:
+        source: Source of the records.
+        form: Their format.
+        directory: Folder for the examples.
+        tokenizer: Tokenizer of the model.
+        progress: See `prepare_examples`.
+        prompts: Hashes of prompts, which are updated.
+
+    Returns:
+        The folder and the counts.
+
+    Raises:
+        UserError: Too many records are bad.
+    """
+    counts = ExampleCounts()
+    num_tokens = 0
+    folder = ExampleFolder(directory, tokenizer)
+    for _, split, example in read_examples(source, form, counts, prompts):
+        folder.writers[split].add(example)
+        num_tokens += len(example.ids)
+        if counts.examples % 100 == 0:
+            progress(counts, num_tokens)
+    progress(counts, num_tokens)
+    return folder, counts
+
+
+def read_examples(
+    source: ExampleSource, form: Format, counts: ExampleCounts, prompts: PromptHashes | None = None
+) -> Iterator[tuple[str, str, Example]]:
     """Place, split and example of every record that gives one. Raises UserError if too many records are bad."""
     mapping = FieldMapping(source.fields, form.reads)
+    prompts = prompts or PromptHashes()
     for place, record, split in source.records(counts):
         try:
             if not isinstance(record, dict):
@@ -272,7 +338,7 @@ def read_examples(source: ExampleSource, form: Format, counts: ExampleCounts) ->
         else:
             counts.examples += 1
             counts.cut += example.counts
-            yield place, split or split_of(example.prompt.encode(), source.validation_share), example
+            yield place, split or prompts.split(example.prompt, source.validation_share), example
     check_bad_records(counts, counts.examples + counts.dropped.total() + counts.skipped, source.max_bad_fraction)
 
 

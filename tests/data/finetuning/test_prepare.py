@@ -11,7 +11,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.command import Command
-from tests.helpers.examples import PAIRS, Prepare, examples, words, write_lines
+from tests.helpers.examples import PAIRS, Prepare, examples, learned, words, write_lines
 
 
 def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
         (["--validation", "nowhere"], "--validation nowhere: no such file or directory"),
         (["--validation", "FILE"], "--validation: FILE is given twice"),
         (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
-        (["--validation-share", 1e-9], "the validation split got no example (3 examples, 0 records dropped, 0 bad): give more"),
+        (["--fields", "prompt=answer", "answer=answer", "--input", "ONE"], "the validation split got no example (1 examples"),
     ],
 )
 def test_what_the_command_refuses(
@@ -70,13 +70,56 @@ def test_what_the_command_refuses(
     """An error of one line, status 2, and nothing is left."""
     (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
     file = write_lines(tmp_path / "a.jsonl", PAIRS)
+    one = write_lines(tmp_path / "one.jsonl", PAIRS[:1])
     before = sorted(tmp_path.iterdir())
     given = ["--format", "pairs", "--input", file, "--tokenizer", tmp_path / "tok.model", "--sequence-length", 64]
-    words = [file if word == "FILE" else word for word in words]
+    files = {"FILE": file, "ONE": one}
+    words = [files.get(str(word), word) for word in words]
     status, _, errors = command("prepare", "finetuning", *given, "--output", tmp_path / "out", *words)
     assert status == 2 and errors.count("\n") == 1
     assert message.replace("FILE", str(file)) in errors
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_the_default_share_holds_out_at_least_one_prompt(
+    command: Command, tmp_path: Path, tokenizer: Tokenizer, count: int
+) -> None:
+    """With all of its records, and the same one again; the others stay in their order."""
+    (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
+    prompts = [prompt for prompt in map(str, range(1000)) if split_of(prompt.encode(), 0.02) == "train"][:count]
+    records = [{"prompt": prompt, "answer": answer} for answer in "xy" for prompt in prompts]
+    given = ["--format", "pairs", "--input", write_lines(tmp_path / "a.jsonl", records), "--sequence-length", 64]
+    for name in ("first", "second"):
+        output = ["--tokenizer", tmp_path / "tok.model", "--output", tmp_path / name]
+        status, printed, errors = command("prepare", "finetuning", *given, *output)
+        assert status == 0, errors
+        assert "a validation share of 0.02 has none of the prompts: one of them is held out" in printed
+    first, second = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second"))
+    assert first == second
+    found = {split: examples(tmp_path / "first", split=split) for split in ("train", "validation")}
+    assert [len(found["train"]), len(found["validation"])] == [2 * count - 2, 2]
+    ids = [[*tokenizer.begin, *tokenizer.encode(prompt)] for prompt in prompts]
+    ends = [[*tokenizer.encode(answer), tokenizer.eos_id] for answer in "xy"]
+    everything = [learned(prompt, end) for end in ends for prompt in ids]
+    assert [example for example in everything if example not in found["validation"]] == found["train"]
+    assert found["validation"][0][0][:-1] == found["validation"][1][0][:-1], "one prompt"
+
+
+def test_one_array_of_records(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """As alpaca_data.json: the same folder as of lines."""
+    (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
+    records = [{"instruction": f"Say {number}.", "input": "", "output": f"é {number}"} for number in range(30)]
+    write_lines(tmp_path / "lines.jsonl", records)
+    (tmp_path / "array.json").write_text(json.dumps(records, indent=4), encoding="utf-8")
+    given = ["--format", "alpaca", "--sequence-length", 128, "--tokenizer", tmp_path / "tok.model"]
+    for name in ("lines.jsonl", "array.json"):
+        status, _, errors = command(
+            "prepare", "finetuning", *given, "--input", tmp_path / name, "--output", tmp_path / name[:5]
+        )
+        assert status == 0, errors
+    lines, array = (load_index(tmp_path / name) for name in ("lines", "array"))
+    assert (lines.splits, lines.answers) == (array.splits, array.answers)
 
 
 def test_from_the_command_to_the_report(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:

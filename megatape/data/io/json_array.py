@@ -1,0 +1,136 @@
+"""Files with one JSON array of records, as Alpaca's and litgpt's data sets are, beside those of lines."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from megatape.data.io.records import BYTE_ORDER_MARK, COMPRESSIONS, CORRUPTED, RecordCounts, corrupted, read_records, unpacked
+from megatape.data.io.remote import open_file, suffix
+from megatape.errors import UserError
+
+CHUNK_CHARACTERS = 2**20  # read at a time
+MAX_ELEMENT = 2**28  # characters of a record that may be read before it is taken for malformed
+SPACE = re.compile(r"\s*")
+
+
+def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple[str, Any]]:
+    """Yield place and value of every record of a file: the elements of its array, or its lines.
+
+    Memory holds one record of an array. See `read_records` about lines, and about what is counted.
+
+    Args:
+        path: Path or URL of the file, which may be compressed.
+        max_bytes: Longer records are counted and skipped.
+        counts: Counts of what is skipped.
+
+    Raises:
+        OSError: The file cannot be read.
+        UserError: The file is corrupted, or its array is malformed.
+    """
+    if not begins_array(path):
+        yield from read_records(path, max_bytes, counts)
+        return
+    try:
+        with open_file(path) as stored, io.TextIOWrapper(unpacked(stored, path), "utf-8-sig") as file:
+            for number, element in enumerate(_elements(path, file), start=1):
+                place = f"{path}:record {number}"
+                if len(element.encode(errors="replace")) > max_bytes:
+                    counts.add_too_long(place)
+                    continue
+                try:
+                    record = orjson.loads(element)
+                except orjson.JSONDecodeError as error:
+                    counts.add_bad(place, f"malformed JSON ({error})")
+                    continue
+                yield place, record
+    except CORRUPTED as error:
+        raise corrupted(path, COMPRESSIONS[suffix(path)], error) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: its JSON array is not UTF-8 text ({error}): convert it") from None
+
+
+def begins_array(path: str) -> bool:
+    """Whether a file holds one array, instead of a value in each line. Raises OSError."""
+    try:
+        with open_file(path) as stored:
+            begin = unpacked(stored, path).read(CHUNK_CHARACTERS)
+    except CORRUPTED:
+        return False  # reading the file reports it
+    begin = begin.removeprefix(BYTE_ORDER_MARK).lstrip()
+    if not begin.startswith(b"["):
+        return False
+    line, _, rest = begin.partition(b"\n")
+    return not (rest.strip() and _is_json(line))
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
+    """Yield the text of each element of the array in a file.
+
+    Args:
+        path: Path of the file, for errors.
+        file: The file.
+
+    Raises:
+        UserError: The array is malformed.
+    """
+    text = file.read(CHUNK_CHARACTERS)
+    number = 0
+    place = _skip_space(text, 0) + 1  # after the bracket
+    is_open = True
+    while is_open:
+        end = _element_end(text, place)
+        if end is not None:
+            number += 1
+            yield text[place : end - 1].strip()
+            place = end
+            is_open = text[end - 1] == ","
+            continue
+        text = text[place:]
+        place = 0
+        if number == 0 and text.lstrip()[:1] == "]":
+            place = text.index("]") + 1
+            break
+        more = file.read(max(CHUNK_CHARACTERS, len(text)))  # doubles, so that the time for long records is not quadratic
+        if not more or len(text) > MAX_ELEMENT:
+            raise _malformed(path, f"record {number + 1}", text)
+        text += more
+    rest = text[place:].strip() or file.read(CHUNK_CHARACTERS).strip()
+    if rest:
+        raise _malformed(path, "what follows the last record", rest)
+
+
+def _malformed(path: str, what: str, text: str) -> UserError:
+    return UserError(
+        f"{path}: {what} of its JSON array is malformed or cut off, near {text.strip()[:40]!r}: download the file again, or "
+        "write a record in each line, for example by `jq -c '.[]'`"
+    )
+
+
+def _element_end(text: str, begin: int) -> int | None:
+    """Return the place after the comma or bracket that follows an element; None if the text has no whole element."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, _skip_space(text, begin))
+    except (ValueError, RecursionError):
+        return None
+    end = _skip_space(text, end)
+    if text[end : end + 1] not in (",", "]"):
+        return None
+    return end + 1
+
+
+def _skip_space(text: str, begin: int) -> int:
+    found = SPACE.match(text, begin)
+    assert found is not None
+    return found.end()
