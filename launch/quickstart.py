@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +55,9 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"error: `{' '.join(map(str, error.cmd))}` ended with status {error.returncode}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to continue", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -126,9 +130,16 @@ def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) ->
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # install() leaves compiling to Python
     output = subprocess.PIPE if hidden else None
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=output, encoding="utf-8", errors="replace") as process:
+        # Ctrl-C reaches the program as well, which writes a checkpoint and says so.
+        interrupts: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
         for line in process.stdout or ():
             if not (hidden and hidden.match(line)):
                 print(line, end="", flush=True)
+        process.wait()
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, words)
 

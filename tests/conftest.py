@@ -21,6 +21,7 @@ import pytest
 from megatape import imports, registry
 from megatape.commands.main import main
 from megatape.runtime.run_log import show_lines
+from megatape.runtime.signals import STOPPING
 from tests.helpers.command import Command
 from tests.helpers.planted import plant
 from tests.helpers.small_run import prepare_words, small_config
@@ -34,7 +35,13 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
 
     def run(*words: object) -> tuple[int, str, str]:
         capfd.readouterr()
-        return main([str(word) for word in words]), *capfd.readouterr()
+        handlers = {number: signal.getsignal(number) for number in STOPPING}
+        try:
+            status = main([str(word) for word in words])
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)  # commands ignore signals at the end of their process
+        return status, *capfd.readouterr()
 
     return run
 

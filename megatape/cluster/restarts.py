@@ -8,12 +8,13 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import psutil
 
 from megatape.checkpoint.manifest import MANIFEST, load_manifest
 from megatape.errors import ExitStatus, UserError
-from megatape.files import retry_transient_errors
+from megatape.files import read_lines, retry_transient_errors
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import PR_SET_PDEATHSIG
 from megatape.runtime.python_process import launcher_environment
@@ -23,6 +24,7 @@ from megatape.runtime.waiting import wait_until
 LOG = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), on Linux only
+ORPHAN_NOTICE = 10.0  # seconds of waiting for the command's orphans before a line says so
 ORPHAN_TIMEOUT = 1800.0  # seconds for the command's orphans, which may be writing a checkpoint
 
 
@@ -64,9 +66,12 @@ class Command:
         """
         status, orphan_statuses = _shell_status(self._process.wait()), []
         while orphans := [process for process in psutil.Process().children() if self._is_orphan(process)]:
-            pids = ", ".join(str(process.pid) for process in orphans)
-            LOG.warning("the command has ended, waiting for processes that it left: %s", pids)
-            ended, alive = psutil.wait_procs(orphans, ORPHAN_TIMEOUT)
+            ended, alive = psutil.wait_procs(orphans, ORPHAN_NOTICE)
+            if alive:
+                pids = ", ".join(str(process.pid) for process in alive)
+                LOG.warning("the command has ended, waiting for processes that it left: %s", pids)
+                ended_later, alive = psutil.wait_procs(alive, ORPHAN_TIMEOUT)
+                ended += ended_later
             orphan_statuses += [_shell_status(process.returncode) for process in ended]
             for process in alive:
                 process.kill()
@@ -88,12 +93,18 @@ UNSAVED_STARTS = 3  # in a row after NOT_SAVED, without a new checkpoint
 PAUSE = 60  # seconds before each of them
 
 
-def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
+def supervise(words: Sequence[str], folder: RunFolder, restarts: int, ends_process: bool = False) -> int:
     """Run a command that trains in `folder` and resumes, and start it again up to `restarts` times.
 
     After a death it is started again only if a checkpoint was completed since its start: a run that
     dies at the same step each time would die for ever. After NOT_SAVED it is started again without
     one, UNSAVED_STARTS times in a row. A signal is passed on and ends this, too.
+
+    Args:
+        words: The command.
+        folder: Folder of the run.
+        restarts: Maximum number of restarts.
+        ends_process: Whether the process ends afterwards, and ignores signals from then on.
 
     Returns:
         The exit status of the last start.
@@ -101,26 +112,29 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
     Raises:
         OSError: The command cannot be started, or the folder cannot be read.
     """
-    stopped = False
+    stopped = by_user = False
     command: Command | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
+        nonlocal stopped, by_user
         stopped = True
+        by_user = by_user or number == signal.SIGINT
         if command is not None and number != signal.SIGINT:  # a terminal has sent that to the command as well
             command.send(number)
 
     unsaved = 0  # starts in a row that ended with NOT_SAVED
-    with handled(stop, *STOPPING):
+    with handled(stop, *STOPPING, ends_process=ends_process):
         for left in range(restarts, -1, -1):
             before = completed(folder)
+            num_events = len(_events(folder))
             command = Command(words)
             if stopped:  # before there was a command to pass the signal on to
                 command.send(signal.SIGTERM)
             status, orphans = command.wait()
             if stopped:
-                # The signal may have ended the launcher, and its ranks left a checkpoint.
-                status = ExitStatus.UNFINISHED if ExitStatus.UNFINISHED in orphans else status
+                if ExitStatus.UNFINISHED in orphans:
+                    status = ExitStatus.UNFINISHED
+                status = _status_of_stop(status, _events(folder)[num_events:], by_user)
             elif status in FINAL and any(orphans):
                 status = ExitStatus.DIED  # the launcher died
             elif unsaved and status == ExitStatus.USER_ERROR:
@@ -137,6 +151,40 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int) -> int:
             if wait_until(lambda: stopped, pause, interval=1.0):
                 break
     return status
+
+
+def _status_of_stop(status: int, events: Sequence[dict[str, Any]], by_user: bool) -> int:
+    """Return the status of a run that was asked to stop.
+
+    The signal often ends the launcher as well, or makes it report 1, while its ranks write their checkpoint. What they recorded
+    then counts.
+
+    Args:
+        status: Exit status of the command.
+        events: Events that the run recorded since the start of the command.
+        by_user: Whether the request was Ctrl-C.
+    """
+    is_of_the_run = status in FINAL and status != ExitStatus.INTERRUPTED
+    if is_of_the_run or status == ExitStatus.NOT_SAVED or not events:
+        return status
+    last = events[-1]
+    if last.get("event") == "finished":
+        return ExitStatus.DONE
+    if last.get("event") != "stopped":
+        return status
+    if not by_user:
+        return ExitStatus.UNFINISHED
+    if last.get("step"):
+        return ExitStatus.DONE
+    return ExitStatus.INTERRUPTED
+
+
+def _events(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the events of the run, none if they cannot be read."""
+    try:
+        return [event for _, event in read_lines(folder.events)]
+    except (OSError, UserError):
+        return []
 
 
 def completed(folder: RunFolder) -> set[tuple[str, int]]:

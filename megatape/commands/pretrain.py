@@ -35,4 +35,4 @@ def run(options: Options) -> int:
     from megatape.training.pretrain import pretrain
     from megatape.training.trainer import Start
 
-    return pretrain(config, options.fill(Start))
+    return pretrain(config, options.fill(Start), ends_process=True)

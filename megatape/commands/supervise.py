@@ -27,4 +27,4 @@ def run(options: Options) -> int:
     folder = RunFolder(Path(options.load().run.directory))
     overrides = [word for item in options.set for word in ("--set", item)]
     command = [*options.command, *arguments(), "--config", str(Path(options.config).absolute()), *overrides, "--resume", "auto"]
-    return supervise(command, folder, options.restarts)
+    return supervise(command, folder, options.restarts, ends_process=True)

@@ -10,12 +10,24 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextmanager
-def handled(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
-    """Let `handler` take these signals inside the block, but not SIGHUP in a process that nohup has made ignore it."""
+def handled(
+    handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals, ends_process: bool = False
+) -> Iterator[None]:
+    """Let `handler` take these signals inside the block, but not SIGHUP in a process that nohup has made ignore it.
+
+    Args:
+        handler: Called with the number of the signal and the frame.
+        numbers: Signals to handle.
+        ends_process: Whether the process ends after the block. Its exit status is then decided, so it ignores further signals,
+            which launchers and process groups repeat.
+    """
     taken = [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in taken}
     try:
         yield
     finally:
         for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+            next_handler = handler_before
+            if ends_process:
+                next_handler = signal.SIG_IGN
+            signal.signal(number, next_handler)

@@ -41,13 +41,17 @@ from megatape.zero.distributed import initialize_distributed, shut_down
 LOG = logging.getLogger(__name__)
 
 
-def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | None = None) -> ExitStatus:
+def pretrain(
+    config: Config, start: Start | None = None, limits: WatchLimits | None = None, ends_process: bool = False
+) -> ExitStatus:
     """Train as configured on this process's rank.
 
     Args:
         config: of the run.
         start: where it begins, by default with a new run.
         limits: of the watch over the ranks, by default those of the environment.
+        ends_process: whether the process ends afterwards. Signals that ask a run to stop are then ignored once it has ended:
+            a second one would replace the exit status.
 
     Returns:
         The exit status. One rank of each host shows a UserError that all of them raise, and a rank its own.
@@ -71,7 +75,7 @@ def pretrain(config: Config, start: Start | None = None, limits: WatchLimits | N
                 lease = resources.enter_context(hold(folder.lease, topology))
                 trainer = Trainer(config, data, topology, lease, start, watch.pace)
             LOG.info(introduction(trainer))
-            unfinished = trainer.train()
+            unfinished = trainer.train(ends_process)
         if unfinished:
             return ExitStatus.UNFINISHED
         return ExitStatus.DONE if trainer.state.step else ExitStatus.INTERRUPTED

@@ -135,12 +135,15 @@ class Trainer:
         self.origin = self._load()
         self.place.on_main(self._record)
 
-    def train(self) -> bool:
+    def train(self, ends_process: bool = False) -> bool:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
 
         A checkpoint that cannot be written is tried again at the next interval (checkpoint/manager.py). While the run's folder
         cannot be reached training continues, until another run may have taken it over: then it waits (runtime/lease.py). A
         step whose loss or gradient is not finite is skipped.
+
+        Args:
+            ends_process: Whether the process ends after training, and ignores signals from then on.
 
         Returns:
             Whether a scheduler stopped the run before its end, so that it should be started again.
@@ -151,7 +154,7 @@ class Trainer:
             LeaseLost: another run has taken the folder.
             DataError: a rank cannot read its samples; a checkpoint is left.
         """
-        signals = handled(self.interrupt.request, *STOPPING)
+        signals = handled(self.interrupt.request, *STOPPING, ends_process=ends_process)
         with signals, self.callbacks, self._saved_without_data(), self.checkpoints, self.prefetcher:
             stop = self._begin()
             is_save_due = False

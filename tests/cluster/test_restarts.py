@@ -69,9 +69,27 @@ import subprocess, sys
 sys.exit(subprocess.Popen(sys.argv[1:]).wait())
 """
 SUPERVISOR = """
-import pathlib, sys
+import os, pathlib, signal, sys
 from megatape.cluster.restarts import RunFolder, supervise
-sys.exit(supervise(sys.argv[2:], RunFolder(pathlib.Path(sys.argv[1])), 3))
+status = supervise(sys.argv[2:], RunFolder(pathlib.Path(sys.argv[1])), 3, ends_process=True)
+os.kill(os.getpid(), signal.SIGTERM)  # process groups and schedulers repeat it
+sys.exit(status)
+"""
+# Its ranks record the end of the run, as they do on SIGTERM or Ctrl-C; it reports another status.
+STOPPED_LAUNCHER = """
+import json, pathlib, signal, sys, time
+folder, event, step, status = sys.argv[1:]
+run = pathlib.Path(folder)
+def end(*_):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    with open(run / "events.jsonl", "a") as events:
+        print(json.dumps({"event": event, "step": int(step)}), file=events)
+    sys.exit(int(status))
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, end)
+(run / "asleep").touch()
+time.sleep(60)
 """
 # What the starts do, how many restarts are allowed -> the last status, and how many starts there are.
 CASES: dict[str, tuple[list[str], int, int, int]] = {
@@ -153,6 +171,30 @@ def test_a_signal_ends_both(folder: RunFolder, number: signal.Signals) -> None:
         process.send_signal(number)
         assert process.wait(30) == 75
     assert len(starts(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "event", "step", "reported", "status"),
+    [
+        (signal.SIGTERM, "stopped", 7, 1, 75),
+        (signal.SIGTERM, "finished", 9, 143, 0),
+        (signal.SIGTERM, "failed", 7, 1, 1),
+        (signal.SIGTERM, "save failed", 7, 74, 74),
+        (signal.SIGINT, "stopped", 7, 130, 0),
+        (signal.SIGINT, "stopped", 0, 1, 130),
+    ],
+)
+def test_what_ranks_recorded_is_the_status_of_a_stop(
+    folder: RunFolder, number: signal.Signals, event: str, step: int, reported: int, status: int
+) -> None:
+    """A signal to the whole group ends launchers with statuses of their own."""
+    folder.events.write_text(json.dumps({"event": "stopped", "step": 3}) + "\n")  # by an earlier start
+    launcher = [sys.executable, "-SE", "-c", STOPPED_LAUNCHER, str(folder.directory), event, str(step), str(reported)]
+    supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
+    with subprocess.Popen([*supervisor, *launcher], start_new_session=True) as process:
+        wait_for((folder.directory / "asleep").exists, process)
+        os.killpg(process.pid, number)
+        assert process.wait(30) == status
 
 
 def test_a_signal_ends_the_pause(folder: RunFolder) -> None:

@@ -18,12 +18,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megatape.checkpoint.manager import CheckpointManager
+from megatape.commands.main import main
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
 from megatape.errors import ExitStatus
 from megatape.files import read_lines
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
+from megatape.runtime.signals import STOPPING
 from megatape.runtime.topology import Topology
 from megatape.training.callbacks.callback import Callbacks
 from megatape.training.ledger import prove
@@ -56,9 +58,17 @@ def check_stopped(run: Path, output: str) -> Path:
     return checkpoint
 
 
+def run_and_signal_again(words: list[str]) -> int:
+    """The command, after which its process gets the signals that launchers and process groups repeat."""
+    status = main(words)
+    for number in STOPPING:
+        os.kill(os.getpid(), number)
+    return status
+
+
 def stop(words: list[str], raw_config: dict[str, Any], folder: Path, number: signal.Signals) -> tuple[int | None, str]:
     """Run the command in one process and send it a signal after its first step. Returns its exit status and what it printed."""
-    with Workers(words, 1, folder) as workers:
+    with Workers(words, 1, folder, command="tests.end_to_end.test_interrupt:run_and_signal_again") as workers:
         workers.wait(lambda: begun(raw_config) or not workers.running(), "the first step", 90)
         workers.signal(number)
         (status,) = workers.statuses()

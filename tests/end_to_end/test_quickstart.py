@@ -5,6 +5,7 @@ import math
 import runpy
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -39,6 +40,30 @@ def test_quickstart_hides_log_lines(quickstart: dict[str, Any], verbose: bool, c
     code = f"print(*{list(LINES)!r}, sep=chr(10))"
     quickstart["run"](Path(sys.executable).name, "-c", code, hidden=None if verbose else quickstart["DEEPSPEED_LOG"])
     assert capfd.readouterr().out.splitlines() == [line for line, shown in LINES.items() if shown or verbose]
+
+
+INTERRUPTED = """
+import os, signal, time
+print("step 1", flush=True)
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(0.3)
+print("checkpoint")
+"""
+
+
+@pytest.mark.parametrize("hidden", ["DEEPSPEED_LOG", None])
+def test_ctrl_c_waits_for_the_last_lines(
+    hidden: str | None, quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its own line is the last one, and no traceback."""
+    pattern = hidden and quickstart[hidden]
+    interrupted = partial(quickstart["run"], Path(sys.executable).name, "-c", INTERRUPTED, hidden=pattern)
+    monkeypatch.setitem(quickstart["main"].__globals__, "install", interrupted)
+    monkeypatch.setattr(sys, "argv", ["quickstart.py", "install"])
+    assert quickstart["main"]() == 130
+    output, errors = capfd.readouterr()
+    assert output.splitlines() == ["step 1", "checkpoint"]
+    assert errors == "interrupted; run the same command again to continue\n"
 
 
 def test_quickstart_on_c4(
