@@ -3,6 +3,11 @@
 import json
 from pathlib import Path
 
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.unit import Progress
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 
 NUM_FILES, UNIT_BYTES = 6, 4000
@@ -53,3 +58,25 @@ def write_lines(folder: Path) -> Source:
         lines[9] = json.dumps({"text": text_of(5)})  # the same in all files, and once before
         (folder / f"{file:02}.jsonl").write_text("\n".join(lines) + "\n")
     return Source("jsonl", (str(folder),))
+
+
+class Stopped(Exception):
+    """Raised where a preparation is to stop."""
+
+
+def prepare_until(corpus: Corpus, output: Path, name: str, number: int) -> None:
+    """Prepare a corpus until a pass over a unit is at work, which leaves no result of it."""
+    preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), corpus.source.units())
+    tokenizer = corpus.tokenizer
+    assert tokenizer is not None
+    preparation.begin()
+
+    def stop(unit: int, of_pass: str, progress: Progress) -> None:
+        if (of_pass, unit) == (name, number):
+            raise Stopped
+
+    try:
+        preparation.work(tokenizer, None, stop)
+    except Stopped:
+        return
+    raise AssertionError("it never came there")

@@ -31,6 +31,8 @@ class Options(HeldOutOptions, SourceOptions):
             there
         unit_bytes: size of the parts of the input that processes share, and of which each writes
             shards of its own (default: by the size of the input and --workers, at most 64 MiB)
+        redo: a file that has changed since it was read, of an unfinished preparation: prepare its
+            units again; repeatable
         task: on several machines: the share that this one begins with, counted from 0 (default: by
             the index of a Slurm array and the rank of a launcher)
     """
@@ -53,6 +55,7 @@ class Options(HeldOutOptions, SourceOptions):
     dry_run: Count | None = option(None, metavar="N", nargs="?", const="1000")
     workers: Count | None = option(None, metavar="N")
     unit_bytes: Count | None = option(None, metavar="N")
+    redo: tuple[str, ...] = option((), metavar="NAME", repeatable=True)
     task: str | None = option(None, metavar="I/N")
 
 
@@ -92,7 +95,7 @@ def run(options: Options) -> None:
             bar.update(done.read_bytes - bar.n)
 
         workers = options.workers or os.cpu_count() or 1
-        index, counts = prepare(corpus, options.output, workers=workers, task=task, progress=show)
+        index, counts = prepare(corpus, options.output, workers=workers, task=task, redo=options.redo, progress=show)
     for name, documents in islice(index.ledger.items(), NUM_INPUTS):
         dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
         if documents.skipped_files:

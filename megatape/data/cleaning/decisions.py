@@ -10,6 +10,7 @@ result decides which of the tokenized documents are written (prepare/unit.py).
 
 import logging
 import time
+import zlib
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
@@ -20,6 +21,7 @@ from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, Rule, Sco
 from megatape.data.io.records import printable
 from megatape.data.shards.writer import document_hash
 from megatape.data.sources.source import Decision, Document
+from megatape.errors import UserError
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ DUPLICATES, NEAR_DUPLICATES = "duplicates", "near_duplicates"
 PAIRS = "pairs"  # array of the results of `compare`
 KEYS, RUNS, RUN_ENDS = "keys.npz", "runs.u4", "run_ends.npy"  # files of FirstPass
 KEEP, REPEATED = 0, 1  # codes of documents that the rules keep: REPEATED if its unit has an earlier one that is equal
+CORRUPTED_ARRAYS = (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error)  # raised by numpy.load
 SLOW = 5.0  # processor seconds of a rule for a document: the user is told its name
 AT_ONCE = 2**25  # hashes that are compared at a time, of which each takes about 50 bytes
 MAPPED = 1024  # units whose runs are mapped into memory
@@ -258,6 +262,26 @@ def compare(drafts: Sequence[Path], name: str, near: NearDuplicates | None, beat
     return packed({PAIRS: np.array(pairs, np.uint64).reshape(-1, 2)})
 
 
+def read_comparison(file: Path, name: str) -> np.ndarray:
+    """Read an array from the result of `compare` or `near_drops`.
+
+    Args:
+        file: File with the result.
+        name: Name of the array in it.
+
+    Raises:
+        UserError: The file is corrupted.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            found: np.ndarray = content[name]
+    except CORRUPTED_ARRAYS as error:
+        raise UserError(
+            f"{file}: corrupted ({error!r}): remove it, and the same command compares the documents again"
+        ) from error
+    return found
+
+
 def near_drops(drafts: Sequence[Path], compared: Sequence[Path], beat: Callable[[], None]) -> bytes:
     """Decide which documents are near duplicates of documents that are kept.
 
@@ -275,8 +299,7 @@ def near_drops(drafts: Sequence[Path], compared: Sequence[Path], beat: Callable[
     pairs = [np.empty((0, 2), np.uint64)]
     for file in compared:
         beat()
-        with np.load(file, allow_pickle=False) as content:
-            pairs.append(content[PAIRS])
+        pairs.append(read_comparison(file, PAIRS))
     in_order = np.unique(np.concatenate(pairs), axis=0).tolist()  # by the later document of each pair
     is_dropped = np.zeros(ends[-1], bool)
     for number, earlier in in_order:

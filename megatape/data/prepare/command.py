@@ -44,6 +44,7 @@ def prepare(
     *,
     workers: int = 1,
     task: Task = WHOLE,
+    redo: Sequence[str] = (),
     progress: Callable[[Progress], None] = lambda done: None,
     timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS,
 ) -> tuple[Index, CorpusCounts | None]:
@@ -56,6 +57,7 @@ def prepare(
         output: Folder to write.
         workers: Number of processes.
         task: Share of this machine.
+        redo: Names of files that have changed since they were read: their units are prepared again.
         progress: Called again and again with the work of this command so far. Bytes are of all passes, units that were finished
             before included.
         timeouts: Timeouts of leases.
@@ -74,7 +76,7 @@ def prepare(
     check_absent(output)
     preparation = Preparation(corpus, PartialFolder(output, timeouts), corpus.source.units(), task=task)
     try:
-        plan = preparation.begin(workers)
+        plan = preparation.begin(workers, redo)
         totals = _Totals(preparation, progress)
         tokenizer = preparation.folder.tokenizer(plan)
         left = len(preparation.units) - len(totals.finished)

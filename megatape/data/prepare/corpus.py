@@ -1,15 +1,17 @@
 """A corpus to prepare, and the plan of its data directories."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.io.listing import SkippedFiles
+from megatape.data.io.remote import FileState
 from megatape.data.shards.index import TokenizerEntry
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import UNIT_BYTES, Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
 
 NOTHING_SKIPPED: Mapping[str, SkippedFiles] = {}
 VERSION = 8  # of how units are prepared: a folder that another version has begun is refused
@@ -54,12 +56,66 @@ class Plan:
         for name in (*names, "unit_bytes", "keep_documents"):
             if (mine := getattr(self, name)) != (its := getattr(other, name)):
                 return f"{name}: {mine}, now {its}"
+        mine, its = files_of(self.units), files_of(other.units)
+        if missing := sorted(mine.keys() - its.keys()):
+            return f"inputs: {_first_of(missing)}, which cannot be found now"
+        if added := sorted(its.keys() - mine.keys()):
+            return f"inputs, without {_first_of(added)}"
         if len(self.units) != len(other.units):
-            return f"inputs: {len(self.units)} parts, now {len(other.units)}"
+            changed = self.changed_files(other)
+            return f"inputs: {_first_of(changed)} has changed" if changed else f"inputs: {len(self.units)} parts"
         for number, (mine, its) in enumerate(zip(self.units, other.units, strict=True)):
-            if mine != its and (number in used or replace(mine, num_bytes=its.num_bytes, versions=its.versions) != its):
+            as_changed = replace(mine, num_bytes=its.num_bytes, end=its.end, versions=its.versions)
+            if mine != its and (number in used or as_changed != its):
                 return f"inputs: {mine.difference(its)}"
         return None
+
+    def changed_files(self, other: "Plan") -> list[str]:
+        """Return the names of the files that have another version in another plan, in order."""
+        mine, its = files_of(self.units), files_of(other.units)
+        return sorted(name for name in mine.keys() & its.keys() if mine[name] != its[name])
+
+    def with_states(self, numbers: Collection[int], states: Mapping[str, FileState]) -> "Plan":
+        """Return the plan for other content of some files, with the same division into units.
+
+        Args:
+            numbers: Numbers of all units that read one of the files.
+            states: Present states of all files that these units read.
+
+        Raises:
+            UserError: A file is now too short for the units into which it was divided.
+        """
+        ends: dict[str, int] = {}  # of files that are divided
+        for unit in self.units:
+            if unit.end is not None:
+                ends[unit.inputs[0]] = max(unit.end, ends.get(unit.inputs[0], 0))
+        units = list(self.units)
+        for number in numbers:
+            unit = units[number]
+            versions = tuple(states[name].version for name in unit.inputs)
+            if unit.end is None:
+                num_bytes = sum(states[name].size for name in unit.inputs)
+                units[number] = replace(unit, num_bytes=num_bytes, versions=versions)
+                continue
+            (name,) = unit.inputs
+            end = unit.end
+            if end == ends[name]:
+                end = states[name].size
+            if end <= unit.begin or end > max(states[name].size, 1):
+                raise UserError(f"{name} has only {states[name].size:,} bytes now: remove the unfinished folder to begin again")
+            units[number] = replace(unit, num_bytes=end - unit.begin, end=end, versions=versions)
+        return replace(self, units=units)
+
+
+def files_of(units: Iterable[Unit]) -> dict[str, str]:
+    """Return the versions of the files of units by name; units of sources without files have none."""
+    return {name: version for unit in units for name, version in zip(unit.inputs, unit.versions, strict=False)}
+
+
+def _first_of(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]} and {len(names) - 1:,} more"
 
 
 @dataclass(frozen=True)

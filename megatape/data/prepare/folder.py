@@ -16,7 +16,7 @@ decides every byte of it. Two processes that work on the same unit only waste ti
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -163,6 +163,30 @@ class PartialFolder:
         """The finished ones of the units, by one listing; all of them if they are in the result already."""
         found = _numbers(self._units)
         return found if len(found) == num_units or not self._is_final() else set(range(num_units))
+
+    def discard(self, numbers: Iterable[int]) -> None:
+        """Remove all results of units, so that they are prepared again, and all comparisons of units.
+
+        Args:
+            numbers: Numbers of the units.
+
+        Raises:
+            UserError: The result is complete already, and only its name is missing.
+        """
+        if self._is_final():
+            raise UserError(f"{self._final} is complete: give the same command without `redo`, which renames it")
+        for path in self._decisions.glob("compared-*"):
+            path.unlink(missing_ok=True)
+        for number in numbers:
+            unit = self.unit_folder(number)
+            with suppress(OSError, UserError):  # not finished, or without a summary
+                totals = UnitTotals()
+                totals.add(*Summary.load(unit))
+                documents = [entry.file for entry in totals.document_files]
+                for file in [*(name for _, name in totals.files), *documents]:  # moved by an interrupted `finish`
+                    (self._final / file).unlink(missing_ok=True)
+            shutil.rmtree(unit, ignore_errors=True)
+            shutil.rmtree(self.draft(number), ignore_errors=True)
 
     def drafts(self) -> set[int]:
         """The units that have a draft, by one listing."""

@@ -9,7 +9,7 @@ import random
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,8 @@ from itertools import chain
 from pathlib import Path
 
 from megatape.data.cleaning.decisions import KEYS, NEAR_DUPLICATES, RUN_ENDS, RUNS, FirstPass, OnePass, compare, near_drops
-from megatape.data.prepare.corpus import Corpus, Plan
+from megatape.data.io.remote import file_states
+from megatape.data.prepare.corpus import Corpus, Plan, files_of
 from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.draft_files import check_files
 from megatape.data.prepare.folder import PartialFolder, unit_name
@@ -31,11 +32,12 @@ from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.tokenizers.training_sample import sample_texts
-from megatape.errors import UserError
+from megatape.errors import UserError, did_you_mean
 from megatape.files import write_atomically
 
 LOG = logging.getLogger(__name__)
 
+NUM_SHOWN = 3  # names of changed files in an error
 FIRST, LAST = "decisions", "tokens"  # passes over a unit
 Report = Callable[[int, str, Progress], None]  # number of a unit, pass, work done on it so far
 
@@ -68,11 +70,12 @@ class Preparation:
         self._offset = secrets.randbelow(2**31)  # other processes begin elsewhere
         self._waited, self._holder = 0.0, ""  # seconds since this process last had work, and the holder that was shown
 
-    def begin(self, workers: int = 1) -> Plan:
+    def begin(self, workers: int = 1, redo: Sequence[str] = ()) -> Plan:
         """Store the plan of this process's options, or resume with a stored one.
 
         Args:
             workers: Number of processes, which decides the size of units unless the user or a stored plan does.
+            redo: Names of files that have changed since they were read: their units are prepared again.
 
         Raises:
             UserError: The two differ.
@@ -90,15 +93,53 @@ class Preparation:
             time.sleep(self._pause("plan"))
         self._divide(plan.unit_bytes)
         tokenizer = self.corpus.tokenizer or folder.tokenizer(plan)
+        if redo:
+            plan = self._redo(plan, redo)
+        self.units = self._divided_as(plan)
         wanted = self.corpus.plan(self.units, tokenizer, skipped)
         if difference := plan.difference(wanted, self._used()):
-            raise UserError(
-                f"{folder.path} was begun with other {difference}. Give the same inputs and options to resume, or remove it to "
-                "begin again"
-            )
+            message = f"{folder.path} was begun with other {difference}. Give the same inputs and options to resume"
+            if changed := plan.changed_files(wanted):
+                message += f", add `redo` {' '.join(changed[:NUM_SHOWN])} to prepare again what was read of changed files"
+            raise UserError(f"{message}, or remove it to begin again")
         if plan != wanted:
             folder.begin(wanted, tokenizer)
         return wanted
+
+    def _redo(self, plan: Plan, names: Sequence[str]) -> Plan:
+        """Remove the results of units of which files have changed. Returns the plan with their present versions.
+
+        Where documents of all units are compared with each other, finished units have no drafts any more with which the changed
+        documents could be compared. So finished units are prepared again, too, and drafts of other units stay.
+        """
+        wanted = {_named(name, files_of(plan.units)) for name in names}
+        changed, numbers = _with_present_states(plan, wanted)
+        if changed == plan:
+            return plan  # an earlier command has removed their results
+        for name in sorted(self.folder.leases()):
+            with self.folder.lease(name) as lease:
+                if lease is None:
+                    raise UserError(f"`redo`: another process is at work ({self.folder.holder(name)}): end it first")
+        finished = self.folder.finished(len(plan.units))
+        discarded = numbers & (finished | self.folder.drafts())
+        files = ", ".join(sorted(wanted))
+        message = f"{len(discarded):,} of {len(plan.units):,} units are prepared again, which have read {files}"
+        if self.corpus.cleaning.compares and len(plan.units) > 1 and finished - numbers:
+            message += f", and {len(finished - numbers):,} finished ones, whose documents are compared with theirs"
+            discarded |= finished
+        self.folder.discard(discarded)
+        self.folder.begin(changed, self.folder.tokenizer(plan))
+        self.warn(message)
+        return changed
+
+    def _divided_as(self, plan: Plan) -> list[Unit]:
+        """The units of a stored plan, if it has the same files, though some may have another size since they were divided."""
+        mine, its = files_of(self.units), files_of(plan.units)
+        known = all(unit.versions for unit in (*self.units, *plan.units))
+        if not known or mine.keys() != its.keys() or plan.unit_bytes != (self.corpus.source.unit_bytes or UNIT_BYTES):
+            return self.units
+        changed = {name for name, version in mine.items() if its[name] != version}
+        return _with_present_states(plan, changed)[0].units if changed else plan.units
 
     def _divide(self, unit_bytes: int) -> None:
         """Divide the source into units of this size, unless their size is known."""
@@ -293,3 +334,20 @@ class Preparation:
         except FileNotFoundError:
             if number not in self.finished():  # otherwise another process has finished it and removed its draft
                 raise
+
+
+def _with_present_states(plan: Plan, names: Collection[str]) -> tuple[Plan, set[int]]:
+    """A plan for the present content of some files, and the numbers of the units that read one of them."""
+    numbers = {number for number, unit in enumerate(plan.units) if not set(unit.inputs).isdisjoint(names)}
+    files = sorted({name for number in numbers for name in plan.units[number].inputs})
+    states = dict(zip(files, file_states(files), strict=True))
+    return plan.with_states(numbers, states), numbers
+
+
+def _named(name: str, files: Collection[str]) -> str:
+    """The file that a user names, by its path or the end of it. Raises UserError if there is none, or several."""
+    found = [file for file in files if file == name or file.endswith(f"/{name}")]
+    if len(found) != 1:
+        reason = f"{len(found)} inputs have this name" if found else f"no input has this name; {did_you_mean(name, files)}"
+        raise UserError(f"redo {name}: {reason}".rstrip("; ") + ": name it as the error about it does")
+    return found[0]

@@ -10,19 +10,17 @@ Where they are compared with those of other units, they are a draft in between, 
     checksums.json    checksums of the files above, which are verified before they are used
 """
 
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 import orjson
 
-from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass
+from megatape.data.cleaning.decisions import CORRUPTED_ARRAYS, KEEP, KEYS, FirstPass, read_comparison
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.draft_files import ChecksummedFiles, check_files
@@ -37,7 +35,6 @@ from megatape.files import as_type, json_content, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
 DOCUMENTS, TOKENS, COUNTS = "documents.jsonl", "tokens.bin", "counts.json"
-CORRUPTED_ARRAYS = (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error)  # of numpy.load
 BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
 
 
@@ -380,20 +377,8 @@ class Draft:
             codes = content["codes"]
         drops = np.zeros(codes.size, np.uint8)
         for rank, file in enumerate(compared, 1):
-            repeats = _comparison(file, number)
+            repeats = read_comparison(file, str(number))
             if repeats.size != -(codes.size // -8):
                 raise UserError(f"{file}: corrupted: remove it, and the same command compares the documents again")
             drops[np.unpackbits(repeats, count=codes.size).astype(bool)] = rank
         return drops[codes == KEEP]
-
-
-def _comparison(file: Path, number: int) -> np.ndarray:
-    """The documents of a unit that a comparison drops, a bit each, uint8. Raises UserError if the file is corrupted."""
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            repeats: np.ndarray = content[str(number)]
-    except CORRUPTED_ARRAYS as error:
-        raise UserError(
-            f"{file}: corrupted ({error!r}): remove it, and the same command compares the documents again"
-        ) from error
-    return repeats

@@ -1,0 +1,119 @@
+"""Files that changed after their units were read: these units are prepared again, and the result is that of the files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import FIRST, LAST
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
+from megatape.data.shards.index import SPLITS
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
+from tests.helpers.data_directory import read_all
+from tests.helpers.preparation import UNIT_BYTES, prepare_until, text_of, write_lines
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, tokenizer: Tokenizer) -> Corpus:
+    return Corpus(replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES), 0.1, tokenizer, 0)
+
+
+def file(corpus: Corpus, number: int) -> Path:
+    return Path(corpus.source.inputs[0]) / f"{number:02}.jsonl"
+
+
+def grow(path: Path) -> None:
+    """More text, so that a fresh preparation would divide the files into other units."""
+    lines = [json.dumps({"text": text_of(number)}) for number in (5, *range(7000, 7020))]
+    path.write_text(path.read_text() + "\n".join(lines) + "\n")
+
+
+def check_equal(corpus: Corpus, output: Path) -> None:
+    """The folder has the documents of a preparation that has begun with the present files."""
+    prepare(corpus, output.with_name("fresh"))
+    for split in SPLITS:
+        assert np.array_equal(read_all(output, split), read_all(output.with_name("fresh"), split))
+
+
+@pytest.mark.parametrize(("name", "number"), [(FIRST, 4), (LAST, 0), (LAST, 4)])
+def test_documents_that_are_compared(corpus: Corpus, tmp_path: Path, name: str, number: int) -> None:
+    """In the first pass, and after units were written, whose documents are compared with those of the changed file."""
+    prepare_until(corpus, tmp_path / "out", name, number)
+    changed = file(corpus, 1)
+    grow(changed)
+    with pytest.raises(UserError, match=rf"{changed}.*, add `redo` {changed} to prepare again what was read of changed files"):
+        prepare(corpus, tmp_path / "out")
+    prepare(corpus, tmp_path / "out", redo=[changed.name])
+    check_equal(corpus, tmp_path / "out")
+
+
+def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without comparisons the others stay, also if the command is killed and given again, with or without the option."""
+    corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
+    prepare_until(corpus, tmp_path / "out", LAST, 6)
+    units = tmp_path / "out.partial" / "units"
+    before = {path.name: path.stat().st_ino for path in units.iterdir()}
+    assert len(before) == 6
+    changed = file(corpus, 1)
+    grow(changed)
+    partial = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
+    plan = partial.plan()
+    assert plan is not None
+    read = {f"{number:05d}" for number, unit in enumerate(plan.units) if str(changed) in unit.inputs}
+    with partial.lease("00006"), pytest.raises(UserError, match=r"`redo`: another process is at work \(.*00006.claim"):
+        prepare(corpus, tmp_path / "out", redo=[str(changed)])
+    assert {path.name: path.stat().st_ino for path in units.iterdir()} == before
+    corrupted = file(corpus, 5)
+    content = corrupted.read_bytes()
+    corrupted.write_bytes(b"\x1f\x8b" + content)
+    with pytest.raises(UserError, match=f"{corrupted}: it is compressed by gzip"):
+        prepare(corpus, tmp_path / "out", redo=[str(changed)])
+    assert f"{len(read)} of {len(plan.units)} units are prepared again, which have read {changed}" in caplog.text
+    after = {path.name: path.stat().st_ino for path in units.iterdir()}
+    assert {name for name in before if after[name] == before[name]} == before.keys() - read
+    corrupted.write_bytes(content)
+    prepare(corpus, tmp_path / "out")
+    check_equal(corpus, tmp_path / "out")
+
+
+def test_a_missing_file(corpus: Corpus, tmp_path: Path) -> None:
+    """It is named, and accepted with another time of change once it is there again."""
+    prepare_until(corpus, tmp_path / "out", LAST, 0)
+    lost = file(corpus, 2)
+    content = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(UserError, match=rf"was begun with other inputs: {lost}, which cannot be found now\. Give the same"):
+        prepare(corpus, tmp_path / "out")
+    (lost.parent / "more.jsonl").write_bytes(content)
+    lost.write_bytes(content)
+    with pytest.raises(UserError, match=rf"was begun with other inputs, without {lost.parent}/more.jsonl"):
+        prepare(corpus, tmp_path / "out")
+    (lost.parent / "more.jsonl").unlink()
+    prepare(corpus, tmp_path / "out", redo=[str(lost)])
+    check_equal(corpus, tmp_path / "out")
+
+
+def test_names_of_no_input(corpus: Corpus, tmp_path: Path) -> None:
+    """A name that is not one file is refused, and nothing is removed."""
+    prepare_until(corpus, tmp_path / "out", LAST, 3)
+    (tmp_path / "texts" / "deep").mkdir()
+    before = sorted((tmp_path / "out.partial").rglob("*"))
+    with pytest.raises(UserError, match=r"redo 0.jsonl: no input has this name"):
+        prepare(corpus, tmp_path / "out", redo=["0.jsonl"])
+    assert sorted((tmp_path / "out.partial").rglob("*")) == before
+
+
+def test_a_file_that_has_become_too_short(corpus: Corpus, tmp_path: Path) -> None:
+    """It has no bytes any more where its last units would begin."""
+    prepare_until(corpus, tmp_path / "out", LAST, 0)
+    changed = file(corpus, 1)
+    changed.write_text(json.dumps({"text": "short"}) + "\n")
+    with pytest.raises(UserError, match=rf"{changed} has only 18 bytes now: remove the unfinished folder to begin again"):
+        prepare(corpus, tmp_path / "out", redo=[str(changed)])
