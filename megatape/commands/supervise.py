@@ -5,6 +5,7 @@ from pathlib import Path
 from megatape.commands.options import ConfigOptions
 from megatape.imports import arguments
 from megatape.options import Count, option
+from megatape.runtime.launchers import quiet_launcher
 
 
 class Options(ConfigOptions):
@@ -26,5 +27,6 @@ def run(options: Options) -> int:
 
     folder = RunFolder(Path(options.load().run.directory))
     overrides = [word for item in options.set for word in ("--set", item)]
-    command = [*options.command, *arguments(), "--config", str(Path(options.config).absolute()), *overrides, "--resume", "auto"]
+    config = str(Path(options.config).absolute())
+    command = [*quiet_launcher(options.command), *arguments(), "--config", config, *overrides, "--resume", "auto"]
     return supervise(command, folder, options.restarts, ends_process=True)

@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -350,6 +351,21 @@ LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 1.0  # seconds
 PR_SET_PDEATHSIG = 1  # of prctl(2), on Linux only: the signal that a process gets when its parent ends
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
+LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # the last one is of our commands
+
+
+def quiet_launcher(words: Sequence[str]) -> list[str]:
+    """Return a command in which DeepSpeed's launcher logs errors only, unless the command chooses what is logged.
+
+    At its info level the launcher prints a dozen lines around those of a run.
+
+    Args:
+        words: The command. Those of other launchers stay as they are.
+    """
+    chooses = any(word.partition("=")[0] in LOG_OPTIONS for word in words)
+    if chooses or Path(words[0]).name not in DEEPSPEED_COMMANDS:
+        return list(words)
+    return [words[0], "--quiet", *words[1:]]
 
 
 def stop_with_launcher() -> None:

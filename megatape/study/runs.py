@@ -35,6 +35,7 @@ from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.files import first_fault, json_content, locked, read_json, write_atomically
 from megatape.imports import arguments
 from megatape.run_folder import RunFolder
+from megatape.runtime.launchers import quiet_launcher
 from megatape.runtime.python_process import python_command
 
 Environment = dict[str, str]
@@ -323,7 +324,7 @@ class Machine:
         """The command that trains with a configuration and overrides of it, from the newest checkpoint if there is one."""
         start = [sys.executable]
         if self.launcher:
-            start = shlex.split(self.launcher)
+            start = quiet_launcher(shlex.split(self.launcher))
         overrides = [word for each in settings for word in ("--set", each)]
         path = str(Path(file).absolute())  # a relative one may begin with -
         return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *overrides, "--resume", "auto"]

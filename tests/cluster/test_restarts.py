@@ -251,6 +251,21 @@ def test_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, 
     assert starts(folder) == [" ".join([*config, "--resume", "auto"])] * 2
 
 
+@pytest.mark.parametrize(("more", "is_quiet"), [([], True), (["--verbose"], False)])
+def test_the_log_of_deepspeeds_launcher_is_hidden(
+    more: list[str], is_quiet: bool, raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command
+) -> None:
+    raw_config["run"]["directory"] = str(folder.directory)
+    (tmp_path / "config.json").write_text(json.dumps(raw_config))
+    launcher = tmp_path / "deepspeed"
+    launcher.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    launcher.chmod(0o755)
+    words = ["--config", tmp_path / "config.json", "--restarts", 1, "--", launcher, "launch/pretrain.py", *more]
+    status, _, errors = command("supervise", *words)
+    assert status == 0, errors
+    assert (tmp_path / "asked").read_text().startswith("--quiet launch/pretrain.py --config") == is_quiet
+
+
 def test_the_command_gets_an_absolute_path(
     raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

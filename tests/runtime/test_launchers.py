@@ -26,6 +26,7 @@ from megatape.runtime.launchers import (
     export_interface,
     first_host,
     interface_of,
+    quiet_launcher,
 )
 from megatape.runtime.topology import Topology
 from tests.helpers.workers import ROOT
@@ -266,6 +267,20 @@ STARTER = """
     print(os.getpid(), flush=True)
     child.wait()
 """
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("deepspeed --num_gpus 2 launch/pretrain.py", "deepspeed --quiet --num_gpus 2 launch/pretrain.py"),
+        ("/x/bin/ds launch/pretrain.py", "/x/bin/ds --quiet launch/pretrain.py"),
+        ("deepspeed --log_level=info launch/pretrain.py", "deepspeed --log_level=info launch/pretrain.py"),
+        ("deepspeed launch/pretrain.py --verbose", "deepspeed launch/pretrain.py --verbose"),
+        ("python launch/pretrain.py", "python launch/pretrain.py"),
+    ],
+)
+def test_log_of_a_launcher(command: str, started: str) -> None:
+    assert quiet_launcher(command.split()) == started.split()
 
 
 @pytest.mark.parametrize(
