@@ -18,7 +18,7 @@ from megatape.runtime.private_folder import private_folder
 from megatape.runtime.store import open_store
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import set_default_timeout
-from megatape.zero.internals import disable_compiled_ops
+from megatape.zero.internals import disable_compiled_ops, version_warning
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ def initialize_distributed(
         UserError: as `check_rendezvous` does.
     """
     check_rendezvous()
+    warning = version_warning(deepspeed.__version__)
+    if warning and topology.is_main:
+        LOG.warning(warning)
     deepspeed.utils.logger.setLevel(logging.WARNING)
     # DeepSpeed calls collectives by their old names, for which torch warns on every rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")

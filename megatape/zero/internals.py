@@ -21,6 +21,22 @@ from deepspeed.utils import nvtx, safe_get_local_grad, safe_set_local_grad
 from torch import Tensor, nn
 from torch.autograd import Function
 
+TESTED_VERSION = "0.19.8"  # of DeepSpeed, from which the names were read
+
+
+def version_warning(installed: str) -> str:
+    """Return a warning about a version of DeepSpeed that was not tested, "" for the tested one.
+
+    Args:
+        installed: Version that is installed. A local part, such as +cu130, makes no difference.
+    """
+    if installed.partition("+")[0] == TESTED_VERSION:
+        return ""
+    return (
+        f"DeepSpeed is {installed}, and only {TESTED_VERSION} was tested: parts of it are replaced, which another version may "
+        f"have changed (docs/architecture.md); compare the first losses, or pip install deepspeed=={TESTED_VERSION}"
+    )
+
 
 @dataclass(frozen=True)
 class Fragment:

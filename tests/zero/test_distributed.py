@@ -1,12 +1,14 @@
 """How a rank joins the others, which GPU it uses, and how many threads on a CPU."""
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from unittest.mock import Mock, patch
 
+import deepspeed
 import pytest
 import torch
 from torch.distributed import distributed_c10d
@@ -16,6 +18,7 @@ from megatape.runtime import launchers
 from megatape.runtime.topology import Topology
 from megatape.zero import distributed
 from megatape.zero.distributed import _device_number, _threads, initialize_distributed
+from megatape.zero.internals import version_warning
 
 DEFAULTS = {
     "NCCL_LAUNCH_ORDER_IMPLICIT": "1",
@@ -123,6 +126,32 @@ def test_kernels_are_not_loaded_from_the_folder_of_another_user(
     for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
         folder = Path(os.environ[variable]).parent
         assert folder.parent == tmp_path and folder.name.startswith(f"megatape-{other}-")
+
+
+@pytest.mark.parametrize(("installed", "is_tested"), [("0.20.1", False), ("0.19.7", False), ("0.19.8+cu130", True)])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_untested_version_of_deepspeed(
+    accelerator: Mock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    installed: str,
+    is_tested: bool,
+    rank: int,
+) -> None:
+    """Rank 0 warns at the start."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(deepspeed, "__version__", installed)
+    initialize_distributed(Topology(rank, 2, rank, local_size=2))
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    expected = [f"DeepSpeed is {installed}, and only 0.19.8 was tested"] * (rank == 0 and not is_tested)
+    assert [warning.partition(":")[0] for warning in warnings] == expected
+
+
+def test_the_tested_version_is_the_pinned_one() -> None:
+    pins = (Path(__file__).parents[2] / "constraints.txt").read_text()
+    (pinned,) = re.findall(r"^deepspeed==(\S+)$", pins, re.MULTILINE)
+    assert version_warning(pinned) == ""
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,3 +47,11 @@ def test_settings_need_no_deepspeed() -> None:
     """The planner reads them without training."""
     code = "import sys, megatape.zero.settings; sys.exit('deepspeed' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_the_documentation_lists_what_deepspeed_is_given(raw_config: dict[str, Any]) -> None:
+    """The section on DeepSpeed of docs/architecture.md has each key of ZeRO's settings."""
+    raw_config["zero"] = {"stage": 3, "offload_optimizer": True, "offload_parameters": True}
+    given = deepspeed_config(parse_config(raw_config, "test"), 1)["zero_optimization"]
+    section = (ROOT / "docs/architecture.md").read_text().split("\n## DeepSpeed\n")[1].split("\n## ")[0]
+    assert [key for key in given if key != "stage" and f"`{key}`" not in section] == []
