@@ -50,6 +50,7 @@ COMMANDS = {
     "prepare finetuning": "tokenize prompts and answers, of which the answers are learned",
     "data": "inspect data directories and train tokenizers",
     "data report": "print a summary of a data directory",
+    "data status": "show the progress of an unfinished preparation",
     "data where": "tell which document a token of a data directory belongs to",
     "data merge": "make one data directory of several with the same tokenizer",
     "data subset": "make a data directory of some documents of another one",

@@ -90,7 +90,7 @@ class PartialFolder:
     @contextmanager
     def lease(self, name: str) -> Iterator[UnitLease | None]:
         """Hold the lease of a unit, by its `unit_name`, or of another step; None if another process has it."""
-        lease = UnitLease(self._lease_path(name), self.timeouts, self._monitors[name])
+        lease = UnitLease(self.lease_path(name), self.timeouts, self._monitors[name])
         if not lease.acquire():
             yield None
             return
@@ -101,7 +101,7 @@ class PartialFolder:
 
     def holder(self, name: str) -> str:
         """The holder of a lease, for messages."""
-        path = self._lease_path(name)
+        path = self.lease_path(name)
         with suppress(OSError):
             return f"{path}, which {read_holder(path.read_bytes()) or 'an unknown process'} holds"
         return str(path)
@@ -115,13 +115,14 @@ class PartialFolder:
         released = []
         for name in self.leases():
             with suppress(OSError):  # released meanwhile
-                holder = read_holder(self._lease_path(name).read_bytes())
+                holder = read_holder(self.lease_path(name).read_bytes())
                 if holder and holder.pid == pid and holder.is_dead():
-                    self._lease_path(name).unlink()
+                    self.lease_path(name).unlink()
                     released += [int(number)] if (number := name.partition(".")[0]).isdigit() else []
         return released
 
-    def _lease_path(self, name: str) -> Path:
+    def lease_path(self, name: str) -> Path:
+        """Path of a lease's file, by its name."""
         return self.path / f"{name}{CLAIM}"
 
     def begin(self, plan: Plan, tokenizer: Tokenizer) -> None:

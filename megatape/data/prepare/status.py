@@ -1,0 +1,175 @@
+"""Progress of an unfinished preparation, read from its folder by any process that sees it."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatape.data.cleaning.decisions import NEAR_DUPLICATES
+from megatape.data.prepare.corpus import Plan
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
+from megatape.data.shards.index import INDEX_FILE
+from megatape.errors import MissingPath, UserError, path_errors
+from megatape.files import file_system_time
+from megatape.runtime.lease import read_holder
+
+WINDOW = 600.0  # seconds over which the rate is measured
+
+
+@dataclass(frozen=True)
+class PassStatus:
+    """Progress of a pass over the units.
+
+    Attributes:
+        name: Name of the pass: "read" or "write".
+        num_done: Number of units that are done.
+        num_units: Number of all units.
+        done_bytes: Size of the input of those that are done; 0 if unknown.
+        total_bytes: Size of the input of all units; 0 if unknown.
+        bytes_per_second: Rate of the units that were done within WINDOW; 0 if there are none.
+    """
+
+    name: str
+    num_done: int
+    num_units: int
+    done_bytes: int
+    total_bytes: int
+    bytes_per_second: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the pass ends at this rate; None if the rate is unknown."""
+        if self.num_done == self.num_units:
+            return 0.0
+        if not self.bytes_per_second:
+            return None
+        return (self.total_bytes - self.done_bytes) / self.bytes_per_second
+
+
+@dataclass(frozen=True)
+class LeaseStatus:
+    """A lease that a process has.
+
+    Attributes:
+        work: What it is of, such as "unit 12 (c4/00012.json.gz)".
+        holder: The process, its host, and since when; "an unknown process" while it begins.
+        seconds_silent: Seconds since the last heartbeat.
+        has_ended: Whether the process has ended; None if this machine cannot tell.
+    """
+
+    work: str
+    holder: str
+    seconds_silent: float
+    has_ended: bool | None
+
+
+@dataclass(frozen=True)
+class PreparationStatus:
+    """Progress of an unfinished preparation.
+
+    Attributes:
+        folder: Its folder.
+        passes: Its passes in order: one, or two if documents of several units are compared.
+        leases: Leases in order.
+    """
+
+    folder: Path
+    passes: list[PassStatus]
+    leases: list[LeaseStatus]
+
+
+@path_errors()
+def preparation_status(output: Path) -> PreparationStatus:
+    """Read the progress of a preparation.
+
+    Args:
+        output: Data directory that it will write.
+
+    Raises:
+        MissingPath: Nothing is being prepared there.
+        UserError: The folder's plan is corrupted, or the data directory is complete.
+    """
+    partial = PartialFolder(output, DEFAULT_TIMEOUTS)
+    if (output / INDEX_FILE).is_file():
+        raise UserError(f"{output} is complete: `megatape data report {output}` shows it")
+    if not partial.path.is_dir():
+        raise MissingPath(f"{partial.path}: not found, so that nothing is being prepared there: check the path")
+    plan = partial.plan()
+    now = _time_of(partial.path)
+    passes = [] if plan is None else _passes(partial, plan, now)
+    return PreparationStatus(partial.path, passes, _leases(partial, plan, now))
+
+
+def _passes(partial: PartialFolder, plan: Plan, now: float) -> list[PassStatus]:
+    finished = {number: partial.unit_folder(number) for number in partial.finished(len(plan.units))}
+    drafts = {number: partial.draft(number) for number in partial.drafts()}
+    rules = {rule["rule"] for rule in plan.rules}
+    compares = (plan.drop_duplicates or NEAR_DUPLICATES in rules) and len(plan.units) > 1
+    write = _pass("write", plan, finished, now)
+    if not compares:
+        return [write]
+    return [_pass("read", plan, finished | drafts, now), write]
+
+
+def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatus:
+    """The status of a pass. done: folder of the result of each unit that is done."""
+    times = {number: changed for number, folder in done.items() if (changed := _changed(folder)) is not None}
+    recent = [number for number, changed in times.items() if now - changed < WINDOW]
+    rate = 0.0
+    if recent:
+        # Units that were done before the window began show that all of it was work; otherwise work began with the first.
+        began = now - WINDOW
+        if len(recent) == len(times):
+            began = min(times.values())
+        recent_bytes = sum(plan.units[number].num_bytes for number in recent)
+        rate = recent_bytes / max(now - began, 1.0)
+    return PassStatus(
+        name=name,
+        num_done=len(done),
+        num_units=len(plan.units),
+        done_bytes=sum(plan.units[number].num_bytes for number in done),
+        total_bytes=sum(unit.num_bytes for unit in plan.units),
+        bytes_per_second=rate,
+    )
+
+
+def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[LeaseStatus]:
+    found = []
+    for name in sorted(partial.leases()):
+        path = partial.lease_path(name)
+        try:
+            content, beat = path.read_bytes(), path.stat().st_mtime
+        except FileNotFoundError:  # released just now
+            continue
+        holder = read_holder(content)
+        shown, ended = "an unknown process", None
+        if holder is not None:
+            shown, ended = str(holder), holder.is_dead()
+        found.append(LeaseStatus(_work(name, plan), shown, max(0.0, now - beat), ended))
+    return found
+
+
+def _work(name: str, plan: Plan | None) -> str:
+    """The work of a lease by its name, such as `00012`, `00012.verdicts`, `00001.compare`, `plan` or `finish`."""
+    number, _, step = name.partition(".")
+    if not number.isdigit():
+        return {"plan": "the plan and the tokenizer", "finish": "assembling the result"}.get(name, name)
+    if step == "compare":
+        return f"comparing documents, part {int(number) + 1}"
+    if plan is None or int(number) >= len(plan.units):
+        return f"unit {int(number)}"
+    return f"unit {int(number)} ({plan.units[int(number)]})"
+
+
+def _changed(folder: Path) -> float | None:
+    with suppress(OSError):  # finished meanwhile, which removes a draft
+        return folder.stat().st_mtime
+    return None
+
+
+def _time_of(folder: Path) -> float:
+    """The time of the file system that has the folder; that of this machine if the folder cannot be written."""
+    with suppress(OSError):
+        return file_system_time(folder)
+    return time.time()

@@ -1,0 +1,100 @@
+"""Progress of a preparation, as any machine that sees its folder reads it."""
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.preparation import FIRST, LAST
+from megatape.data.prepare.status import preparation_status
+from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from tests.helpers.command import Command
+from tests.helpers.preparation import UNIT_BYTES, prepare_until, write_lines
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, tokenizer: Tokenizer) -> Corpus:
+    return Corpus(replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES), 0.1, tokenizer, 0)
+
+
+def set_times(folder: Path, *seconds_ago: float) -> None:
+    """Let the results in a folder have been done so long ago, in order."""
+    now = time.time()
+    paths = sorted(path for path in folder.iterdir() if path.is_dir())
+    for path, ago in zip(paths, seconds_ago, strict=True):
+        os.utime(path, (now - ago, now - ago))
+
+
+def test_units_rate_and_time_left(corpus: Corpus, tmp_path: Path, command: Command) -> None:
+    """One pass: the rate is that of the last ten minutes, or since the first unit."""
+    corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
+    prepare_until(corpus, tmp_path / "out", LAST, 4)
+    units = corpus.source.units()
+    set_times(tmp_path / "out.partial" / "units", 100, 60, 40, 20)
+    (only,) = preparation_status(tmp_path / "out").passes
+    done, total = (sum(unit.num_bytes for unit in part) for part in (units[:4], units))
+    assert (only.name, only.num_done, only.num_units, only.done_bytes, only.total_bytes) == (
+        "write",
+        4,
+        len(units),
+        done,
+        total,
+    )
+    assert only.bytes_per_second == pytest.approx(done / 100, rel=0.1)
+    assert only.seconds_left == pytest.approx((total - done) / (done / 100), rel=0.1)
+    set_times(tmp_path / "out.partial" / "units", 5000, 4000, 40, 20)
+    (only,) = preparation_status(tmp_path / "out").passes
+    assert only.bytes_per_second == pytest.approx(sum(unit.num_bytes for unit in units[2:4]) / 600, rel=0.1)
+    set_times(tmp_path / "out.partial" / "units", 5000, 4000, 3000, 2000)
+    (only,) = preparation_status(tmp_path / "out").passes
+    assert (only.bytes_per_second, only.seconds_left) == (0, None)
+    status, printed, errors = command("data", "status", tmp_path / "out")
+    assert status == 0 and f"write: 4 of {len(units)} units, " in printed, errors
+    assert printed.endswith("no process is at work: the same command resumes\n") and "left at" not in printed
+
+
+@pytest.mark.parametrize(("name", "number", "read", "written"), [(FIRST, 3, 3, 0), (LAST, 2, None, 2)])
+def test_two_passes(corpus: Corpus, tmp_path: Path, name: str, number: int, read: int | None, written: int) -> None:
+    """A written unit has no draft any more and was read all the same."""
+    prepare_until(corpus, tmp_path / "out", name, number)
+    passes = preparation_status(tmp_path / "out").passes
+    num_units = len(corpus.source.units())
+    expected = [("read", num_units if read is None else read), ("write", written)]
+    assert [(each.name, each.num_done) for each in passes] == expected
+    assert (passes[0].seconds_left == 0) == (read is None)
+
+
+def test_holders(corpus: Corpus, tmp_path: Path, command: Command) -> None:
+    """Of each lease the process, the input it reads, and its last heartbeat."""
+    prepare_until(corpus, tmp_path / "out", LAST, 2)
+    partial = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
+    with partial.lease("00003"), partial.lease("00001.compare"):
+        path = partial.lease_path("00003")
+        os.utime(path, (time.time() - 75, time.time() - 75))
+        compare, unit = preparation_status(tmp_path / "out").leases
+        assert compare.work == "comparing documents, part 2" and compare.seconds_silent < 60
+        assert unit.work == f"unit 3 ({corpus.source.units()[3]})" and unit.has_ended is False
+        assert unit.holder.startswith(f"process {os.getpid()} on host ") and 74 < unit.seconds_silent < 100
+        _, printed, _ = command("data", "status", tmp_path / "out")
+        assert "last heartbeat 1 min" in printed and "no process is at work" not in printed
+
+
+def test_no_preparation(corpus: Corpus, tmp_path: Path, command: Command) -> None:
+    """One line; of one that has just begun, that its plan is missing."""
+    status, _, errors = command("data", "status", tmp_path / "out")
+    assert status == 2 and f"{tmp_path}/out.partial: not found, so that nothing is being prepared there" in errors
+    PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS).create()
+    status, printed, errors = command("data", "status", tmp_path / "out")
+    assert status == 0 and "its plan is not stored yet" in printed, errors
+    shutil.rmtree(tmp_path / "out.partial")
+    prepare(corpus, tmp_path / "out")
+    status, _, errors = command("data", "status", tmp_path / "out")
+    assert status == 2 and f"{tmp_path}/out is complete: `megatape data report {tmp_path}/out` shows it" in errors
