@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     for caption, table in data_tables(contents).items():
         print(f"{caption}\n{columns([[label, *cells] for label, cells in table.rows], table.header)}\n")
     for sample in contents.samples:
-        title = ", ".join(filter(None, [sample.split, sample.place, printable(sample.url)]))
+        title = ", ".join(filter(None, [sample.split, printable(sample.place), printable(sample.url)]))
         print(title, printable_lines(sample.text), "", sep="\n")
     if contents.index.answers:
         print(*describe_examples(directory, contents.index), sep="\n")
@@ -43,6 +43,6 @@ def run(options: Options) -> None:
             members = sum(1 for _ in SplitReader(directory, contents.index, name).members())
             print(f"{name}: {members} members verified")
             if name in contents.index.document_tables:
-                list(DocumentTables(directory, contents.index, name).each())
+                list(DocumentTables(directory, contents.index, name).isolate().each())
     if options.output:
         print(f"wrote {write_data_report(contents, options.output)}")

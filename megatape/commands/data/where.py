@@ -32,16 +32,17 @@ def run(options: Options) -> None:
     from megatape.data.shards.stored_split import StoredSplit
 
     split = StoredSplit(options.directory, options.split)
-    found = split.tables.find(options.token) if options.token is not None else split.tables.document(options.document or 0)
+    tables = split.tables.isolate()
+    found = tables.find(options.token) if options.token is not None else tables.document(options.document or 0)
     place = found.first if options.token is None else options.token
     tokenizer = split.tokenizer()
     begin, end = max(found.first, place - TEXT_TOKENS), min(found.first + found.tokens, place + 1 + TEXT_TOKENS)
     ids, token = split.stream(begin, end), split.stream(place, place + 1)
     length = f"{found.bytes:,} bytes, {found.tokens:,} tokens from {found.first:,} on"
     print(f"document:  {found.number:,} of {options.split}, {length}")
-    print(f"place:     {found.place}")
+    print(f"place:     {printable(found.place)}")
     print(f"url:       {printable(found.url) or 'unknown'}")
     if found.scores:
-        print(f"scores:    {found.scores}")
+        print(f"scores:    {printable(found.scores)}")
     print(f"token:     {place - found.first:,} of the document, id {token[0]}, {tokenizer.decode(token)!r}")
     print(f"text of tokens {begin:,} to {end - 1:,}:", printable_lines(tokenizer.decode(ids)), sep="\n")

@@ -33,7 +33,8 @@ class Distinct(TextRule):
     def check(self) -> None:
         for folder in self.folders:
             for tables in self._tables(folder):
-                next(tables.hashes(), None)
+                for _ in tables.isolate().hashes():
+                    pass
 
     @cached_property
     def _indices(self) -> dict[str, Index]:

@@ -76,7 +76,7 @@ class Selection:
             domains = compute.struct_field(compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN), "domain")
             chosen &= compute.is_in(domains, value_set=array(self.domain)).to_numpy()
         lack = f"{split}: its tables lack what `score` or `share` reads"
-        with content_errors(lack, "name another rule, or prepare it again", KeyError):
+        with content_errors(lack, "name another rule, or prepare it again", (KeyError, TypeError, ValueError)):
             if self.score:
                 chosen &= [json.loads(scores)[self.score] >= self.min_score for scores in rows["scores"].to_pylist()]
             if self.share < 1:  # the hash alone has decided the split, so it is mixed
@@ -108,7 +108,7 @@ def subset(folder: Path, output: Path, selection: Selection, progress: Report = 
         for split in SPLITS:
             stored, tables[split] = StoredSplit(folder, split), []
             writer = SplitWriter(new, split, stored.vocab_size, stored.eos_id)
-            for number, (rows, firsts) in enumerate(stored.tables.each()):
+            for number, (rows, firsts) in enumerate(stored.tables.isolate().each()):
                 chosen = selection.choose(rows, stored.name)
                 rows = rows.filter(chosen)
                 num_tokens, text_bytes = (int(rows[name].to_numpy().sum()) for name in ("tokens", "bytes"))

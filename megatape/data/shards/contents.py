@@ -67,6 +67,9 @@ def read_contents(directory: Path) -> Contents:
     total = check_ledger(index) if index.ledger else None
     names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]
     splits = {name: StoredSplit(directory, name) for name in names}
+    for split in splits.values():
+        if split.has_tables:
+            split.tables.isolate()
     lengths = {name: histogram(split.document_lengths()) for name, split in splits.items()}
     samples = [sample for split in splits.values() for sample in _samples(split)]
     domains = {name: split.tables.domains(NUM_DOMAINS) for name, split in splits.items() if split.has_tables}

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from megatape.data.io.remote import copy_file, is_url
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import INDEX_FILE, SPLITS, DocumentTable, Index, check_file, file_sha256, load_index
 from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.table_file import TableFile, verify_table
 from megatape.data.shards.writer import ROWS
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -28,7 +29,6 @@ from megatape.files import rename
 
 if TYPE_CHECKING:
     from pyarrow import Table
-    from pyarrow.parquet import ParquetFile
 
 # Of a URL in lower case, with or without its scheme.
 DOMAIN = r"^(?:[a-z][a-z0-9+.-]*://)?(?:[^/?#@]*@)?(?:www\.)?(?P<domain>[^/:?#]+)"
@@ -210,22 +210,33 @@ class DocumentTables:
         self._first_tokens = [0, *accumulate(table.tokens for table in self._tables)]  # of each table, and of what follows
         self._first_documents = [0, *accumulate(table.documents for table in self._tables)]
         self._opened = lru_cache(TABLES_KEPT)(self._read)
+        self._is_isolated = False
         if self._first_tokens[-1] != index.splits[split].tokens:
             raise UserError(
                 f"{directory}: the documents in the tables of {split} have {self._first_tokens[-1]:,} tokens, its members "
                 f"{index.splits[split].tokens:,}: prepare it again"
             )
 
+    def isolate(self) -> Self:
+        """Read each table in a child process first, for directories that others may have made. Returns the tables."""
+        self._is_isolated = True
+        return self
+
     def lengths(self) -> Iterator[np.ndarray]:
         """The tokens of each document in order, int64, some thousand documents at a time."""
         for table in self._tables:
-            yield from _column(self._open(table), "tokens")
+            num_tokens = 0
+            for part in _column(self._open(table), "tokens"):
+                num_tokens += int(part.sum())
+                yield part
+            if num_tokens != table.tokens:
+                raise self._differs(table)
 
     def hashes(self) -> Iterator[np.ndarray]:
         """Hashes of the documents' texts in order, uint64, some thousand at a time. Raises UserError if a table lacks them."""
         for table in self._tables:
             file = self._open(table)
-            if "hash" not in file.schema.names:
+            if "hash" not in file.names:
                 raise UserError(
                     f"{self._directory}: {table.file} has no hashes of documents, which earlier versions did not write: "
                     "prepare the folder again with this version"
@@ -299,20 +310,28 @@ class DocumentTables:
         if not 0 <= number < count:
             raise UserError(f"{kind} {number:,}: {self._name} has {kind}s 0 to {count - 1:,}")
 
-    def _read(self, number: int) -> tuple["ParquetFile", np.ndarray]:
+    def _read(self, number: int) -> tuple[TableFile, np.ndarray]:
         """A table, and the first tokens of its documents and of what follows them, in the split's stream, int64."""
         table, file = self._tables[number], self._open(self._tables[number])
         firsts = np.cumsum(np.concatenate([[self._first_tokens[number]], *_column(file, "tokens")]))
         if (firsts.size, firsts[-1]) != (table.documents + 1, self._first_tokens[number + 1]):
-            raise UserError(f"{self._directory}: corrupted, {table.file} has other documents than the index: prepare it again")
+            raise self._differs(table)
         return file, firsts
 
-    def _open(self, table: DocumentTable) -> "ParquetFile":
-        """Raises FileNotFoundError, or UserError if it is not the file that the index lists."""
-        from pyarrow.parquet import ParquetFile
+    def _open(self, table: DocumentTable) -> TableFile:
+        """Open a table. Raises FileNotFoundError, or UserError if it is corrupted or not the file that the index lists."""
+        path = self._directory / table.file
+        check_file(path, table.sha256)
+        if self._is_isolated:
+            verify_table(path)
+        file = TableFile(path)
+        if file.num_rows != table.documents:
+            raise self._differs(table)
+        return file
 
-        check_file(path := self._directory / table.file, table.sha256)
-        return ParquetFile(path)
+    def _differs(self, table: DocumentTable) -> UserError:
+        """The error about a table with other documents than the index lists."""
+        return UserError(f"{self._directory}: corrupted, {table.file} has other documents than the index: prepare it again")
 
 
 def lengths_by_end(members: Iterable[np.ndarray], eos_id: int) -> Iterator[np.ndarray]:
@@ -335,6 +354,6 @@ def _summed(tables: list["Table"], names: list[str]) -> "Table":
     return sums.select([names[0], *(f"{name}_sum" for name in names[1:])]).rename_columns(names)
 
 
-def _column(file: "ParquetFile", name: str) -> Iterator[np.ndarray]:
+def _column(file: TableFile, name: str) -> Iterator[np.ndarray]:
     """A column of numbers, some thousand documents at a time."""
     return (rows[name].to_numpy() for rows in file.iter_batches(ROWS, columns=[name]))
