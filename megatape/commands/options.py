@@ -268,8 +268,10 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
 
 def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
     """Print the files that are skipped because of their names, by input."""
+    from megatape.data.io.records import printable
+
     for name, files in skipped.items():
-        print(f"{name}: {files}")
+        print(f"{printable(name)}: {files}")
 
 
 def report_written(index: "Index", output: Path) -> None:

@@ -160,9 +160,12 @@ def file_size(file: ListedFile) -> int | None:
 
 
 def base_name(name: str) -> str:
-    """Return the last part of a path or URL; folders keep their slash."""
+    """Return the last part of a path or URL with unprintable characters escaped; folders keep their slash."""
     end = "/" if name.endswith("/") else ""
-    return name.rstrip("/").rpartition("/")[2] + end
+    last = name.rstrip("/").rpartition("/")[2]
+    if not last.isprintable():
+        last = last.encode("unicode_escape").decode()
+    return last + end
 
 
 def _sizes(files: Iterable[ListedFile]) -> list[int] | None:

@@ -27,14 +27,14 @@ def test_extensions_are_compared_without_case(tmp_path: Path) -> None:
 
 def test_other_files_are_counted_and_named(tmp_path: Path) -> None:
     """Hidden files are not, such as those that downloads leave in .cache. A link to a folder counts as one file."""
-    files = {"a.jsonl": 1, "b.json": 20, "c/d.csv": 300, ".cache/a.metadata": 1, ".gitattributes": 1, "out.partial/x": 1}
+    files = {"a.jsonl": 1, "b\x1b.json": 20, "c/d.csv": 300, ".cache/a.metadata": 1, ".gitattributes": 1, "out.partial/x": 1}
     (tmp_path / "linked").symlink_to(tmp_path.parent)
     found = summarize_skipped([listing_of(tmp_path, files)])[str(tmp_path)]
-    assert (found.files, found.bytes, found.names) == (3, 320, ["b.json", "d.csv", "linked/"])
-    assert str(found) == "3 files (320 bytes) skipped because of their names: b.json, d.csv, linked/"
+    assert (found.files, found.bytes, found.names) == (3, 320, ["b\\x1b.json", "d.csv", "linked/"])
+    assert str(found) == "3 files (320 bytes) skipped because of their names: b\\x1b.json, d.csv, linked/"
     (listing,) = list_inputs([str(tmp_path)], "*.jsonl", recursive=False)
-    assert [file.name for file in listing.skipped] == [f"{tmp_path}/{name}" for name in ("b.json", "c/", "linked/")]
-    assert not summarize_skipped(list_inputs([str(tmp_path / "b.json")], "*.jsonl"))
+    assert [file.name for file in listing.skipped] == [f"{tmp_path}/{name}" for name in ("b\x1b.json", "c/", "linked/")]
+    assert not summarize_skipped(list_inputs([str(tmp_path / "b\x1b.json")], "*.jsonl"))
 
 
 @pytest.mark.parametrize(

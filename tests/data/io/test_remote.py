@@ -319,6 +319,19 @@ def test_the_same_files_by_path_and_by_url(web: Web, tmp_path: Path) -> None:
     assert not is_url(str(tmp_path)) and not is_url("C4/{a,b}")
 
 
+def test_file_urls_are_quoted_or_not(tmp_path: Path) -> None:
+    """As programs write them, with quoted spaces and a host, and as people do. The name as it is given comes first."""
+    for name in ("a b/c.jsonl", "d%20e/c.jsonl"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"1")
+    for url, name in (("a%20b", "a b"), ("a b", "a b"), ("d%20e", "d%20e"), ("d%2520e", "d%20e")):
+        wanted = f"{tmp_path}/{name}/c.jsonl"
+        for start in ("file://", "file://localhost"):
+            for given in (f"{start}{tmp_path}/{url}", f"{start}{tmp_path}/{url}/c.jsonl"):
+                assert find_files([given], "*.jsonl") == [wanted]
+        assert relative(wanted, f"file://{tmp_path}/{url}") == "c.jsonl"
+
+
 def test_another_content_of_the_same_size_is_another_version(web: Web, tmp_path: Path) -> None:
     """By path, on a web server and in object storage."""
     memory = fsspec.filesystem("memory")

@@ -24,6 +24,7 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease
+from megatape.data.shards.index import check_ledger, load_index
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -160,6 +161,16 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
     assert not (tmp_path / "out").exists()
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
+
+
+def test_a_path_that_is_not_utf8(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The drafts of several units have it, and so do the index, the ledger and kept documents: escaped, as places are."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path / "texts") + b"\xff"))
+    source = replace(write_lines(folder), max_bad_fraction=0.1, unit_bytes=UNIT_BYTES)
+    index, _ = prepare(Corpus(source, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "out")
+    assert len(index.document_tables["train"]) > 1 and load_index(tmp_path / "out") == index
+    (name,) = index.ledger
+    assert name == f"{tmp_path}/texts\\udcff" and check_ledger(index).written > 100
 
 
 @pytest.mark.parametrize("change", [lambda path: path.write_text(path.read_text().replace(" 1", " 2")), Path.unlink])
