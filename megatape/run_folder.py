@@ -25,6 +25,7 @@ from typing import Any
 
 from megatape.errors import UserError
 from megatape.files import read_lines, rename, write_atomically
+from megatape.units import plural
 
 # Suffixes of checkpoints that were moved aside.
 CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged
@@ -104,8 +105,8 @@ class RunFolder:
         self._check_nothing_lost()
         if steps := len(read_metrics(self.metrics)):
             raise UserError(
-                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {steps} steps. Add --resume "
-                f"auto to continue it, choose another folder, or remove {self.metrics}"
+                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {plural(steps, 'step')}. Add "
+                f"--resume auto to continue it, choose another folder, or remove {self.metrics}"
             )
 
     def check_restart(self) -> int:
@@ -121,8 +122,8 @@ class RunFolder:
         never_saved = (recorded == first_save and saving) or self._records_no_save()
         if recorded and recorded >= first_save and not never_saved:
             raise UserError(
-                f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {recorded} steps and "
-                f"{self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat "
+                f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {plural(recorded, 'step')} "
+                f"and {self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat "
                 f"what is lost. Restore or mount {self.checkpoints}, choose another run.directory, or remove {self.metrics} "
                 "to start again"
             )

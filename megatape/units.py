@@ -27,6 +27,19 @@ def format_count(number: float, units: Sequence[str] = ("", "K", "M", "B", "T"))
     return f"{number:,.3g}{units[power]}"
 
 
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun, such as "1 node" or "2,048 nodes".
+
+    Args:
+        number: The number.
+        noun: The noun in the singular.
+        nouns: The noun in the plural, by default the singular and an s.
+    """
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {nouns or noun + 's'}"
+
+
 def format_time(seconds: float) -> str:
     """A time in seconds since the epoch, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from megatape.units import format_bytes, format_count, format_duration, format_number
+from megatape.units import format_bytes, format_count, format_duration, format_number, plural
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,17 @@ def test_bytes(number: float, text: str) -> None:
 def test_durations(seconds: float, text: str) -> None:
     """At most two units, and none after one that is zero."""
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "nouns", "text"),
+    [
+        (0, ("node",), "0 nodes"),
+        (1, ("node",), "1 node"),
+        (2048, ("node",), "2,048 nodes"),
+        (1, ("process is", "processes are"), "1 process is"),
+        (3, ("process is", "processes are"), "3 processes are"),
+    ],
+)
+def test_numbers_of_things(number: int, nouns: tuple[str, ...], text: str) -> None:
+    assert plural(number, *nouns) == text

@@ -25,7 +25,7 @@ from megatape.model.init import initial_weight
 from megatape.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.registry import AUTO
 from megatape.tables import markdown
-from megatape.units import format_milliseconds
+from megatape.units import format_milliseconds, plural
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def report(
     on_cpu = f"{'in processor time' if torch.get_num_threads() == 1 else 'in wall time'} (CPU times say little about GPU times)"
     how = "with CUDA events" if device.type == "cuda" else on_cpu
     yield (
-        f"{shape.model.num_layers} layers of width {shape.model.hidden_size}, N {shape.length}, batch {shape.batch}, "
+        f"{plural(shape.model.num_layers, 'layer')} of width {shape.model.hidden_size}, N {shape.length}, batch {shape.batch}, "
         f"{compute_precision(device)} on {where}; {rounds} rounds over the encodings, timed {how}: medians, quartiles in "
         f"parentheses, ratios to {BASELINE} in the same round."
     )

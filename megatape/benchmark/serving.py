@@ -28,7 +28,7 @@ from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.tables import markdown
 from megatape.torch_internals import TorchDispatchMode, tree_leaves
-from megatape.units import format_milliseconds
+from megatape.units import format_milliseconds, plural
 
 BASELINE = "Llama"
 STEPS = 8  # tokens that are decoded in a round
@@ -177,8 +177,8 @@ def report(models: dict[str, PreTrainedModel], cells: list[Cell], dtype: str, ti
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU, {torch.get_num_threads()} threads"
     how = "times between CUDA events" if device.type == "cuda" else "CPU time, of all threads"
     yield (
-        f"{shape.num_hidden_layers} layers of width {shape.hidden_size}, {dtype} on {where}; medians of {timer.rounds} "
-        f"rounds over the models ({how}); ratios to {BASELINE}'s in the same round."
+        f"{plural(shape.num_hidden_layers, 'layer')} of width {shape.hidden_size}, {dtype} on {where}; medians of "
+        f"{timer.rounds} rounds over the models ({how}); ratios to {BASELINE}'s in the same round."
     )
     yield cache_table(models, device)
     header = ["prompts", "", "prompt, ms", "ratio", "KiB a token", f"token of {STEPS}, ms", "ratio"]

@@ -15,6 +15,7 @@ from megatape.errors import UserError
 from megatape.imports import OPTION
 from megatape.options import CommandOptions, Count, Words, option
 from megatape.registry import SOURCES, TOKEN_FORMATS, Entry
+from megatape.units import plural
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -253,7 +254,7 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
     """Print which records were skipped, if any."""
     if counts.too_long:
         print(
-            f"skipped {counts.too_long:,} records longer than {max_record_bytes:,} bytes (raise --max-record-bytes to "
+            f"skipped {plural(counts.too_long, 'record')} longer than {max_record_bytes:,} bytes (raise --max-record-bytes to "
             f"keep them), the first one: {counts.first_too_long}"
         )
     if counts.unverified:
@@ -263,7 +264,7 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
             f"--check=crc64), the first one: {counts.first_unverified}"
         )
     if counts.bad:
-        print(f"skipped {counts.bad:,} bad records, the first ones:", *counts.bad_examples, sep="\n  ")
+        print(f"skipped {plural(counts.bad, 'bad record')}, the first ones:", *counts.bad_examples, sep="\n  ")
 
 
 def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
@@ -277,7 +278,8 @@ def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
 def report_written(index: "Index", output: Path) -> None:
     """Print the splits of a data directory that was written."""
     for name, split in index.splits.items():
-        print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens, {len(split.shards)} shards")
+        documents, tokens = plural(split.documents, "document"), plural(split.tokens, "token")
+        print(f"{name}: {documents}, {tokens}, {plural(len(split.shards), 'shard')}")
     print(f"wrote {output}")
 
 

@@ -13,6 +13,7 @@ from megatape.config.section import ByKind, Free, Section, is_recorded
 from megatape.config.training import BatchSizes, OptimizerConfig, ScheduleConfig, TrainingConfig
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, OPTIMIZERS, SCHEDULES
+from megatape.units import plural
 
 OPTIMIZER_KINDS = ByKind(OPTIMIZERS, "adamw", OptimizerConfig)
 SCHEDULE_KINDS = ByKind(SCHEDULES, "linear", ScheduleConfig)
@@ -323,8 +324,9 @@ class Config(Section):
         if world_size < 1 or world_size % ranks:
             others = [name for name in ("sp", "cp") if getattr(parallel, name) > 1]
             more = "".join(f" x parallel.{name} {getattr(parallel, name)}" for name in others) + f" = {ranks}" * bool(others)
+            processes = plural(world_size, "process is", "processes are")
             raise ConfigError(
-                f"{world_size} processes are not a multiple of parallel.tp {parallel.tp}{more}: start a multiple of it, or "
+                f"{processes} not a multiple of parallel.tp {parallel.tp}{more}: start a multiple of it, or "
                 f"change {' or '.join(f'parallel.{name}' for name in ('tp', *others))}"
             )
         hpz = self.zero.hpz_ranks

@@ -162,11 +162,11 @@ def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> 
             raw = raw[next(parts)]  # which of them
         place = _Place(section, "", None)
         for entry in field.metadata:
-            by_kind = entry.func if isinstance(entry, BeforeValidator) else None
-            if not isinstance(by_kind, ByKind):
+            validator = entry.func if isinstance(entry, BeforeValidator) else None
+            if not isinstance(validator, ByKind):
                 continue
-            options = by_kind.options(raw)
+            options = validator.options(raw)
             if options is not None:
                 section = options
-                place = _Place(section, str(raw.get("kind", by_kind.default)), by_kind)
+                place = _Place(section, str(raw.get("kind", validator.default)), validator)
     return place

@@ -15,7 +15,7 @@ from megatape.plan.speed import OFFLOAD_ASSUMPTION, MeasuredStep, links, nearest
 from megatape.plan.trace import changed, run_pass
 from megatape.plan.traffic import plan_traffic, spanning_warning
 from megatape.tables import columns
-from megatape.units import format_bytes, format_count
+from megatape.units import format_bytes, format_count, plural
 
 NO_CLUSTER = (
     "The file names no cluster: --nodes, --gpus-per-node and --gpu of `megatape plan` add memory, traffic and time on one."
@@ -52,7 +52,7 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
     memory = plan_memory(config, world_size, on_gpu=True)
     needs = memory_needs(memory, cluster, gpu)
     rows = [
-        ("cluster", f"{cluster.nodes} nodes x {cluster.gpus_per_node} {cluster.gpu}"),
+        ("cluster", f"{plural(cluster.nodes, 'node')} x {cluster.gpus_per_node} {cluster.gpu}"),
         *_counts(config, world_size),
         *_memory(config, world_size, memory, "GPU"),
         ("  contexts and fragmentation", format_bytes(needs["of a GPU"].bytes - memory.device_total)),
@@ -75,7 +75,7 @@ def _counts(config: Config, world_size: int) -> list[Row]:
     model, training, length = config.model, config.training, config.data.sequence_length
     count, flops = count_parameters(model), forward_flops(model, length, training.num_shifted_groups)
     data_ranks, accumulated = config.data_ranks(world_size), config.accumulation(world_size)
-    batch = f"{training.micro_batch_size} micro x {data_ranks} data-parallel ranks x {accumulated} accumulated"
+    batch = f"{training.micro_batch_size} micro x {plural(data_ranks, 'data-parallel rank')} x {accumulated} accumulated"
     return [
         ("parameters", _exact(count.total)),
         ("  embedding and head", _exact(count.embedding)),
@@ -84,8 +84,8 @@ def _counts(config: Config, world_size: int) -> list[Row]:
         ("forward FLOPs", f"{_flops(flops)} per sequence of {length:,} tokens, {_flops(flops / length)} per token"),
         ("global batch", f"{training.global_batch_size} = {batch}"),
         ("tokens per step", _exact(config.step_tokens)),
-        *[(f"  until {format_count(stage.tokens)} tokens", f"{stage.samples} samples") for stage in training.batch_warmup],
-        ("tokens of the run", f"{format_count(config.tokens)} in {training.steps:,} steps"),
+        *[(f"  until {format_count(stage.tokens)} tokens", plural(stage.samples, "sample")) for stage in training.batch_warmup],
+        ("tokens of the run", f"{format_count(config.tokens)} in {plural(training.steps, 'step')}"),
     ]
 
 

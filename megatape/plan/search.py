@@ -20,7 +20,7 @@ from megatape.errors import UserError
 from megatape.plan.gpus import Gpu
 from megatape.plan.memory import Memory, plan_memory
 from megatape.plan.speed import plan_speed
-from megatape.units import format_bytes
+from megatape.units import format_bytes, plural
 
 # Device memory beyond the model's: contexts of the driver and the libraries, and what the allocator cannot use.
 CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
@@ -66,7 +66,7 @@ def check_cluster(config: Config, cluster: ClusterConfig) -> None:
     for name, size in sizes.items():
         if size % node and node % size:
             raise UserError(
-                f"{name} {size} and {node} GPUs per node: one must divide the other, for ranks to fill nodes evenly"
+                f"{name} {size} and {plural(node, 'GPU')} per node: one must divide the other, for ranks to fill nodes evenly"
             )
     config.accumulation(cluster.world_size)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from megatape.plan.gpus import named
 from megatape.report.load import STARTS, Run, last_written
-from megatape.units import format_count, format_duration, format_number
+from megatape.units import format_count, format_duration, format_number, plural
 
 RECENT = 50  # steps over which speed is measured
 ENDS = ("finished", "stopped", "failed")
@@ -94,7 +94,7 @@ def _figures(run: Run, pace: float) -> dict[str, Figure]:
         "tokens": Figure(format_count(done * length), f"of {format_count((done + run.samples_left) * length)}"),
         "tokens/s": Figure(speed, f"{pace:.3g} s a step" if speed else ""),
         "MFU": Figure("" if utilization is None else f"{utilization:.1%}", run.environment.get("device", "")),
-        "time": Figure(format_duration(seconds) if seconds else "", f"of {run.last_step:,} steps"),
+        "time": Figure(format_duration(seconds) if seconds else "", f"of {plural(run.last_step, 'step')}"),
         "events": _events(run),
     }
 
@@ -147,7 +147,12 @@ def _best(steps: np.ndarray, losses: np.ndarray) -> str:
 
 def _events(run: Run) -> Figure:
     counts = Counter(event["event"] for event in run.events)
-    notes = [f"{count:,} {name}{'s' * (count > 1 and name in NOUNS)}" for name, count in counts.items() if name not in QUIET]
+    notes = []
+    for name, count in counts.items():
+        if name in NOUNS:
+            notes.append(plural(count, name))
+        elif name not in QUIET:
+            notes.append(f"{count:,} {name}")
     return Figure(f"{counts.total():,}" * bool(counts), ", ".join(notes))
 
 

@@ -13,7 +13,7 @@ from megatape.data.shards.index import Index
 from megatape.imports import options_for
 from megatape.report.load import Run, entropy
 from megatape.tables import Table
-from megatape.units import format_bytes
+from megatape.units import format_bytes, plural
 
 
 def overview(runs: list[Run]) -> Table:
@@ -29,7 +29,7 @@ def _overview(run: Run) -> dict[str, str]:
     return {
         "encoding": model.encoding,
         **_parameters(run),
-        "shape": f"{model.num_layers} layers of width {model.hidden_size:,}, {model.num_heads} heads",
+        "shape": f"{plural(model.num_layers, 'layer')} of width {model.hidden_size:,}, {plural(model.num_heads, 'head')}",
         "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "validation samples": _evaluated_samples(run),
@@ -83,7 +83,12 @@ def _parameters(run: Run) -> dict[str, str]:
 def ranks_of(run: Run) -> str:
     """From the last start; empty for runs of earlier versions."""
     ranks, hosts = run.environment.get("ranks", ""), run.environment.get("hosts", "1")
-    return f"{ranks} rank{'s' * (ranks != '1')}{f' on {hosts} hosts' * (hosts != '1')}" if ranks else ""
+    if not ranks.isdecimal():
+        return ""
+    text = plural(int(ranks), "rank")
+    if hosts.isdecimal() and hosts != "1":
+        text += f" on {plural(int(hosts), 'host')}"
+    return text
 
 
 def data_table(runs: list[Run]) -> Table:
@@ -107,10 +112,10 @@ def _data(path: str, users: list[Run]) -> dict[str, str]:
 
 def _contained(index: Index, split: str) -> str:
     """Size of the learned part of a split: documents, or the answers of examples."""
-    tokens = f"{index.splits[split].tokens:,} tokens"
+    tokens = plural(index.splits[split].tokens, "token")
     if answers := index.answers.get(split):
-        return f"{answers.examples:,} examples, {answers.tokens:,} of {tokens} in answers"
-    return f"{index.splits[split].documents:,} documents, {tokens}, {format_bytes(index.splits[split].text_bytes)}"
+        return f"{plural(answers.examples, 'example')}, {answers.tokens:,} of {tokens} in answers"
+    return f"{plural(index.splits[split].documents, 'document')}, {tokens}, {format_bytes(index.splits[split].text_bytes)}"
 
 
 def differing(runs: list[Run]) -> Table:

@@ -26,7 +26,7 @@ from megatape.study.measure import check_measurable, measure
 from megatape.study.runs import VALIDATION_LOSS, Machine, Outcome, Run, check_all, locked_study
 from megatape.study.variants import Variant, parse_variants
 from megatape.tables import markdown
-from megatape.units import format_number
+from megatape.units import format_number, plural
 
 SELECTION_NOTES: dict[Selection, str] = {"first": " (the first samples)", "spread": " (samples of the whole split)"}
 
@@ -229,13 +229,13 @@ def write_report(name: str, paragraphs: list[str], draw: Callable[[Figure], obje
 
 def describe_shape(config: Config) -> str:
     """The size of a model."""
-    return f"{config.model.num_layers} layers of width {config.model.hidden_size}"
+    return f"{plural(config.model.num_layers, 'layer')} of width {config.model.hidden_size}"
 
 
 def describe_training(config: Config) -> str:
     """The length of a training and its data."""
     training, data = config.training, config.data
     return (
-        f"{training.steps} steps of {training.global_batch_size} x {data.sequence_length} tokens of {data.path}, "
+        f"{plural(training.steps, 'step')} of {training.global_batch_size} x {data.sequence_length} tokens of {data.path}, "
         f"{training.precision}"
     )

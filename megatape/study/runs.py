@@ -37,6 +37,7 @@ from megatape.imports import arguments
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import quiet_launcher
 from megatape.runtime.python_process import python_command
+from megatape.units import plural
 
 Environment = dict[str, str]
 
@@ -310,7 +311,9 @@ class Machine:
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
         gpus = shown.split(",") if shown else [str(number) for number in range(torch.cuda.device_count())]
         if not launcher and gpus and jobs > len(gpus):
-            raise UserError(f"jobs is {jobs}, but there are {len(gpus)} GPUs, and every run needs its own: lower `jobs`")
+            raise UserError(
+                f"jobs is {jobs}, but this machine shows {plural(len(gpus), 'GPU')}, and every run needs its own: lower `jobs`"
+            )
         for job in range(jobs):
             own: Environment = {}
             if not launcher and gpus:
@@ -342,7 +345,8 @@ class Machine:
         failures = []
         with ThreadPoolExecutor(self.jobs) as pool:
             missing = sum(bool(run.missing()) for run in runs)
-            yield f"{len(runs)} runs, {missing} of them to do, {self.jobs} at a time; each logs to its log.txt in {out}"
+            total = plural(len(runs), "run")
+            yield f"{total}, {missing} of them to do, {self.jobs} at a time; each logs to its log.txt in {out}"
             children = Children(lock)
             running = {pool.submit(run.finish, children, self._environments): run for run in runs}
             try:
@@ -363,7 +367,9 @@ class Machine:
 def check_all(failures: list[str], runs: Sequence[Run[Any]]) -> None:
     """Raise RunsFailed if some of the runs failed."""
     if failures:
-        raise RunsFailed(f"{len(failures)} of {len(runs)} runs failed; the table has the others\n" + "\n".join(failures))
+        raise RunsFailed(
+            f"{len(failures)} of {plural(len(runs), 'run')} failed; the table has the others\n" + "\n".join(failures)
+        )
 
 
 def default_jobs(launcher: str | None) -> int:

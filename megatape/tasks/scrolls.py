@@ -28,6 +28,7 @@ from megatape.tables import markdown
 from megatape.tasks.engine.lengths import equal_lengths
 from megatape.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task, wilson
 from megatape.tasks.scores import METRICS, Metric, mean_scores, rouge_scorer, score
+from megatape.units import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -335,7 +336,7 @@ def _record(place: str, line: bytes) -> dict[str, Any]:
 def some_ids(ids: list[str]) -> str:
     """How many ids, and the first of them."""
     more = ", ..." if len(ids) > NUM_SHOWN else ""
-    return f"{len(ids):,} id{'s' if len(ids) > 1 else ''} ({', '.join(ids[:NUM_SHOWN])}{more})"
+    return f"{plural(len(ids), 'id')} ({', '.join(ids[:NUM_SHOWN])}{more})"
 
 
 @path_errors()

@@ -36,6 +36,7 @@ from megatape.runtime.software import install_command, source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
 from megatape.runtime.watch import RankFailed, Watch
 from megatape.training.trainer import Start, Trainer
+from megatape.units import plural
 from megatape.zero.distributed import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)
@@ -207,7 +208,7 @@ def introduction(run: Trainer) -> str:
         [
             (
                 f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} "
-                f"position), {model.num_layers} layers, attention by {run.attention}{kernel and f' ({kernel})'}"
+                f"position), {plural(model.num_layers, 'layer')}, attention by {run.attention}{kernel and f' ({kernel})'}"
             ),
             *trained_share(config, count.total),
             (

@@ -28,6 +28,7 @@ from megatape.run_folder import read_metrics
 from megatape.runtime.exchange import on_all
 from megatape.training.ledger import check_order
 from megatape.training.step import NUMBERS, StepMetrics
+from megatape.units import plural
 from megatape.zero.state import EMA, WEIGHT, Reader
 
 
@@ -108,7 +109,8 @@ def _summary(source: ModelWeights, model: ModelConfig, num_fresh: int, tokenizer
     for change in differences(source.model, model):
         yield f"  model.{change.path}: {change.theirs} -> {change.ours}"
     if num_fresh:
-        yield f"  {num_fresh} parameters that it lacks start as in a new model"
+        verb = "starts" if num_fresh == 1 else "start"
+        yield f"  {plural(num_fresh, 'tensor')} that it lacks {verb} as in a new model"
     if _differs(tokenizer, source.directory):
         yield (
             f"warning: the tokenizer of the data ({tokenizer.origin}) gives a text other ids than that of the weights "
@@ -152,7 +154,7 @@ def check_continues(
     before = reader.state.get("attention", attention)  # older checkpoints do not tell
     if before != attention:
         changed.append(f"attention by {before} -> {attention}, which rounds differently")
-    place.log.say(f"resumed from {origin}: {reader.samples:,} samples and {reader.tokens:,} tokens seen")
+    place.log.say(f"resumed from {origin}: {plural(reader.samples, 'sample')} and {plural(reader.tokens, 'token')} seen")
     if average := reader.state.get("average"):
         place.log.say(f"its weights are the average of those after steps {', '.join(map(str, average['steps']))}")
     if reader.state.get("validation_selection", EARLIER_SELECTION) != NEW_SELECTION:

@@ -41,6 +41,7 @@ from megatape.training.prefetch import Prefetcher, StepBatches
 from megatape.training.spike_policy import Rollback, SpikePolicy
 from megatape.training.start import check_continues, export_warning, initial_state, recorded_steps, restart, unevaluated_step
 from megatape.training.step import StepMetrics, StepOutput, StepStatus, TrainState
+from megatape.units import plural
 from megatape.zero.engine import Gradients
 
 SKIPPED = "skipped (training.skip_samples)"
@@ -306,7 +307,7 @@ class Trainer:
             for warning in (spanning_warning(self.config, world_size, self.topology.local_size), export_warning(self.config)):
                 if warning:
                     self.log.warning(warning)
-            parts = [f"{world_size} rank{'s' * (world_size > 1)} on {self.engine.device.type}"]
+            parts = [f"{plural(world_size, 'rank')} on {self.engine.device.type}"]
             parts += [f"from {self.origin}"] if self.origin else []
             last = max(recorded_steps(self.place), default=0)
             parts += [f"steps {step + 1} to {last} are made again"] if last > step else []
@@ -485,9 +486,10 @@ class Trainer:
         self._num_skipped = self._num_skipped + 1 if output.skipped else 0
         allowed = self.config.training.max_skipped_steps
         if self._num_skipped > allowed:
+            skipped = plural(self._num_skipped, "skipped step")
             raise TrainingDiverged(
-                f"{output.place}: {output.skipped}. That makes {self._num_skipped} skipped step{'s' * (self._num_skipped > 1)} "
-                f"in a row, training.max_skipped_steps allows {allowed}. {self._remedy}"
+                f"{output.place}: {output.skipped}. That makes {skipped} in a row, training.max_skipped_steps "
+                f"allows {allowed}. {self._remedy}"
             )
 
     @property

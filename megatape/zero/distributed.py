@@ -18,6 +18,7 @@ from megatape.runtime.private_folder import private_folder
 from megatape.runtime.store import open_store
 from megatape.runtime.topology import Topology
 from megatape.torch_internals import set_default_timeout
+from megatape.units import plural
 from megatape.zero.internals import disable_compiled_ops, version_warning
 
 LOG = logging.getLogger(__name__)
@@ -143,8 +144,8 @@ def _device_number(topology: Topology, visible: int) -> int:
         return 0
     if topology.local_rank >= visible:
         raise UserError(
-            f"{topology.local_size} ranks on {socket.gethostname()}, which shows {visible} GPUs: start one rank for each GPU, "
-            "or check CUDA_VISIBLE_DEVICES"
+            f"{plural(topology.local_size, 'rank')} on {socket.gethostname()}, which shows {plural(visible, 'GPU')}: start one "
+            "rank for each GPU, or check CUDA_VISIBLE_DEVICES"
         )
     return topology.local_rank
 

@@ -17,6 +17,7 @@ from megatape.parallel.mesh import Axis, Mesh
 from megatape.parallel.parameters import settings
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
+from megatape.units import plural
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.internals import gradient_norm, local_numel, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
 from megatape.zero.matrices import WholeMatrices
@@ -237,7 +238,7 @@ class Engine:
         """
         if differences := find_differences(self.state):
             others = len(differences) - 1
-            more = f", and {others} other tensor{'s' * (others > 1)}" if others else ""
+            more = f", and {plural(others, 'other tensor')}" if others else ""
             cause = "memory or a device is at fault"
             if not self._replicas_were_equal:
                 sums = "this first check points to gradients that are not summed over the ranks, as of a module of your own"

@@ -66,7 +66,7 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
     assert not other.exists() and not (out / "comparison.md").exists()
 
     printed = run(file, out, "rope", 1, launcher=f"env OMP_NUM_THREADS=1 {sys.executable}")
-    assert "1 runs, 1 of them to do" in printed and (out / "comparison.md").exists()
+    assert "1 run, 1 of them to do" in printed and (out / "comparison.md").exists()
     assert "resumed from" in (first / "log.txt").read_text()
     assert [entry["step"] for entry in steps(first)] == list(range(1, 31))
 
@@ -97,7 +97,7 @@ def test_goes_on_with_another_seed(raw_config: dict[str, Any], tmp_path: Path) -
     file, out = tmp_path / "config.json", tmp_path / "out"
     file.write_text(json.dumps(raw_config))
     first, second = (out / "rope" / f"seed-{seed}" for seed in (1234, 1235))
-    assert "1 runs, 1 of them to do" in run(file, out, "rope", 1)
+    assert "1 run, 1 of them to do" in run(file, out, "rope", 1)
     shutil.rmtree(first / "checkpoints")
     before = (first / "outcome.json").stat().st_mtime_ns
     printed = run(file, out, "rope", 2)

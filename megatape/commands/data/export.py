@@ -4,6 +4,7 @@ from pathlib import Path
 
 from megatape.commands.options import TokenFormat, token_bar
 from megatape.options import CommandOptions, option
+from megatape.units import plural
 
 
 class Options(CommandOptions):
@@ -26,5 +27,5 @@ def run(options: Options) -> None:
     with token_bar("exported") as bar:
         index = export_data(options.directory, options.format, options.output, bar.update)
     for name, split in index.splits.items():
-        print(f"{name}: {split.documents:,} documents, {split.tokens:,} tokens")
+        print(f"{name}: {plural(split.documents, 'document')}, {plural(split.tokens, 'token')}")
     print(f"wrote {options.output}")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from megatape.commands.options import HeldOutOptions, NewDataOptions, TokenFormat, read_tokenizer, report_written, token_bar
 from megatape.options import option
+from megatape.units import plural
 
 
 class Options(NewDataOptions, HeldOutOptions):
@@ -34,7 +35,7 @@ def run(options: Options) -> None:
     with token_bar("imported") as bar:
         index, counts = import_data(files, options.output, tokenizer, bar.update)
     if counts.empty:
-        print(f"skipped {counts.empty:,} empty documents")
+        print(f"skipped {plural(counts.empty, 'empty document')}")
     if counts.unfinished:
         print(f"{counts.unfinished:,} inputs end within a document, to which the end token was added")
     if counts.begun < counts.written:

@@ -3,6 +3,7 @@
 from megatape.commands.options import NewDataOptions, token_bar
 from megatape.files import as_type
 from megatape.options import option
+from megatape.units import plural
 
 
 class Options(NewDataOptions):
@@ -27,7 +28,8 @@ def run(options: Options) -> None:
     with token_bar("generated") as bar:
         index = prepare_addition(task, options.output, bar.update)
     for name, split in index.splits.items():
-        print(f"{name}: {split.documents:,} problems, {split.tokens:,} tokens, {len(split.shards)} shards")
+        problems, tokens = plural(split.documents, "problem"), plural(split.tokens, "token")
+        print(f"{name}: {problems}, {tokens}, {plural(len(split.shards), 'shard')}")
     longest = longest_document(options.digits)
     print(f"the longest problem has {longest} tokens: data.sequence_length must be at least {longest - 1}")
     print(f"wrote {options.output}")

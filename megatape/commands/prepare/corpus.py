@@ -8,6 +8,7 @@ from megatape.commands.options import HeldOutOptions, SourceOptions, read_tokeni
 from megatape.errors import UserError
 from megatape.options import Count, option
 from megatape.registry import RULES
+from megatape.units import plural
 
 NUM_INPUTS = 20  # of which is said what became of their documents
 
@@ -90,7 +91,7 @@ def run(options: Options) -> None:
         def show(done: Progress) -> None:
             seconds = max(bar.format_dict["elapsed"], 1e-3)
             rates = f"{done.text_bytes / seconds / 1e6:.1f} MB/s of text, {done.tokens / seconds:,.0f} tokens/s"
-            bar.set_postfix_str(f"{done.written:,} documents, {done.tokens:,} tokens, {rates}", refresh=False)
+            bar.set_postfix_str(f"{plural(done.written, 'document')}, {plural(done.tokens, 'token')}, {rates}", refresh=False)
             bar.total = done.total_bytes or None
             bar.update(done.read_bytes - bar.n)
 
@@ -99,11 +100,10 @@ def run(options: Options) -> None:
     for name, documents in islice(index.ledger.items(), NUM_INPUTS):
         dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
         if documents.skipped_files:
-            noun = "file" if documents.skipped_files == 1 else "files"
-            dropped += f"; {documents.skipped_files:,} {noun} skipped because of their names"
-        print(f"{name}: {documents.read:,} documents read, {documents.written:,} written{dropped}")
+            dropped += f"; {plural(documents.skipped_files, 'file')} skipped because of their names"
+        print(f"{name}: {plural(documents.read, 'document')} read, {documents.written:,} written{dropped}")
     if len(index.ledger) > NUM_INPUTS:
-        print(f"and {len(index.ledger) - NUM_INPUTS} more inputs: `megatape data report {options.output}` shows them")
+        print(f"and {plural(len(index.ledger) - NUM_INPUTS, 'more input')}: `megatape data report {options.output}` shows them")
     if counts is not None:
         report_skipped(counts, options.max_record_bytes)
     report_written(index, options.output)

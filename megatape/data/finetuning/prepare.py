@@ -25,6 +25,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
 from megatape.files import create_file, new_folder
 from megatape.registry import FORMATS
+from megatape.units import plural
 
 
 class ExampleFolder:
@@ -343,7 +344,7 @@ def read_examples(
 
 
 def _nothing(split: str, source: ExampleSource, counts: ExampleCounts) -> str:
-    seen = f"{counts.examples} examples, {sum(counts.dropped.values())} records dropped, {counts.bad} bad"
+    seen = f"{plural(counts.examples, 'example')}, {plural(sum(counts.dropped.values()), 'record')} dropped, {counts.bad} bad"
     first = counts.bad_examples[:1] + [f"{location}: {reason}" for reason, location in counts.first_dropped.items()][:1]
     if first:
         seen += f"; the first: {'; '.join(first)}"

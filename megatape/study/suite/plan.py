@@ -32,6 +32,7 @@ from megatape.study.suite.measure import BATCH_TOKENS
 from megatape.study.suite.table import REFERENCE
 from megatape.study.variants import parse_variants
 from megatape.tables import markdown
+from megatape.units import plural
 
 ALL = "all"
 PILOT, PLAN = "pilot.json", "plan.json"
@@ -398,8 +399,9 @@ def describe(plan: Plan, costs: Costs, minutes: float, jobs: int) -> str:
         [f"`{task.name}`", *(f"{runs} x {costs.of_run(task.name, encoding) / 60:.1f}" for encoding in plan.encodings)]
         for task in plan.tasks
     ]
+    total = plural(runs * len(plan.pairs), "run")
     summary = (
-        f"Plan for {minutes:g} minutes, {jobs} runs at a time: {runs * len(plan.pairs):,} runs, which take about "
+        f"Plan for {minutes:g} minutes, {plural(jobs, 'run')} at a time: {total}, which take about "
         f"{costs.minutes(plan, jobs):.0f} minutes by a timed pilot: {_described(plan)}. No run is stopped early."
     )
     paragraphs = [
@@ -418,6 +420,6 @@ def _place(core: tuple[str, ...], name: str) -> int:
 def _described(plan: Plan) -> str:
     rates = ", ".join(f"{rate:g}" for rate in plan.rates)
     return (
-        f"{', '.join(task.name for task in plan.tasks)}; {', '.join(plan.encodings)}; {plan.seeds} seeds; "
+        f"{', '.join(task.name for task in plan.tasks)}; {', '.join(plan.encodings)}; {plural(plan.seeds, 'seed')}; "
         f"{'a learning rate of' if len(plan.rates) > 1 else 'learning rate'} {rates}"
     )

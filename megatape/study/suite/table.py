@@ -13,6 +13,7 @@ from megatape.study.suite import statistics
 from megatape.study.suite.records import Record
 from megatape.study.suite.statistics import LEVEL, MAX_SEEDS, POWER
 from megatape.tables import Table, markdown
+from megatape.units import plural
 
 REFERENCE = "rope"
 BETTER, WORSE = "▲", "▼"
@@ -357,18 +358,14 @@ def _ranks(ranks: Ranks | None) -> Section:
     found = "differences" if ranks.p < LEVEL else "no significant difference"
     text = (
         f"Mean rank of each encoding over tasks, and of a task over its splits; 1 is the best "
-        f"({_count(len(ranks.pairs), 'split')}, {_count(tasks, 'task')}). The Friedman test finds {found} "
+        f"({plural(len(ranks.pairs), 'split')}, {plural(tasks, 'task')}). The Friedman test finds {found} "
         f"(p = {ranks.p:.2g}). The critical difference of two mean ranks is {ranks.critical:.2f} "
         f"(Nemenyi test, level {LEVEL})."
     )
     rows = [(row, [f"{rank:.2f}", ", ".join(ranks.apart(row)) or "none"]) for row, rank in ranks.mean_ranks.items()]
-    notes = [f"{row} is left out: not applicable to {_count(count, 'split')}" for row, count in ranks.left_out.items()]
+    notes = [f"{row} is left out: not applicable to {plural(count, 'split')}" for row, count in ranks.left_out.items()]
     notes += [f"{task}, {split} is left out: not every encoding above has a score" for task, split in ranks.missing]
     return Section(title, text, [("Mean ranks", Table(["", "mean rank", "differs significantly from"], rows))], notes)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _learning_rates(summary: Summary) -> Section:

@@ -41,7 +41,7 @@ from megatape.runtime.topology import SINGLE_PROCESS, Topology
 from megatape.tables import markdown
 from megatape.tasks.engine.outline import model_name, read_outline
 from megatape.tasks.engine.task import EvaluationModel, Measure, ModelOutline, ResultT, Task
-from megatape.units import format_number
+from megatape.units import format_number, plural
 
 FORMAT = 1  # of results.json
 HASH = "sha256"  # of a line of predictions
@@ -79,8 +79,8 @@ def launched_ranks(num_tensor: int = 1) -> Iterator[Ranks]:
     topology = discover()
     if num_tensor < 1 or topology.world_size % num_tensor:
         raise UserError(
-            f"tp {num_tensor}: the launcher started {topology.world_size} processes: start a multiple, such as deepspeed "
-            f"--num_accelerators {max(1, num_tensor)} launch/evaluate.py ..."
+            f"tp {num_tensor}: the launcher started {plural(topology.world_size, 'process', 'processes')}: start a multiple, "
+            f"such as deepspeed --num_accelerators {max(1, num_tensor)} launch/evaluate.py ..."
         )
     if topology.world_size == 1:
         yield ALONE

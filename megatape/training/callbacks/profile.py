@@ -13,7 +13,7 @@ from megatape.parallel.linear import VocabularyEmbedding, VocabularyHead
 from megatape.parallel.traffic import CountTraffic
 from megatape.tables import columns
 from megatape.training.callbacks.callback import Callback, RunContext
-from megatape.units import format_bytes
+from megatape.units import format_bytes, plural
 
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",
@@ -47,7 +47,7 @@ class Profile(Callback):
     def close(self) -> None:
         self.recording.close()
         if self.steps and self.begun <= WARM_UP:
-            self.run.log.say(f"nothing profiled: the run took {self.begun} steps, and the first {WARM_UP} warm up")
+            self.run.log.say(f"nothing profiled: the run took {plural(self.begun, 'step')}, and the first {WARM_UP} warm up")
 
     def before_step(self, step: int) -> None:
         self.begun += 1
@@ -129,4 +129,4 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
         overlapped = format_bytes(traffic.overlapped[group] / steps)
         rows += [(f"{group} ranks, of these overlapped with computation", "", overlapped)] if sent else []
     table = columns(rows, align=("left", "right", "right"))
-    return f"profile of {steps} steps, for one step on this rank:\n{table}"
+    return f"profile of {plural(steps, 'step')}, for one step on this rank:\n{table}"

@@ -89,7 +89,7 @@ def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Each trains one task and encoding; the tables have what all have done so far. Then the models are looked into."""
     with pytest.raises(ValueError, match="cell is 2: the tasks and encodings have the numbers 0 to 1"):
         run(tmp_path, 1, [1e-3], only=2)
-    assert "1 runs, 1 of them to do" in (printed := run(tmp_path, 1, [1e-3], only=1))
+    assert "1 run, 1 of them to do" in (printed := run(tmp_path, 1, [1e-3], only=1))
     assert "capitals, rope: seeds 1 (not run yet, or failed)" in printed
     assert {record.row for record in read_records(tmp_path / "results.jsonl") if record.kind == "encoding"} == {"tape"}
     with locked_study(tmp_path / "capitals" / "tape"):  # another part does not wait for it

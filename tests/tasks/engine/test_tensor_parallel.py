@@ -61,7 +61,7 @@ def test_two_tensor_parallel_ranks(models: Path, command: Command, data_director
         values.append([measure["value"] for measure in found["measures"]])
     assert_close(values[1], values[0], bounds.EXPORTED)
     status, _, errors = command(*words, tmp_path / "none", "--tp", "2")
-    assert status == 2 and "--tp 2: the launcher started 1 processes" in errors
+    assert status == 2 and "--tp 2: the launcher started 1 process:" in errors
 
 
 def test_refused() -> None:
