@@ -5,6 +5,7 @@ from typing import Literal
 
 from megatape.commands.options import FrozenBaseOptions
 from megatape.errors import UserError
+from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.options import option
 
 
@@ -26,6 +27,9 @@ def run(options: Options) -> None:
     """Verify the checkpoints, and write their average as a checkpoint."""
     if len(options.checkpoints) < 2:
         raise UserError("give two checkpoints of a run or more: an average of one is itself")
+    for checkpoint in options.checkpoints:
+        check_model_folder(checkpoint, CHECKPOINT)
+
     from megatape.checkpoint.reader import verified_checkpoint
     from megatape.training.derived import average
 

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 from megatape.commands.options import FrozenBaseOptions
+from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.options import option
 
 
@@ -23,6 +24,8 @@ class Options(FrozenBaseOptions):
 
 def run(options: Options) -> None:
     """Verify the checkpoint, make the folder of the new run, and print what to type next."""
+    check_model_folder(options.checkpoint, CHECKPOINT)
+
     from megatape.checkpoint.reader import verified_checkpoint
     from megatape.run_folder import RunFolder
     from megatape.training.derived import branch

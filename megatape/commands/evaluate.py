@@ -115,6 +115,11 @@ def _fill(task: str, options: EvaluationOptions) -> Any:
 
 
 def _evaluate(names: Sequence[str], options: EvaluationOptions) -> Paragraphs:
+    options.check_folders(*options.models)
+    tasks = {name: _fill(name, options) for name in names}
+    for task in tasks.values():
+        task.check()
+
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from megatape.tasks.engine.runner import evaluate_models, launched_ranks
@@ -122,7 +127,6 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> Paragraphs:
     prepare_deepspeed()
     disable_progress_bar()
     set_verbosity_error()  # transformers warns of texts that are longer than the model was made for
-    tasks = {name: _fill(name, options) for name in names}
     with launched_ranks(options.tp) as ranks:
         training_code = options.training_code or options.tp > 1
         found = options.fill(evaluate_models, tasks=tasks, ranks=ranks, training_code=training_code)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 from megatape.commands.options import FrozenBaseOptions
 from megatape.config.run import Dtype
 from megatape.errors import UserError
+from megatape.files import check_absent
+from megatape.hf.folder_name import CHECKPOINT, check_model_folder
 from megatape.options import option
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class Options(FrozenBaseOptions):
 
 def run(options: Options) -> None:
     """Verify the checkpoint or the import, then export it; or merge an adapter into its base."""
+    check_model_folder(options.checkpoint, CHECKPOINT)
+    check_absent(options.out)
+
     from megatape.hf.export import export
     from megatape.hf.lora import SETTINGS, export_adapter, merge_adapter
     from megatape.hf.model_folder import open_model_folder

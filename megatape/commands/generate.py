@@ -60,6 +60,7 @@ def run(options: Options) -> None:
     if options.chat and "max_new_tokens" not in options.model_fields_set:
         options = options.model_copy(update={"max_new_tokens": CHAT_TOKENS})
     _check_uses(options)
+    options.check_folders(options.folder)
     if options.output is not None:
         check_absent(options.output)
     if options.prompt is not None:
@@ -103,10 +104,12 @@ def _check_uses(options: Options) -> None:
 def read_prompts(path: Path) -> list[dict[str, Any]]:
     """The lines of a .jsonl file, each an object with `prompt` or `messages`, or those of a .txt file as prompts.
 
-    Raises FileNotFoundError, or UserError naming the line that has neither.
+    Raises MissingPath, or UserError naming the line that has neither.
     """
     if path.suffix not in (".jsonl", ".txt"):
         raise UserError(f"prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
+    if not path.exists():
+        raise MissingPath(f"prompts {path}: there is no such file: give a .jsonl or .txt file")
     with content_errors(f"prompts {path} is not UTF-8 text", "convert it"):
         text = path.read_text(encoding="utf-8").rstrip("\n")
     if not text:

@@ -5,6 +5,7 @@ from pathlib import Path
 from megatape.commands.options import ImportOptions
 from megatape.config.model import EncodingName
 from megatape.files import check_absent
+from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.options import Count, option
 
 
@@ -30,6 +31,9 @@ class Options(ImportOptions):
 
 def run(options: Options) -> None:
     """Check the model, compare it with transformers' own, write the folder, and print what to type next."""
+    if options.download is None:
+        check_model_folder(options.folder, PRETRAINED)
+
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.hf.importer import import_model

@@ -12,6 +12,7 @@ from megatape.config import Config, load_config
 from megatape.config.section import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.errors import UserError
+from megatape.hf.folder_name import ADAPTER, check_model_folder
 from megatape.imports import OPTION
 from megatape.options import CommandOptions, Count, Words, option
 from megatape.registry import SOURCES, TOKEN_FORMATS, Entry
@@ -219,6 +220,13 @@ class ModelOptions(FrozenBaseOptions):
 
     adapter: Path | None = option(None, metavar="DIR")
     trust_remote_code: bool = False
+
+    def check_folders(self, *models: Path) -> None:
+        """Check that models and adapter exist, which takes no import of torch. Raises MissingPath."""
+        for model in models:
+            check_model_folder(model)
+        if self.adapter is not None:
+            check_model_folder(self.adapter, ADAPTER)
 
 
 def prepare_deepspeed(verbose: bool = False) -> None:

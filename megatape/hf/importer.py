@@ -16,13 +16,14 @@ from transformers.initialization import no_init_weights
 from megatape.checkpoint.manifest import FileRecord, as_json, describe, write_file
 from megatape.config import Config, ModelConfig, load_config, parse_config
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
-from megatape.errors import MissingPath, UserError, content_errors, path_errors
+from megatape.errors import UserError, content_errors, path_errors
 from megatape.files import new_folder
 from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.checkpoint import dtype_name
+from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, ImportRecord, find_weights, open_import
 from megatape.hf.lora import without_adapters
-from megatape.hf.model_folder import check_fits, how_to_get
+from megatape.hf.model_folder import check_fits
 from megatape.imports import given
 from megatape.model.accounting import meta_model
 from megatape.model.build import build_model
@@ -46,8 +47,7 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
 
     Raises FileExistsError, FileNotFoundError or UserError for what is missing, not supported, or gives other logits.
     """
-    if not source.is_dir():
-        raise MissingPath(f"{source}: no such folder: give one as transformers' save_pretrained writes it{how_to_get(source)}")
+    check_model_folder(source, PRETRAINED)
     source = source.absolute()
     with new_folder(out) as folder:
         found = read_architecture(source)

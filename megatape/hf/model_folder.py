@@ -4,7 +4,6 @@ Imports no transformers, which takes seconds, unless the weights are in a folder
 the network but the download of a model of the Hugging Face hub.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,9 +11,10 @@ from typing import Literal
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.tokenizer import FILES
-from megatape.errors import MissingPath, UserError
+from megatape.errors import UserError
 from megatape.files import check_absent, read_json, rename
 from megatape.hf.checkpoint import CheckpointWeights, parameter_shapes
+from megatape.hf.folder_name import HUB_ID, check_model_folder
 from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, find_weights, open_import
 from megatape.model.accounting import meta_model
 from megatape.model.lora import in_adapter
@@ -76,10 +76,7 @@ def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:
         raise UserError(f"{path} is no checkpoint that holds only what was trained: leave out `base`")
     if (path / IMPORT).is_file():
         return ModelFolder("import", path, open_import(path).directory)
-    if not path.is_dir():
-        raise MissingPath(
-            f"{path}: no such folder: give a checkpoint, an export, an import or a model of transformers{how_to_get(path)}"
-        )
+    check_model_folder(path)
     return ModelFolder("export" if _has_code(path) else "transformers", path, path)
 
 
@@ -124,15 +121,7 @@ def check_fits(source: ModelWeights, model: ModelConfig) -> set[str]:
     return ours.keys() & theirs.keys()
 
 
-_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PATTERNS = ["config.json", "model*.safetensors", INDEX, *FILES]  # not other formats of the same weights
-
-
-def how_to_get(path: Path) -> str:
-    """The end of an error about a folder that does not exist: the command to get it, if it may be an id of the hub."""
-    if not _ID.fullmatch(str(path)) or path.parent.exists():
-        return ""
-    return f"; a model of the Hugging Face hub is downloaded first: hf download {path} --local-dir {path.name}"
 
 
 def download_model(model: str, folder: Path) -> None:
@@ -150,7 +139,7 @@ def download_model(model: str, folder: Path) -> None:
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    if not _ID.fullmatch(model):
+    if not HUB_ID.fullmatch(model):
         raise UserError(f"{model!r} is not the id of a model of the hub: give one such as meta-llama/Llama-3.2-1B")
     check_absent(folder)
     partial = folder.absolute().with_name(f".{model.replace('/', '--')}.partial")

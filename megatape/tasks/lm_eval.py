@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ from megatape.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSI
 from megatape.pictures import bars
 from megatape.tasks.engine.lengths import LengthList
 from megatape.tasks.engine.task import EvaluationModel, Interval, Measure, ModelOutline, Task, wilson
+from megatape.tasks.lm_eval_names import check_names, unknown_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,6 +136,34 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
 
     prediction = Prediction
 
+    def check(self) -> None:
+        """Check folders and names of tasks.
+
+        Raises:
+            MissingPath: A folder is missing.
+            UserError: lm-eval does not have a task.
+        """
+        self.check_options()
+        check_names(self.tasks, self.include)
+
+    def check_options(self) -> None:
+        """Check folders and what some tasks need.
+
+        Raises:
+            MissingPath: A folder is missing.
+            UserError: A task needs text lengths, or a part of transformers that is gone.
+        """
+        for name, folder in (("data_root", self.data_root), ("include", self.include)):
+            if folder is not None and not folder.is_dir():
+                raise MissingPath(f"{name} {folder}: no such folder")
+        for name in self.tasks:
+            if name.startswith("scrolls"):
+                raise UserError(
+                    f"tasks: lm-eval's {name} needs a part of transformers that is gone: use megatape evaluate scrolls"
+                )
+            if self.lengths is None and name.startswith(("ruler", "niah_")):
+                raise UserError(f"tasks: {name} of lm-eval needs text lengths: give `lengths`, such as 4096")
+
     def batches(self, model: ModelOutline) -> list[list[Example]]:
         """A batch is a whole task: lm-eval draws the examples of its prompts one after the other.
 
@@ -224,21 +252,14 @@ def _load(options: LmEval, lengths: tuple["Length", ...]) -> Any:
     """lm-eval's tasks and groups of these options, with their data sets; of RULER and BABILong one for each length."""
     import datasets
 
-    for name, folder in (("data_root", options.data_root), ("include", options.include)):
-        if folder is not None and not folder.is_dir():
-            raise MissingPath(f"{name} {folder}: no such folder")
+    options.check_options()
     names = options.tasks
-    if gone := [name for name in names if name.startswith("scrolls")]:
-        raise UserError(f"tasks: lm-eval's {gone[0]} needs a part of transformers that is gone: use megatape evaluate scrolls")
-    if not lengths and (ruler := [name for name in names if name.startswith(("ruler", "niah_"))]):
-        raise UserError(f"tasks: {ruler[0]} of lm-eval needs text lengths: give `lengths`, such as 4096")
     manager = _manager(options.include, stock=False)
     if any(name not in manager.all_tasks for name in names):
         manager = _manager(options.include, stock=True)
     for name in names:
         if name not in manager.all_tasks:
-            near = get_close_matches(name, manager.all_tasks)
-            raise UserError(f"tasks: lm-eval has no {name!r}" + (f", but {', '.join(near)}" if near else ""))
+            raise unknown_task(name, manager.all_tasks)
     datasets.disable_progress_bars()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what its own tasks leave to defaults
     random.seed(SEED)

@@ -377,3 +377,45 @@ def test_a_reader_that_ends_ends_the_command_quietly(command: Command, monkeypat
     monkeypatch.setattr(generate, "run", Mock(side_effect=BrokenPipeError("a worker's")))
     with pytest.raises(BrokenPipeError, match="a worker's"):
         command("generate", "exported", "--prompt", "a")
+
+
+# None in sys.modules makes an import an error.
+CHILD = """
+import json, sys
+sys.modules.update(torch=None, transformers=None)
+from megatape.commands.main import main
+for words in json.load(sys.stdin):
+    print(f"status {main(words)}", file=sys.stderr)
+"""
+
+
+def test_missing_folders_and_tasks_are_found_before_torch_is_imported(tmp_path: Path) -> None:
+    """The import takes many seconds, after which the user would read that a name is misspelt."""
+    pytest.importorskip("lm_eval")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "own.yaml").write_text("task: task_of_ours\n")
+    evaluate_model = ["evaluate", "lm-eval", "model", "--output", "evaluated", "--tasks"]
+    cases = [
+        *([*name.split(), *BAD_INPUT[name][0]] for name in ("generate", "export", "average", "branch", "import", "evaluate")),
+        ["generate", "model", "--adapter", "nowhere", "--prompt", "a"],
+        ["export", "model", "own"],
+        [*evaluate_model, "arc_eazy"],
+        [*evaluate_model, "arc_easy,task_of_ours"],
+        [*evaluate_model, "ruler"],
+        [*evaluate_model, "arc_easy,mmlu,task_of_ours,arc_eazy", "--include", "own"],
+    ]
+    messages = [
+        *["nowhere: no such folder: give "] * 7,
+        "own exists: remove it or choose another name",
+        "--tasks: lm-eval has no 'arc_eazy', but arc_easy",
+        "--tasks: lm-eval has no 'task_of_ours'",
+        "--tasks: ruler of lm-eval needs text lengths",
+        "--tasks: lm-eval has no 'arc_eazy', but arc_easy",
+    ]
+    child = [sys.executable, "-c", CHILD]
+    done = subprocess.run(child, input=json.dumps(cases), capture_output=True, text=True, cwd=tmp_path, check=False)
+    found = done.stderr.splitlines()
+    assert found[1::2] == ["status 2"] * len(cases), done.stderr
+    for case, message, error in zip(cases, messages, found[::2], strict=True):
+        assert message in error, case

@@ -119,6 +119,13 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
 
     prediction: ClassVar[type[Any]]
 
+    def check(self) -> None:
+        """Check options that need no model, before torch is imported and models are loaded.
+
+        Raises:
+            UserError: An option is wrong.
+        """
+
     @abstractmethod
     def batches(self, model: ModelOutline) -> list[list[Example]]:
         """All examples.

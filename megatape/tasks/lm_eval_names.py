@@ -1,0 +1,60 @@
+"""Names of lm-eval's tasks, looked for in its files: importing it and reading them properly takes half a minute."""
+
+import os
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+
+from megatape.errors import UserError
+
+WITHOUT_NAMES = (".py", ".pyc", ".md", ".json", ".jsonl", ".txt", ".csv")  # other files are YAML, some without a suffix
+DEFINED = re.compile(
+    rb"""^[ \t]*(?:-[ \t]*)?["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"',\[\]{}]+)"""
+    rb"""|^[ \t]*-[ \t]+["']?([^\s"',\[\]{}:]+)["']?[ \t]*$""",
+    re.MULTILINE,
+)
+
+
+def check_names(names: Iterable[str], include: Path | None) -> None:
+    """Check that each name is a word of the files that define lm-eval's tasks.
+
+    A name that passes may still be none of a task; lm-eval itself says so. Without lm-eval nothing is checked.
+
+    Args:
+        names: Names of tasks, groups or tags.
+        include: Folder with files of own tasks.
+
+    Raises:
+        UserError: A name is in no file.
+    """
+    found = find_spec("lm_eval")
+    if found is None or found.submodule_search_locations is None:
+        return
+    folders = [Path(place) / "tasks" for place in found.submodule_search_locations]
+    if include is not None:
+        folders.append(include)
+    content = b"\n".join(path.read_bytes() for folder in folders for path in _files(folder))
+    for name in names:
+        word = re.escape(name.encode(errors="replace"))
+        if not re.search(rb"(?<![\w.+-])" + word + rb"(?![\w.+-])", content):
+            raise unknown_task(name, {(match[1] or match[2]).decode(errors="replace") for match in DEFINED.finditer(content)})
+
+
+def unknown_task(name: str, known: Iterable[str]) -> UserError:
+    """Return the error about a task that lm-eval does not have. known: names of its tasks."""
+    near = get_close_matches(name, list(known))
+    hint = ""
+    if near:
+        hint = f", but {', '.join(near)}"
+    return UserError(f"tasks: lm-eval has no {name!r}{hint}")
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    """Yield the files in a folder, at any depth, that may define tasks."""
+    for directory, _, names in os.walk(folder, followlinks=True):
+        for name in names:
+            path = Path(directory, name)
+            if path.suffix not in WITHOUT_NAMES and path.is_file():
+                yield path
