@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.commands.options import ModelOptions
+from megatape.commands.terminal import visible, visible_json
 from megatape.errors import MissingPath, UserError, check_text, content_errors, path_errors
 from megatape.files import as_type, check_absent, parse_json, read_json, write_atomically
 from megatape.hf.sampling import CHAT_TOKENS, Sampling
@@ -181,7 +182,10 @@ def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Option
             for record, continuations in zip(records[begin:end], found, strict=True):
                 for number, continuation in enumerate(continuations):
                     line = record | {"sample": number, "continuation": continuation.text, "end": continuation.end}
-                    print(json.dumps(line, ensure_ascii=file.encoding != "utf-8"), file=file)
+                    text = json.dumps(line, ensure_ascii=file.encoding != "utf-8")
+                    if output is None:
+                        text = visible_json(text)
+                    print(text, file=file)
             file.flush()
 
 
@@ -218,7 +222,7 @@ def _take_lines(take: Callable[[str], None]) -> None:
 
 
 def _show(text: str) -> None:
-    print(text, end="", flush=True)
+    print(visible(text), end="", flush=True)
 
 
 def checked_conversation(record: dict[str, Any]) -> "Conversation":

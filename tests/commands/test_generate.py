@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from megatape.commands.generate import Chat, read_conversation
+from megatape.commands.terminal import visible_json
 from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel, read_tokenizer
 from megatape.hf.sampling import Sampling
@@ -156,6 +157,32 @@ def test_a_conversation_has_a_history(talk: Talk, capsys: pytest.CaptureFixture[
     first, second = model.prompts
     assert second[: len(first) + len(answers[0])] == [*first, *answers[0]]
     assert capsys.readouterr() == ("one\n two\nthree\n", "")
+
+
+HOSTILE = "\x1b[2Ja\x07\r\tb\x9b31m\n\x7f é"
+
+
+@pytest.mark.parametrize(
+    ("stdout", "shown"), [(Terminal, "\\x1b[2Ja\\x07\\x0d\tb\\x9b31m\n\\x7f é\n"), (io.StringIO, HOSTILE + "\n")]
+)
+def test_control_characters_do_not_drive_the_terminal(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO], shown: str
+) -> None:
+    """A terminal shows them; pipes, files and the conversation have the text of the model."""
+    output = stdout()
+    monkeypatch.setattr(sys, "stdout", output)
+    chat, _ = talk.run("a\n", [talk.answer(HOSTILE)])
+    assert contents(chat) == ["a", HOSTILE]
+    assert output.getvalue() == shown
+
+
+@pytest.mark.parametrize(("stdout", "shown"), [(Terminal, '{"a": "é\\u009b\\u007f"}'), (io.StringIO, '{"a": "é\x9b\x7f"}')])
+def test_lines_of_json_in_a_terminal(monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO], shown: str) -> None:
+    """They stay JSON of the same value."""
+    line = json.dumps({"a": "é\x9b\x7f"}, ensure_ascii=False)
+    monkeypatch.setattr(sys, "stdout", stdout())
+    assert visible_json(line) == shown
+    assert json.loads(visible_json(line)) == json.loads(line)
 
 
 def test_lines(talk: Talk) -> None:
