@@ -36,6 +36,14 @@ def split_docstring(kind: type) -> tuple[str, dict[str, str]]:
 
 
 Paragraphs = Iterable[str]  # that a command prints, each as soon as it is known
+
+
+class Line(str):
+    """A paragraph of one line, such as the result of a model. Adjacent ones are printed without an empty line between them."""
+
+    __slots__ = ()
+
+
 Value = TypeVar("Value")
 
 

@@ -28,7 +28,7 @@ from importlib import import_module
 from megatape.commands.parser import Parser, add_options, flag_of
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
-from megatape.options import CommandOptions, Options, Paragraphs, read_options
+from megatape.options import CommandOptions, Line, Options, Paragraphs, read_options
 from megatape.runtime.launchers import launcher_of_environment
 from megatape.runtime.run_log import RED, RESET, has_colour, show_lines
 from megatape.runtime.software import install_command
@@ -199,8 +199,7 @@ def run_command(kind: type[Options], run: Callable[[Options], Outcome], args: ar
             import_given(text)  # first: the types of other options look names up in megatape/registry.py
         outcome = run(read_options(kind, vars(args)))
         status, paragraphs = (outcome, ()) if isinstance(outcome, int) else (ExitStatus.DONE, outcome or ())
-        for paragraph in paragraphs:
-            print(f"{paragraph}\n", flush=True)
+        _print_paragraphs(paragraphs)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -223,6 +222,19 @@ def run_command(kind: type[Options], run: Callable[[Options], Outcome], args: ar
     except UserError as error:
         LOG.debug("raised here:", exc_info=True)
         return fail(name_flags(kind, str(error)), error.status)
+
+
+def _print_paragraphs(paragraphs: Paragraphs) -> None:
+    """Print each paragraph as soon as it is known, and an empty line after it, but not between lines of a list."""
+    in_list = False
+    for paragraph in paragraphs:
+        is_line = isinstance(paragraph, Line)
+        if in_list and not is_line:
+            print()
+        print(paragraph, flush=True)
+        if not is_line:
+            print(flush=True)
+        in_list = is_line
 
 
 def _output_has_ended() -> bool:

@@ -84,7 +84,10 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
             continue
         key = (results.task, json.dumps(results.settings, sort_keys=True))
         comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
-        comparison.rows.append((results.model.name, {measure.name: measure for measure in results.measures}))
+        row = (results.model.name, {measure.name: measure for measure in results.measures})
+        if row in comparison.rows:  # a copy of the results, or the same evaluation in another folder
+            continue
+        comparison.rows.append(row)
         comparison.paper.update(results.paper)
         if len(results.measures) > 1:  # one number is no picture
             comparison.pictures.extend((results.model.name, *picture) for picture in _pictures(path.parent, notes))

@@ -34,6 +34,7 @@ from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.files import first_fault, json_content, locked, read_json, write_atomically
 from megatape.imports import arguments
+from megatape.options import Line
 from megatape.run_folder import RunFolder
 from megatape.runtime.launchers import quiet_launcher
 from megatape.runtime.python_process import python_command
@@ -353,10 +354,10 @@ class Machine:
                 for done in as_completed(running):
                     try:
                         done.result()
-                        yield running[done].summary()
+                        yield Line(running[done].summary())
                     except RunsFailed as error:
                         failures.append(str(error))
-                        yield f"failed: {error}"
+                        yield Line(f"failed: {error}")
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 children.stop()

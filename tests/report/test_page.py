@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,7 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     (tmp_path / "more/pipe").mkdir()
     os.mkfifo(tmp_path / "more/pipe/results.json")
     (first.parent / "perplexity.png").write_bytes(b"\x89PNG")
+    shutil.copytree(first.parent, tmp_path / "more/copy")  # whose row and picture would be the same
     (first.parent / "perplexity-dark.png").write_bytes(b"\x89PNG on black")
     (tmp_path / "more/b/number.png").write_bytes(b"\x89PNG")  # of one number, which the table has
     (tmp_path / "more/c/large.png").write_bytes(b"0" * 2**21)
@@ -225,6 +227,7 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     assert re.findall(r"<h3>(perplexity|passkey)</h3>", text) == ["passkey", "perplexity", "perplexity"]
     assert cells(text, "a") == [" (9)"] and "1.235 <span" in text and "± 0.01" in text and "(12,345)" in text
     assert text.count("paper: TAPE") == 2 and cells(text, "paper: TAPE") == ["1.25", ""]
+    assert text.count("(12,345)") == 1
     assert "paper: LoRA" not in text and "at 8192" not in text  # of lengths that were not asked for
     assert text.count("&lt;img src=x") == 1 and text.count('src="data:image/png;base64,iVBORw=="') == text.count("<img") == 1
     assert text.count('<source media="(prefers-color-scheme: dark)" srcset="data:image/png;base64,iVBORyBvbiBibGFjaw==">') == 1

@@ -33,6 +33,7 @@ from megatape.checkpoint.manifest import MANIFEST, describe
 from megatape.errors import ExistingPath, MissingPath, UserError, path_error, path_errors
 from megatape.files import append_lines, as_type, json_content, parse_json, read_json, read_lines, real_paths, write_atomically
 from megatape.hf.loading import load_trained
+from megatape.options import Line
 from megatape.parallel.mesh import SINGLE, Axis, make_mesh
 from megatape.runtime.exchange import on_all, on_main
 from megatape.runtime.launchers import discover
@@ -160,7 +161,7 @@ def evaluate_models(
                     if ranks.topology.is_main:
                         text = table(rows[name], tasks[name].paper())
                         write_atomically(output / name / "results.md", f"{text}\n".encode())
-                    yield f"{label}: {summary}"
+                    yield Line(f"{label}: {summary}")
     yield "\n\n".join([*(table(rows[name], task.paper()) for name, task in tasks.items()), f"wrote {output}"])
 
 

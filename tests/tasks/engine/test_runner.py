@@ -161,6 +161,9 @@ def test_several_models_and_tasks(command: Command, data_directory: Path, model:
     assert status == 0, errors
     rows = (tmp_path / "out" / "perplexity" / "results.md").read_text().splitlines()
     assert [row.split("|")[1].strip() for row in rows[2:]] == ["exported", "other"] and all(row in printed for row in rows)
+    lines = printed.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("exported: perplexity"))
+    assert [line.partition(": perplexity")[0] for line in lines[first - 1 : first + 3]] == ["", "exported", "other", ""]
     found = [
         json.loads((tmp_path / "out" / "perplexity" / name / "results.json").read_text()) for name in ("exported", "other")
     ]
