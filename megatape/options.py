@@ -79,7 +79,8 @@ def option(
         description: instead of the docstring's, for a text that is made from other things.
         ge: smallest value.
         argument: form on the command line: `metavar`; `positional=True`; `repeatable=True` for a list that is given one value
-            at a time; `nargs` and `const` as argparse has them; `flag`, if it is not the name of the field.
+            at a time; `nargs` and `const` as argparse has them; `flag`, if it is not the name of the field; `completions`,
+            names that shells complete, where the type does not list the values.
 
     Returns:
         A pydantic field, to be assigned or to stand in `Annotated`.

@@ -34,7 +34,9 @@ def _add_values(parser: Parser, paths: dict[str, Any]) -> None:
     """Tell shtab the values of options: the names that their help lists, or `paths`."""
     for action in parser.options:
         value = str(action.metavar)
-        if value.startswith("{"):
+        if names := parser.completions.get(action.dest):
+            action.choices = names
+        elif value.startswith("{"):
             action.choices = value.strip("{}").split(",")
         elif PATHS.search(value):
             action.complete = paths  # type: ignore[attr-defined]

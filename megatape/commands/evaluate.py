@@ -41,6 +41,7 @@ class Options(ImportOptions):
         description=f"tasks to evaluate; add --help for their options. {describe(TASKS)}",
         positional=True,
         metavar="TASK[,TASK]",
+        completions=tuple(TASKS),
     )
     rest: tuple[str, ...] = option(
         (), positional=True, nargs=argparse.REMAINDER, metavar="MODEL_DIR [MODEL_DIR ...] --output FOLDER [options]"

@@ -19,12 +19,14 @@ class Parser(argparse.ArgumentParser):
     Attributes:
         commands: The parsers of its commands, None for a parser of options.
         options: What it takes besides --help.
+        completions: Names that shells complete as values, by the `dest` of an option.
     """
 
     def __init__(self, **words: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **words)
         self.commands: argparse._SubParsersAction[Parser] | None = None
         self.options: list[argparse.Action] = []
+        self.completions: dict[str, tuple[str, ...]] = {}
         self._words: list[str] = []
 
     def add_commands(self) -> "argparse._SubParsersAction[Parser]":
@@ -84,6 +86,7 @@ def add_options(parser: Parser, kind: type[CommandOptions]) -> None:
         for each in names:
             action = target.add_argument(flag_of(each, described[each]) or each, **_arguments(each, described[each]))
             parser.options.append(action)
+            parser.completions[action.dest] = tuple(argument_of(described[each]).get("completions", ()))
 
 
 def flag_of(name: str, field: FieldInfo) -> str | None:

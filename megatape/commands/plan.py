@@ -22,7 +22,12 @@ class Options(ConfigOptions):
 
     nodes: int | None = option(None, metavar="N")
     gpus_per_node: int | None = option(None, metavar="G")
-    gpu: str | None = option(None, description=f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)", metavar="NAME|FILE")
+    gpu: str | None = option(
+        None,
+        description=f"{', '.join(GPUS)}, or a JSON file (default: cluster.gpu)",
+        metavar="NAME|FILE",
+        completions=tuple(GPUS),
+    )
     host_gib: float | None = option(None, metavar="GIB")
     search: bool = False
     measured: Path | None = option(None, metavar="FILE")

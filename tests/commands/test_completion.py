@@ -48,6 +48,9 @@ def test_all_commands_are_completed(script: Path) -> None:
         (["plan", "--gpu"], "--gpus-per-node --gpu"),
         (["import", "model", "out", "--encoding", "rop"], "rope"),
         (["plan", "--config", "con"], "config.json"),
+        (["evaluate", "pe"], "perplexity"),
+        (["study", "compare", "--encodings", "tape_f"], "tape_fox"),
+        (["plan", "--gpu", "h2"], "h200"),
     ],
 )
 def test_bash(script: Path, words: list[str], wanted: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Options(CommandOptions):
     layers: Count | None = option(None, metavar="N")
     length: Count | None = option(None, metavar="N")
     batch: Count = option(1, metavar="B")
-    encodings: str | None = option(None, metavar="A,B")
+    encodings: str | None = option(None, metavar="A,B", completions=tuple(ENCODINGS))
     checkpointing: tuple[Literal["selective", "full"], ...] = ()
     llama: bool = False
     rounds: Count = option(5, metavar="N")

@@ -7,6 +7,7 @@ from typing import Literal
 from megatape.benchmark.encodings import parse_encodings
 from megatape.config import load_config
 from megatape.options import CommandOptions, Count, Listed, Paragraphs, option
+from megatape.registry import ENCODINGS
 
 
 class Options(CommandOptions):
@@ -26,7 +27,7 @@ class Options(CommandOptions):
 
     config: str | None = option(None, metavar="FILE")
     layers: Count | None = option(None, metavar="N")
-    encodings: str = option("tape", metavar="A,B")
+    encodings: str = option("tape", metavar="A,B", completions=tuple(ENCODINGS))
     lengths: Listed[Count] = option((128, 1024, 3000), metavar="N,N")
     batches: Listed[Count] = option((1, 8), metavar="B,B")
     padding: Literal["none", "left", "both"] = "both"

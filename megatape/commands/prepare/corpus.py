@@ -51,6 +51,7 @@ class Options(HeldOutOptions, SourceOptions):
         (),
         description=f"clean by a rule; repeatable, applied in order (docs/data_cleaning.md): {', '.join(RULES)}",
         metavar="NAME[:OPTION=VALUE,...]",
+        completions=tuple(RULES),
         repeatable=True,
     )
     dry_run: Count | None = option(None, metavar="N", nargs="?", const="1000")

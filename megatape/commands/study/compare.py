@@ -2,6 +2,7 @@
 
 from megatape.commands.options import ConfigOptions, RunsOptions
 from megatape.options import Count, Paragraphs, option
+from megatape.registry import ENCODINGS
 
 
 class Options(RunsOptions, ConfigOptions):
@@ -13,7 +14,7 @@ class Options(RunsOptions, ConfigOptions):
         seeds: runs per encoding
     """
 
-    encodings: str = option(metavar="A,B")
+    encodings: str = option(metavar="A,B", completions=tuple(ENCODINGS))
     seeds: Count = option(3, metavar="S")
 
 

@@ -43,10 +43,16 @@ class Options(RunsOptions, ImportOptions):
     at_most_one = (("budget", "plan", "cell", "slurm"),)
 
     tasks: str | None = option(
-        None, description=f"tasks (default: all; of demo two) of {', '.join(SYNTHETIC_TASKS)}", metavar="A,B"
+        None,
+        description=f"tasks (default: all; of demo two) of {', '.join(SYNTHETIC_TASKS)}",
+        metavar="A,B",
+        completions=tuple(SYNTHETIC_TASKS),
     )
     encodings: str | None = option(
-        None, description=f"encodings (default: all; of demo four) of {', '.join(ENCODINGS)}", metavar="A,B"
+        None,
+        description=f"encodings (default: all; of demo four) of {', '.join(ENCODINGS)}",
+        metavar="A,B",
+        completions=tuple(ENCODINGS),
     )
     jobs: Count | None = option(None, metavar="J")  # type: ignore[assignment]  # its default follows from the machine
     seeds: Count | None = option(None, metavar="S")
