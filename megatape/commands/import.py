@@ -40,13 +40,14 @@ def run(options: Options) -> None:
     from megatape.hf.model_folder import download_model
 
     disable_progress_bar()
-    folder = options.folder
+    folder, hub = options.folder, ""
     if options.download is not None:
         check_absent(options.out)
         folder = Path(options.download or options.folder.name)
-        download_model(str(options.folder), folder)
+        hub = str(options.folder)
+        download_model(hub, folder)
         print(f"downloaded {options.folder} to {folder}")
-    record = import_model(folder, options.out, options.encoding, options.length)
+    record = import_model(folder, options.out, options.encoding, options.length, hub)
     print(f"{record.family}: logits differ from transformers' own by {record.difference:.1e} of the largest")
     print(f"wrote {options.out}, which refers to the weights in {record.source}; now, for example:")
     if {"tokenizer.json", "tokenizer.model"} & set(record.tokenizer):

@@ -12,6 +12,7 @@ from megatape.hf.families import family_of
 from megatape.hf.folder_weights import write_weights
 from megatape.hf.lora import merged_weight, without_adapters
 from megatape.hf.model_card import model_card
+from megatape.hf.origins import origins_of
 from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
 
 
@@ -41,5 +42,5 @@ def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
         GenerationConfig(**special._asdict(), do_sample=False).save_pretrained(folder)
         write_tokenizer(tokenizer, config.model.max_positions, folder)
         family.write_code(config.model, folder)
-        card = model_card(config, family, checkpoint.step, checkpoint.tokens, describe_tokenizer(tokenizer))
+        card = model_card(config, family, checkpoint.step, checkpoint.tokens, describe_tokenizer(tokenizer), origins_of(config))
         (folder / "README.md").write_text(card, encoding="utf-8")

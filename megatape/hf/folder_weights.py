@@ -247,7 +247,7 @@ class ImportRecord(Section):
     """import.json. Names of files are those in `source`.
 
     tokenizer: those of the tokenizer. model: the model section of the model as it is there. difference: of its logits, ours
-    against transformers', relative to the largest.
+    against transformers', relative to the largest. hub: id on the Hugging Face hub of a model that the command downloaded.
     """
 
     format: Literal[1]
@@ -259,6 +259,7 @@ class ImportRecord(Section):
     model: ModelConfig
     files: dict[FileName, FileRecord]
     tensors: dict[str, TensorRecord]
+    hub: str = ""
 
 
 def read_record(directory: Path) -> ImportRecord:

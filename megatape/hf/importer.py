@@ -40,10 +40,11 @@ PLACEHOLDERS = ("data.path=DATA", "data.mixture={}", "training.steps=1000")
 
 
 @path_errors()
-def import_model(source: Path, out: Path, encoding: str, length: int | None) -> ImportRecord:
+def import_model(source: Path, out: Path, encoding: str, length: int | None, hub: str = "") -> ImportRecord:
     """Write config.json and import.json into the new folder `out` for the model in `source`.
 
-    The model is to be trained with this encoding on samples of `length` tokens.
+    The model is to be trained with this encoding on samples of `length` tokens. hub: its id on the Hugging Face hub, if it was
+    downloaded from there.
 
     Raises FileExistsError, FileNotFoundError or UserError for what is missing, not supported, or gives other logits.
     """
@@ -71,7 +72,7 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None) -> 
                 f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than "
                 f"{LIMIT:.0e}: this model has a part that is not supported; please report it"
             )
-        record = _record(source, found, weights, difference)
+        record = _record(source, found, weights, difference).model_copy(update={"hub": hub})
         write_file(folder / "config.json", [as_json(raw)])
         write_file(folder / IMPORT, [as_json(record.model_dump(mode="json"))])
     return record

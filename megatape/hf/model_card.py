@@ -5,18 +5,31 @@ from pathlib import Path
 from megatape.config import Config
 from megatape.hf.checkpoint import dtype_name, stored_dtype
 from megatape.hf.families.family import Family
+from megatape.hf.origins import Origins
 from megatape.model.accounting import count_parameters
 from megatape.model.encodings import encoding_of
 from megatape.registry import ENCODINGS
 
 _TEMPLATE = Path(__file__).with_suffix(".md")
+UNKNOWN_ORIGINS = Origins()
 _BASE = " It is a base model: it continues text and has had no\ninstruction tuning or safety training."
 
 
-def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer: str) -> str:
-    """README.md of a model that was exported as `family` after `step` optimizer steps on `tokens` tokens.
+_URL = "https://huggingface.co"
 
-    tokenizer: a paragraph about it.
+
+def model_card(
+    config: Config, family: Family, step: int, tokens: int, tokenizer: str, origins: Origins = UNKNOWN_ORIGINS
+) -> str:
+    """Return the README.md of an exported model.
+
+    Args:
+        config: Configuration of the run, without adapters.
+        family: Family that the model was exported as.
+        step: Number of optimizer steps.
+        tokens: Number of tokens that it was trained on.
+        tokenizer: A paragraph about the tokenizer.
+        origins: Models and data sets that it was made from.
     """
     model = config.model
     description = ENCODINGS[model.encoding].description
@@ -45,4 +58,38 @@ def model_card(config: Config, family: Family, step: int, tokens: int, tokenizer
         if config.run.imports
         else "",
         tokenizer=tokenizer,
+        metadata=_metadata(origins),
+        started=f"| started from | [{origins.base_model}]({_URL}/{origins.base_model}) |\n" if origins.base_model else "",
+        data_sets=f"| training data | {', '.join(map(_data_set_link, origins.data_sets))} |\n" if origins.data_sets else "",
+        unknown=_unknown(origins),
     )
+
+
+def _metadata(origins: Origins) -> str:
+    """Return the lines of YAML about a model's origins, in the hub's terms."""
+    lines = []
+    if origins.base_model:
+        lines.append(f"base_model: {origins.base_model}\n")
+    if origins.license:
+        lines.append(f"license: {origins.license}\n")
+    if origins.data_sets:
+        lines.append("datasets:\n")
+        lines += [f"- {name}\n" for name in origins.data_sets]
+    return "".join(lines)
+
+
+def _data_set_link(name: str) -> str:
+    return f"[{name}]({_URL}/datasets/{name})"
+
+
+def _unknown(origins: Origins) -> str:
+    """Return what the user must add to the card, as the subject of a sentence."""
+    unknown = []
+    if not origins.data_sets:
+        unknown.append("the texts that the model was trained on")
+    if not origins.license:
+        unknown.append("its license")
+    subject = ", ".join(unknown)
+    if not subject:
+        return "Its evaluation is"
+    return f"{subject[0].upper()}{subject[1:]} and its evaluation are"

@@ -121,7 +121,8 @@ def check_fits(source: ModelWeights, model: ModelConfig) -> set[str]:
     return ours.keys() & theirs.keys()
 
 
-_PATTERNS = ["config.json", "model*.safetensors", INDEX, *FILES]  # not other formats of the same weights
+# README.md has the license. Other formats of the same weights are left out.
+_PATTERNS = ["config.json", "model*.safetensors", INDEX, *FILES, "README.md"]
 
 
 def download_model(model: str, folder: Path) -> None:

@@ -67,9 +67,8 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
 
 ID, SHA = "org/tiny", "0123456789abcdef0123456789abcdef01234567"
 NEEDED = {"config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"}
-NEEDED |= {"special_tokens_map.json", "chat_template.jinja"}
+NEEDED |= {"special_tokens_map.json", "chat_template.jinja", "README.md"}
 OTHERS = (
-    "README.md",
     "original/consolidated.00.pth",
     "onnx/model.safetensors",
     "pytorch_model.bin",
@@ -161,6 +160,7 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, address: str, offline: bool = False
 def model(tmp_path: Path) -> Path:
     folder = write_llama3(tmp_path / "model", 320)
     save_tiny("llama", folder, shard="40KB")
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
     return folder
 
 
@@ -188,6 +188,8 @@ def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: py
         assert status == 2 and "tiny exists: remove it or choose another name" in errors
         assert command("import", ID, "again", "--download", "elsewhere")[0] == 0
     assert command("export", "out", "exported")[0] == 0
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert f"\nbase_model: {ID}\nlicense: apache-2.0\n---\n" in card
     assert load_file(tmp_path / "exported" / "model.safetensors").keys() == {
         name for path in model.glob("*.safetensors") for name in load_file(path)
     }

@@ -1,0 +1,114 @@
+"""Origins of models that model cards name."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from megatape.config import Config, parse_config
+from megatape.hf.families import family_of
+from megatape.hf.model_card import model_card
+from megatape.hf.origins import Origins, origins_of
+from tests.helpers.tiny_models import save_tiny
+
+CACHED = "home/hub/models--org--Tiny-1.5B/snapshots/0123abcd"
+
+
+def configured(raw: dict[str, Any], init_from: Path | None, data: Path) -> Config:
+    raw["training"]["init_from"] = None if init_from is None else str(init_from)
+    raw["data"]["path"] = str(data)
+    return parse_config(raw, "test")
+
+
+def model_folder(path: Path, card: str | None) -> Path:
+    """A folder with a model card in place of a model."""
+    path.mkdir(parents=True)
+    if card is not None:
+        (path / "README.md").write_text(card)
+    return path
+
+
+def data_from(directory: Path, path: Path, source: dict[str, Any]) -> Path:
+    """A copy of a data directory with another record of its source."""
+    shutil.copytree(directory, path)
+    index = json.loads((path / "index.json").read_text())
+    (path / "index.json").write_text(json.dumps(index | {"source": source}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("folder", "card", "base_model", "license_"),
+    [
+        ("model", None, "", ""),
+        (CACHED, None, "org/Tiny-1.5B", ""),
+        (CACHED, "---\nlicense: llama3.2\nbase_model: org/older\n---\n", "org/Tiny-1.5B", "llama3.2"),
+        ("model", "---\ntags: [a]\nlicense: 'mit'\nbase_model:\n- org/older\n---\n# Title\n", "org/older", "mit"),
+        ("model", "---\nlicense: a b: c\nbase_model: /home/somebody\n---\n", "", ""),
+        ("model", "---\nlicense: [mit]\nbase_model: &x org\n---\n", "", ""),
+        ("model", "# Title\n---\nlicense: mit\n---\n", "", ""),
+        ("model", "---\nlicense: mit\n", "", ""),
+    ],
+)
+def test_a_model_of_transformers(
+    raw_config: dict[str, Any], tmp_path: Path, folder: str, card: str | None, base_model: str, license_: str
+) -> None:
+    """From the folder's place in the cache of the hub, or else from its model card, of which only names are taken."""
+    start = model_folder(tmp_path / folder, card)
+    assert origins_of(configured(raw_config, start, tmp_path / "nowhere")) == Origins(base_model, license_)
+
+
+def test_what_is_gone_or_damaged_adds_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("import.json", "manifest.json", "README.md"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_bytes(b"---\n\xff\n---\n")
+        assert origins_of(configured(raw_config, tmp_path / name, tmp_path / name)) == Origins()
+    assert origins_of(configured(raw_config, tmp_path / "nowhere", tmp_path / "nowhere")) == Origins()
+
+
+def test_an_import_of_a_model_in_the_cache(raw_config: dict[str, Any], tmp_path: Path, command: Any) -> None:
+    source = tmp_path / CACHED
+    save_tiny("llama", source)
+    (source / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert command("import", source, tmp_path / "imported")[0] == 0
+    assert origins_of(configured(raw_config, tmp_path / "imported", tmp_path)) == Origins("org/Tiny-1.5B", "mit")
+
+
+def test_data_sets(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
+    """Those of the hub, also of merged data and subsets; folders of this machine are nobody's business."""
+    hub = data_from(data_directory, tmp_path / "hub", {"kind": "hub", "inputs": ["HuggingFaceFW/fineweb-edu"]})
+    c4 = data_from(data_directory, tmp_path / "c4", {"kind": "c4", "inputs": ["/home/somebody/c4"]})
+    own = data_from(data_directory, tmp_path / "own", {"kind": "jsonl", "inputs": ["/home/somebody/secret.jsonl"]})
+    merged = data_from(data_directory, tmp_path / "merged", {"kind": "merge", "folders": [str(hub), str(own), str(c4)]})
+    subset = data_from(data_directory, tmp_path / "subset", {"kind": "subset", "folder": str(merged)})
+    itself = data_from(data_directory, tmp_path / "itself", {"kind": "subset", "folder": str(tmp_path / "itself")})
+    for folder, wanted in (
+        (hub, ("HuggingFaceFW/fineweb-edu",)),
+        (own, ()),
+        (subset, ("HuggingFaceFW/fineweb-edu", "allenai/c4")),
+        (itself, ()),
+    ):
+        assert origins_of(configured(raw_config, None, folder)).data_sets == wanted
+
+
+@pytest.mark.parametrize(
+    ("origins", "unknown"),
+    [
+        (Origins(), "The texts that the model was trained on, its license and its evaluation are not recorded"),
+        (Origins("org/tiny", "mit"), "The texts that the model was trained on and its evaluation are not recorded"),
+        (Origins("org/tiny", "", ("a/b", "c4")), "Its license and its evaluation are not recorded"),
+        (Origins("org/tiny", "mit", ("a/b",)), "Its evaluation is not recorded"),
+    ],
+)
+def test_the_card(raw_config: dict[str, Any], data_directory: Path, origins: Origins, unknown: str) -> None:
+    """Metadata in the hub's terms, rows with links, and a last sentence about the rest."""
+    config = configured(raw_config, None, data_directory)
+    card = model_card(config, family_of(config), 7, 1234, "", origins)
+    metadata = yaml.safe_load(card.split("---\n")[1])
+    found = Origins(metadata.get("base_model", ""), metadata.get("license", ""), tuple(metadata.get("datasets", ())))
+    assert found == origins
+    assert (f"[{origins.base_model}](https://huggingface.co/{origins.base_model})" in card) == bool(origins.base_model)
+    assert all(f"[{name}](https://huggingface.co/datasets/{name})" in card for name in origins.data_sets)
+    assert unknown in " ".join(card.split())
