@@ -105,9 +105,15 @@ def read_validation(config: Config, data: RunData, axis: Axis, selection: Select
     return ValidationBatches(selection, splits, viewed)
 
 
-def evaluate(config: Config, engine: Engine, data: RunData, batches: ValidationBatches) -> Validation:
-    """Compute the loss on the validation splits of all ranks, and the position view. Collective."""
+def evaluate(config: Config, engine: Engine, data: RunData, batches: ValidationBatches) -> Validation | None:
+    """Compute the loss on the validation splits of all ranks, and the position view. Collective.
+
+    Returns:
+        The result; None if the samples of a split have no targets.
+    """
     evaluated = _evaluate_splits(engine, batches)
+    if not all(of_split.groups for of_split in evaluated.values()):
+        return None
     ema_loss = None
     if engine.state.ema_decay:
         with engine.state.ema_weights():

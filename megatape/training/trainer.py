@@ -45,6 +45,7 @@ from megatape.units import plural
 from megatape.zero.engine import Gradients
 
 SKIPPED = "skipped (training.skip_samples)"
+NO_TARGETS = "its samples have no targets"
 BUILT_IN = ("metrics", "position_views", "profile")  # callbacks of every run
 
 
@@ -215,8 +216,10 @@ class Trainer:
         output = StepOutput(state.step + 1, samples, rate, round(expected.digest / readers))
         if self.policy.skips(samples):
             output = replace(output, skipped=SKIPPED, is_planned=True, status=self._exchange_status(samples.stop))
+        elif not expected.num_targets:
+            output = replace(output, skipped=NO_TARGETS, status=self._exchange_status(samples.stop))
         else:
-            num_targets = max(1.0, expected.num_targets / readers)
+            num_targets = expected.num_targets / readers
             output = self._compute(output, batches, num_targets)
             if output.skipped and not output.fault:  # for a spike
                 remark, before = output.remark, (output.loss, output.grad_norm)
@@ -233,13 +236,18 @@ class Trainer:
         """Loss on the validation splits, and the position view.
 
         Raises TrainingDiverged if the loss is not finite, so that a run whose steps are all skipped is no success; and
-        DataError on all ranks if one cannot read its share.
+        DataError on all ranks if one cannot read its share, or if no sample has a target.
         """
         self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {self.state.step}")
         with self.pace.waiting("the reading of validation data"):
             batches = read_validation(self.config, self.data, self.mesh["batch"], self.state.selection)
         self._check_readable(self.engine.sum_over_ranks(bool(batches.error))[0], batches.error)
         validation = evaluate(self.config, self.engine, self.data, batches)
+        if validation is None:
+            raise DataError(
+                f"the evaluation after step {self.state.step}: the {self.config.evaluation.samples:,} validation samples of a "
+                "corpus have no targets: raise evaluation.samples, or prepare other validation data"
+            )
         if not math.isfinite(validation.loss):
             raise TrainingDiverged(
                 f"the validation loss after step {self.state.step} is {validation.loss}: the weights have diverged. "
@@ -477,7 +485,8 @@ class Trainer:
     def _count_skipped(self, output: StepOutput) -> None:
         """Note a skipped step, once its metrics are written.
 
-        Raises TrainingDiverged when more than training.max_skipped_steps in a row were skipped, but for those of a plan.
+        Raises TrainingDiverged when more than training.max_skipped_steps in a row were skipped, but for those of a plan; and
+        DataError if the last of them has no targets.
         """
         if output.skipped:
             self.log.record("skipped", f"{output.place}: {output.skipped}")
@@ -487,10 +496,12 @@ class Trainer:
         allowed = self.config.training.max_skipped_steps
         if self._num_skipped > allowed:
             skipped = plural(self._num_skipped, "skipped step")
-            raise TrainingDiverged(
-                f"{output.place}: {output.skipped}. That makes {skipped} in a row, training.max_skipped_steps "
-                f"allows {allowed}. {self._remedy}"
+            fault = (
+                f"{output.place}: {output.skipped}. That makes {skipped} in a row, training.max_skipped_steps allows {allowed}"
             )
+            if output.skipped == NO_TARGETS:
+                raise DataError(f"{fault}. Train on data whose samples have targets: check data.samples and data.prompt_end")
+            raise TrainingDiverged(f"{fault}. {self._remedy}")
 
     @property
     def _remedy(self) -> str:

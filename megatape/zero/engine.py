@@ -52,7 +52,7 @@ class EvaluationLosses:
     """Losses of an evaluation, in nats per target.
 
     Attributes:
-        mean: Mean loss over the targets of all batches.
+        mean: Mean loss over the targets of all batches; NaN if there are none.
         groups: Mean loss over the targets of each group of batches that has targets.
     """
 
@@ -138,7 +138,7 @@ class Engine:
                 means would weight targets unequally when some are masked.
         """
         # DeepSpeed divides by the accumulation steps of its settings and averages over ranks; the weight undoes both.
-        weight = self.mesh["replicate"].size * self.deepspeed.gradient_accumulation_steps() / max(1.0, num_targets)
+        weight = self.mesh["replicate"].size * self.deepspeed.gradient_accumulation_steps() / num_targets
         self.deepspeed.train()
         loss = torch.zeros((), device=self.device)  # stays on the device: reading it after every micro-batch would stall a GPU
         self._nonfinite.zero_()
@@ -281,7 +281,9 @@ class Engine:
         for group, loss, count in zip(num_targets, losses, targets, strict=True):
             if count:
                 groups[group] = loss * counted / count
-        mean = sum(losses) * counted / max(1.0, sum(targets))
+        mean = math.nan
+        if groups:
+            mean = sum(losses) * counted / sum(targets)
         return EvaluationLosses(mean, groups)
 
     def sum_over_ranks(self, *numbers: float | Tensor) -> list[float]:
