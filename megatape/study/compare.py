@@ -23,11 +23,12 @@ from megatape.model.accounting import count_parameters
 from megatape.pictures import save
 from megatape.run_folder import RunFolder
 from megatape.study.measure import check_measurable, measure
-from megatape.study.runs import VALIDATION_LOSS, Machine, Outcome, Run, check_all, locked_study
+from megatape.study.runs import PERPLEXITY, VALIDATION_LOSS, Machine, Outcome, Run, check_all, locked_study
 from megatape.study.variants import Variant, parse_variants
 from megatape.tables import markdown
 from megatape.units import format_number, plural
 
+OF_TEXT = (VALIDATION_LOSS, PERPLEXITY)  # Figures of text of the validation split begin with one of these.
 SELECTION_NOTES: dict[Selection, str] = {"first": " (the first samples)", "spread": " (samples of the whole split)"}
 
 Metrics = dict[str, float]
@@ -137,8 +138,12 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
 
 
 def are_evaluated_differently(outcomes: Iterable[Outcome]) -> bool:
-    """Whether the validation losses of some outcomes are of different samples, because an earlier version began some runs."""
-    return len({outcome.selection for outcome in outcomes if VALIDATION_LOSS in outcome.figures}) > 1
+    """Whether some outcomes have losses and perplexities of different text, because an earlier version began some runs."""
+    return len({outcome.selection for outcome in outcomes if _measures_text(outcome)}) > 1
+
+
+def _measures_text(outcome: Outcome) -> bool:
+    return any(name.startswith(OF_TEXT) for name in outcome.figures)
 
 
 def figures_of(outcome: Outcome, distinguish: bool) -> Metrics:
@@ -146,14 +151,14 @@ def figures_of(outcome: Outcome, distinguish: bool) -> Metrics:
 
     Args:
         outcome: Results of a model.
-        distinguish: Whether to name how validation samples were selected, so that losses on different samples are in different
+        distinguish: Whether to name how the validation text was selected, so that figures of different text are in different
             columns and are not compared.
     """
     if not distinguish:
         return outcome.figures
     figures = {}
     for name, value in outcome.figures.items():
-        if name.startswith(VALIDATION_LOSS):
+        if name.startswith(OF_TEXT):
             name += SELECTION_NOTES[outcome.selection]
         figures[name] = value
     return figures

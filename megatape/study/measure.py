@@ -23,7 +23,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import open_data
-from megatape.data.training.selection import EARLIER_SELECTION, Selection
+from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION, Selection
 from megatape.errors import UserError
 from megatape.hf.export import export
 from megatape.hf.families import family_of
@@ -31,7 +31,7 @@ from megatape.hf.importer import ImportCheckpoint
 from megatape.hf.loading import LoadedModel, load_exported, load_trained
 from megatape.hf.tokenizer import special_tokens
 from megatape.run_folder import RunFolder, read_steps
-from megatape.study.runs import VALIDATION_LOSS, Outcome
+from megatape.study.runs import PERPLEXITY, VALIDATION_LOSS, Outcome
 from megatape.tasks.addition import Addition
 from megatape.tasks.engine.runner import evaluate
 from megatape.tasks.passkey import Passkey, grid_tokens
@@ -119,11 +119,15 @@ def measure(folder: str, scaling: str | None) -> Outcome:
     checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
     entries = list(read_steps(run.metrics))
-    figures, curve, axes = (_addition if is_addition(config) else _perplexity)(config, checkpoint, scaling)
+    selection = selection_of(entries)
+    if is_addition(config):
+        figures, curve, axes = _addition(config, checkpoint, scaling)
+    else:
+        figures, curve, axes = _perplexity(config, checkpoint, scaling, selection)
     if not scaling:  # the run's own validation loss is without scaling
         figures = validation_figures(entries[-1]) | figures
     losses = loss_curve([entry["loss"] for entry in entries])
-    return Outcome(config, fingerprints, scaling, figures, losses, curve, axes, selection_of(entries))
+    return Outcome(config, fingerprints, scaling, figures, losses, curve, axes, selection)
 
 
 def validation_figures(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -133,9 +137,9 @@ def validation_figures(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def selection_of(entries: Sequence[Mapping[str, Any]]) -> Selection:
-    """Return how the samples of the last evaluation of a run were selected, by its lines of metrics."""
+    """Return how the samples of the last evaluation of a run were selected, by its lines of metrics; without any, as new."""
     if not entries:
-        return EARLIER_SELECTION
+        return NEW_SELECTION
     selection: Selection = entries[-1].get("validation_selection", EARLIER_SELECTION)
     return selection
 
@@ -170,15 +174,15 @@ def _addition(config: Config, checkpoint: Path, scaling: str | None) -> Measured
     )
 
 
-def _perplexity(config: Config, checkpoint: Path, scaling: str | None) -> Measured:
+def _perplexity(config: Config, checkpoint: Path, scaling: str | None, selection: Selection) -> Measured:
     trained, lengths = config.data.sequence_length, tested_lengths(config)
     curve = {}
     # Lengths with the same scaling factor share a loaded model.
     for model, group in itertools.groupby(lengths, lambda length: with_scaling(config.model, scaling, trained, length)):
         with load_trained(checkpoint, model) as loaded:
             for length in group:
-                curve[length] = evaluate_perplexity(loaded, config.data.directory, length, lengths[-1])
-    return {f"perplexity at {length}": value for length, value in curve.items()}, curve, ("tokens", "perplexity")
+                curve[length] = evaluate_perplexity(loaded, config.data.directory, length, lengths[-1], selection)
+    return {f"{PERPLEXITY}{length}": value for length, value in curve.items()}, curve, ("tokens", "perplexity")
 
 
 def extended_lengths(original: int, length: int) -> list[int]:
@@ -200,12 +204,15 @@ def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
     entries = list(read_steps(run.metrics)) if trained else []
     figures = _training(config, entries) if trained else {}
     losses = loss_curve([entry["loss"] for entry in entries])
+    selection = selection_of(entries)
+    curve: dict[int, float] = {}
     with load_trained(run.checkpoint(config.training.steps)) if trained else load_untrained(config) as loaded:
-        curve = {length: evaluate_perplexity(loaded, config.data.directory, length, lengths[-1]) for length in lengths}
-        figures |= {f"perplexity at {length}": value for length, value in curve.items()} | passkey(loaded, lengths)
+        for length in lengths:
+            curve[length] = evaluate_perplexity(loaded, config.data.directory, length, lengths[-1], selection)
+        figures |= {f"{PERPLEXITY}{length}": value for length, value in curve.items()} | passkey(loaded, lengths)
     fingerprints = open_data(config).fingerprints
     axes = ("tokens", "perplexity")
-    return Outcome(config, fingerprints, None, figures, losses, curve, axes, selection_of(entries))
+    return Outcome(config, fingerprints, None, figures, losses, curve, axes, selection)
 
 
 @contextmanager

@@ -51,6 +51,7 @@ HUGE_PAGES = (
     f"glibc.malloc.top_pad={2**26}"
 )
 VALIDATION_LOSS = "validation loss"  # A figure; the figure of an input begins with the same words.
+PERPLEXITY = "perplexity at "  # Figures by length begin with it.
 DIVERGED = "diverged.txt"  # in the folder of a run whose weights are lost: the same settings would lose them again
 GRACE = 60  # seconds that a launcher's ranks have to exit after it
 
@@ -103,7 +104,7 @@ class Outcome(Result):
         losses: Mean training loss (nats) of equal parts of the run, by the last step of each.
         curve: A metric by length in tokens or digits.
         axes: Names of length and metric.
-        selection: How the samples of the validation loss were selected.
+        selection: How the text of validation loss and perplexity was selected from the validation split.
     """
 
     scaling: str | None

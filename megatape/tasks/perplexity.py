@@ -12,6 +12,7 @@ import numpy as np
 
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.selection import NEW_SELECTION, Selection, select_samples
 from megatape.errors import MissingPath, UserError
 from megatape.options import Count, option
 from megatape.paper import EXTENSION_NAMES, EXTENSION_PERPLEXITY
@@ -216,18 +217,32 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         }
 
 
-def evaluate_perplexity(model: EvaluationModel, data: Path, length: int, longest: int) -> float:
-    """Exponential of the mean loss (nats) on the start of the validation split, in disjoint windows of `length` tokens.
+def evaluate_perplexity(
+    model: EvaluationModel, data: Path, length: int, longest: int, selection: Selection = NEW_SELECTION
+) -> float:
+    """Compute the perplexity of text of the validation split, in disjoint windows.
 
-    Every length has the same text: up to 32,768 tokens, in whole sequences of `longest` tokens, a multiple of `length`. The
-    text is packed as in training, and every window starts without context.
+    Every length has the same text: up to 32,768 tokens, in whole sequences of `longest` tokens. The text is packed as in
+    training, and every window starts without context.
+
+    Args:
+        model: Model to evaluate.
+        data: Data directory.
+        length: Tokens of a window.
+        longest: Tokens of a sequence, a multiple of `length`.
+        selection: How the sequences are selected from the split.
+
+    Returns:
+        Exponential of the mean loss (nats) of a token.
 
     Raises:
         UserError: The split is shorter than `longest`.
     """
     dataset = TokenDataset(data, "validation", longest)
-    tokens = dataset.stream(0, min(dataset.num_samples, max(1, MAX_TOKENS // longest)) * longest + 1)
-    batches = _batched(_windows(tokens, "disjoint", length, longest))
+    windows: list[Window] = []
+    for sequence in select_samples(dataset.num_samples, max(1, MAX_TOKENS // longest), selection):
+        windows += _windows(dataset.tokens(sequence), "disjoint", length, longest)
+    batches = _batched(windows)
     return math.exp(min(MAX_NATS, fmean(float(losses.mean()) for batch in batches for losses in _losses(model, batch))))
 
 

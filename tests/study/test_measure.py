@@ -15,6 +15,7 @@ from torch import Tensor
 from megatape.config import ModelConfig, ScalingConfig, parse_config
 from megatape.data.prepare.addition import AdditionTask, longest_document, prepare_addition
 from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.selection import select_samples
 from megatape.hf.loading import LoadedModel
 from megatape.study import measure
 from megatape.study.measure import loss_curve
@@ -49,15 +50,16 @@ def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: 
     monkeypatch.setattr(perplexity, "BATCH_TOKENS", 96)
     longest = 64
     dataset = TokenDataset(data_directory, "validation", longest)
-    count = min(dataset.num_samples, max_tokens // longest)
-    text = np.concatenate([dataset.tokens(index)[:-1] for index in range(count)] + [dataset.tokens(count - 1)[-1:]])
+    selected = select_samples(dataset.num_samples, max_tokens // longest, "spread")
+    assert selected[-1] > dataset.num_samples / 2
+    sequences = np.stack([dataset.tokens(index) for index in selected])
     log_frequencies = torch.log_softmax(torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(0)), 0)
-    expected = math.exp(-log_frequencies.double()[text[1:]].mean())
+    expected = math.exp(-log_frequencies.double()[sequences[:, 1:]].mean())
     for length in (64, 32, 16):
         model = Unigrams(log_frequencies)
         found = evaluate_perplexity(LoadedModel("unigrams", model, None), data_directory, length, longest)
         assert_close([found], [expected], bounds.PERPLEXITY)
-        assert np.array_equal(torch.cat(model.asked).flatten().numpy(), text[:-1])
+        assert np.array_equal(torch.cat(model.asked).flatten().numpy(), sequences[:, :-1].flatten())
         assert {asked.shape[1] for asked in model.asked} == {length}
 
 
