@@ -32,6 +32,7 @@ class Run:
         metrics: Column of COLUMNS -> float64 [steps], by step; NaN where nothing was recorded.
         selection: How the validation samples of its last evaluation were selected (data/training/selection.py); empty before
             the first evaluation.
+        part_losses: Validation loss of its last evaluation on each corpus and input that has one of its own.
         events: Objects of events.jsonl, in the order of their lines.
         data: Path -> index of each of its data directories that exists.
     """
@@ -41,6 +42,7 @@ class Run:
     config: Config
     metrics: dict[str, np.ndarray]
     selection: str
+    part_losses: dict[str, float]
     events: list[dict[str, Any]]
     data: dict[str, Index]
 
@@ -114,7 +116,22 @@ def _load(folder: RunFolder, name: str) -> Run:
         raise UserError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
     config = load_recorded_config(folder.config)
     entries = _entries(folder.metrics)
-    return Run(name, folder, config, _columns(entries), _selection(entries), _events(folder.events), _data(config))
+    evaluated = [entry for entry in entries if "validation_loss" in entry]
+    selection = ""
+    part_losses: dict[str, float] = {}
+    if evaluated:
+        selection = str(evaluated[-1].get("validation_selection", EARLIER_SELECTION))
+        part_losses = _part_losses(evaluated[-1].get("validation_losses"))
+    return Run(
+        name,
+        folder,
+        config,
+        metrics=_columns(entries),
+        selection=selection,
+        part_losses=part_losses,
+        events=_events(folder.events),
+        data=_data(config),
+    )
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
@@ -145,12 +162,12 @@ def _columns(entries: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {name: np.array([_number(entry.get(name)) for entry in entries]) for name in COLUMNS}
 
 
-def _selection(entries: Sequence[dict[str, Any]]) -> str:
-    """Return how the validation samples of the last evaluation were selected; an empty string without evaluations."""
-    for entry in reversed(entries):
-        if "validation_loss" in entry:
-            return str(entry.get("validation_selection", EARLIER_SELECTION))
-    return ""
+def _part_losses(recorded: Any) -> dict[str, float]:
+    """Return the losses in a line of metrics by corpus and input, without what are no numbers."""
+    if not isinstance(recorded, dict):
+        return {}
+    losses = {str(name): _number(loss) for name, loss in recorded.items()}
+    return {name: loss for name, loss in losses.items() if np.isfinite(loss)}
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

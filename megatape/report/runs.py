@@ -33,6 +33,7 @@ def _overview(run: Run) -> dict[str, str]:
         "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "validation samples": _evaluated_samples(run),
+        "validation loss of parts": ", ".join(f"{part} {loss:.4f}" for part, loss in run.part_losses.items()),
         "ranks": ranks_of(run),
         "device": environment.get("device", ""),
         "attention": environment.get("attention", ""),

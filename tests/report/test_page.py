@@ -119,6 +119,17 @@ def test_runs_on_different_validation_samples(command: Command, data_directory: 
     assert cells(text, "validation samples") == ["the first 8", "8 at equal distances"]
 
 
+def test_validation_loss_of_each_input(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """The overview has those of the last evaluation, without values that are no numbers."""
+    run = make_run(tmp_path / "run", data_directory)
+    *lines, last = run.metrics.read_text().splitlines(keepends=True)
+    parts = '"validation_losses": {"texts/a": 4.5, "texts/b": 5.25, "bad": "x"}, "validation_selection"'
+    run.metrics.write_text("".join(lines) + last.replace('"validation_selection"', parts))
+    text, _, errors = page_of(command, tmp_path / "out", run.directory)
+    assert not errors
+    assert cells(text, "validation loss of parts") == ["texts/a 4.5000, texts/b 5.2500"]
+
+
 def test_runs_with_the_same_seed(command: Command, data_directory: Path, tmp_path: Path) -> None:
     """Their band is no spread over seeds."""
     runs = [make_run(tmp_path / name, data_directory) for name in ("tape-1", "tape-2")]
