@@ -15,7 +15,7 @@ from tests.soak.faults import KINDS, act
 from tests.soak.journal import Journal
 from tests.soak.launch import STARTS, Failure, Start
 from tests.soak.progress import Progress
-from tests.soak.schedule import Fault, Round
+from tests.soak.schedule import Fault, Layout, Round
 
 LONGEST = {"start": 6.0, "resume": 0.6, "steps": 0.1, "save": 0.05}  # seconds from the moment to the fault
 
@@ -53,7 +53,7 @@ class DisturbedRun:
             if time.monotonic() > deadline or self._complete():
                 break
             if not running:
-                self._begin(fault.launcher, fault.data, fault.tensor)
+                self._begin(fault.launcher, fault.layout)
             running = self._disturb(fault)
             if not running:
                 self._conclude()
@@ -62,19 +62,21 @@ class DisturbedRun:
             self._start.wait_for_end()
             self._conclude()
         while not self._complete():  # the one before may have met a full disk
-            self._begin("fork server", self.plan.data, self.plan.tensor)
+            self._begin("fork server", self.plan.layout)
             self._start.wait_for_end()
             self._conclude()
 
-    def _begin(self, launcher: str, data: int, tensor: int) -> None:
+    def _begin(self, launcher: str, layout: Layout) -> None:
         valid = self._valid()
         self._progress = Progress(self.folder, valid[0] if valid else None)
-        words = ["--config", str(self.config), "--resume", "auto", "--set", f"parallel.tp={tensor}"]
+        words = ["--config", str(self.config), "--resume", "auto"]
+        for key, size in layout.settings.items():
+            words += ["--set", f"parallel.{key}={size}"]
         self._allowed, self._saves = set(), False
-        self._start = STARTS[launcher](words, data * tensor, self.logs / f"start-{self._starts + 1:02d}")
+        self._start = STARTS[launcher](words, layout.num_ranks, self.logs / f"start-{self._starts + 1:02d}")
         self._starts += 1
         origin = valid[0].name if valid else None
-        self.journal.write(event="start", round=self.plan.number, launcher=launcher, data=data, tensor=tensor, origin=origin)
+        self.journal.write(event="start", round=self.plan.number, launcher=launcher, layout=str(layout), origin=origin)
 
     def _disturb(self, fault: Fault) -> bool:
         """Wait for the moment and let the fault happen. Returns whether the run goes on."""

@@ -7,8 +7,42 @@ from typing import TypeVar
 
 Name = TypeVar("Name")
 
-# Data-parallel and tensor-parallel ranks.
-LAYOUTS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2))
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks of a start: how many divide the data, and how many the samples (docs/parallelism.md)."""
+
+    data: int = 1
+    context: int = 1
+    sequence: int = 1
+    tensor: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        return self.data * self.context * self.sequence * self.tensor
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Keys of the section `parallel`."""
+        return {"tp": self.tensor, "sp": self.sequence, "cp": self.context}
+
+    def __str__(self) -> str:
+        return "-".join(f"{name}{size}" for name, size in vars(self).items() if size > 1) or "one"
+
+
+LAYOUTS = (
+    Layout(),
+    Layout(data=2),
+    Layout(data=4),
+    Layout(tensor=2),
+    Layout(data=2, tensor=2),
+    Layout(sequence=2),
+    Layout(context=2),
+    Layout(sequence=2, tensor=2),
+    Layout(data=2, context=2),
+)
+# Each is a set of features of a model and its data; soak.py has their settings.
+MODELS = (("muon", "mixture"), ("ema", "masks"), ("muon", "ema"), ("mixture", "masks"), ())
 LAUNCHERS = ("fork server", "fork server", "fork server", "fork server", "deepspeed")
 KINDS = (
     "kill a rank",
@@ -44,7 +78,7 @@ FAULTS = 10  # of a round, unless its run is complete before
 class Fault:
     """kind, moment, corruption: of the names above; files are corrupted once the run has ended. steps: how many, for
     the moments "steps" and "save". delay: 0 to 1, a share of the longest wait after the moment. place, amount: 0 to 1, which
-    rank or file, and how long or how much. data, tensor, launcher: ranks of the start, if the fault comes after one."""
+    rank or file, and how long or how much. layout, launcher: ranks of the start, if the fault comes after one."""
 
     kind: str
     moment: str
@@ -53,22 +87,21 @@ class Fault:
     delay: float
     place: float
     amount: float
-    data: int
-    tensor: int
+    layout: Layout
     launcher: str
 
 
 @dataclass(frozen=True)
 class Round:
-    """resizes: whether each start may have another number of ranks. stage: of ZeRO. background: of saves. data, tensor: ranks
-    of the undisturbed run, and where nothing resizes of all starts."""
+    """resizes: whether each start may have another number of ranks. stage: of ZeRO. background: of saves. layout: ranks of the
+    undisturbed run, and where nothing resizes of all starts. features: of the model and its data, see MODELS."""
 
     number: int
     resizes: bool
     stage: int
     background: bool
-    data: int
-    tensor: int
+    layout: Layout
+    features: tuple[str, ...]
     faults: tuple[Fault, ...]
 
 
@@ -76,18 +109,19 @@ def rounds(seed: int) -> Iterator[Round]:
     """All rounds of a soak, without an end: the same for the same seed."""
     draw = random.Random(seed)
     kinds, moments, corruptions = (_bag(draw, names) for names in (KINDS, MOMENTS, CORRUPTIONS))
-    layouts, launchers, stages = _bag(draw, LAYOUTS), _bag(draw, LAUNCHERS), _bag(draw, range(4))
+    layouts, launchers = _bag(draw, LAYOUTS), _bag(draw, LAUNCHERS)
+    stages, models = _bag(draw, range(4)), _bag(draw, MODELS)
     resizes, background = draw.random() < 0.5, draw.random() < 0.5
     number = 0
     while True:
         number += 1
-        data, tensor = next(layouts)
+        layout = next(layouts)
         faults = []
         for _ in range(FAULTS):
-            ranks = next(layouts) if resizes else (data, tensor)
+            ranks = next(layouts) if resizes else layout
             names, steps = (next(kinds), next(moments), next(corruptions)), draw.randint(1, 8)
-            faults.append(Fault(*names, steps, draw.random(), draw.random(), draw.random(), *ranks, next(launchers)))
-        yield Round(number, resizes, next(stages), background, data, tensor, tuple(faults))
+            faults.append(Fault(*names, steps, draw.random(), draw.random(), draw.random(), ranks, next(launchers)))
+        yield Round(number, resizes, next(stages), background, layout, next(models), tuple(faults))
         resizes, background = not resizes, background ^ resizes  # all four combinations in turn
 
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,27 @@ from tests.soak.schedule import Round, rounds
 from tests.soak.verdict import compare
 
 STEPS = 64
+
+
+def _muon(config: dict[str, Any]) -> None:
+    config["optimizer"]["kind"] = "muon"
+
+
+def _ema(config: dict[str, Any]) -> None:
+    config["optimizer"]["ema_decay"] = 0.9
+
+
+def _mixture(config: dict[str, Any]) -> None:
+    """The same text twice, once with a third of the weight."""
+    path = config["data"].pop("path")
+    config["data"]["mixture"] = {"often": {"path": path, "weight": 2}, "rare": {"path": path, "weight": 1}}
+
+
+def _masks(config: dict[str, Any]) -> None:
+    config["data"]["mask_documents"] = True
+
+
+FEATURES: dict[str, Callable[[dict[str, Any]], None]] = {"muon": _muon, "ema": _ema, "mixture": _mixture, "masks": _masks}
 
 
 def soak(seconds: float, seed: int, output: Path, first: int = 1) -> None:
@@ -40,7 +62,8 @@ def soak(seconds: float, seed: int, output: Path, first: int = 1) -> None:
             config.write_text(json.dumps(_config(plan, data, folder)))
             try:
                 undisturbed = _undisturbed(plan, data, output)
-                facts = {"stage": plan.stage, "background": plan.background, "data": plan.data, "tensor": plan.tensor}
+                facts: dict[str, Any] = {"stage": plan.stage, "background": plan.background, "layout": str(plan.layout)}
+                facts["features"] = plan.features
                 journal.write(event="round", round=plan.number, resizes=plan.resizes, **facts)
                 began = time.monotonic()
                 run = DisturbedRun(plan, config, RunFolder(folder), output / f"logs-{plan.number}", disk, journal)
@@ -65,7 +88,9 @@ def _config(plan: Round, data: Path, folder: Path) -> dict[str, Any]:
     # The sixth step is left out.
     config["training"] |= {"steps": STEPS, "micro_batch_size": 2, "skip_samples": [[40, 47]]}
     config["zero"] = {"stage": plan.stage}
-    config["parallel"] = {"tp": plan.tensor}
+    config["parallel"] = plan.layout.settings
+    for feature in plan.features:
+        FEATURES[feature](config)
     config["checkpoint"] = {"interval": 4, "background": plan.background}
     config["evaluation"]["interval"] = 16
     return config
@@ -73,11 +98,11 @@ def _config(plan: Round, data: Path, folder: Path) -> dict[str, Any]:
 
 def _undisturbed(plan: Round, data: Path, output: Path) -> RunFolder:
     """A run of the same configuration and ranks that ends by itself; one for all rounds that have them."""
-    folder = RunFolder(output / f"undisturbed-{plan.data}-{plan.tensor}-{plan.stage}")
+    folder = RunFolder(output / "-".join(["undisturbed", str(plan.layout), str(plan.stage), *plan.features]))
     if not folder.directory.exists():
         config = folder.directory.with_suffix(".json")
         config.write_text(json.dumps(_config(plan, data, folder.directory)))
-        start = ForkedStart(["--config", str(config)], plan.data * plan.tensor, folder.directory.with_suffix(".logs"))
+        start = ForkedStart(["--config", str(config)], plan.layout.num_ranks, folder.directory.with_suffix(".logs"))
         start.wait_for_end()
         if any(start.statuses()):
             raise Failure(f"the undisturbed run ended with {start.statuses()}\n{start.logs()}")

@@ -20,8 +20,8 @@ from tests.soak.__main__ import main
 from tests.soak.disturbed_run import DisturbedRun
 from tests.soak.launch import Failure
 from tests.soak.progress import Progress
-from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, MOMENTS, rounds
-from tests.soak.soak import soak
+from tests.soak.schedule import CORRUPTIONS, FAULTS, KINDS, LAYOUTS, MODELS, MOMENTS, rounds
+from tests.soak.soak import FEATURES, soak
 from tests.soak.verdict import compare
 
 
@@ -39,15 +39,19 @@ def test_two_minutes(tmp_path: Path) -> None:
 
 def test_the_seed_gives_the_schedule() -> None:
     """Ten faults show each kind: two minutes are enough for most of them."""
-    first, again = (list(islice(rounds(5), 4)) for _ in range(2))
-    assert first == again != list(islice(rounds(6), 4))
+    first, again = (list(islice(rounds(5), len(MODELS))) for _ in range(2))
+    assert first == again != list(islice(rounds(6), len(MODELS)))
+    assert {plan.features for plan in first} == set(MODELS)
+    assert {feature for features in MODELS for feature in features} == set(FEATURES)
+    for axis in ("data", "context", "sequence", "tensor"):
+        assert any(getattr(layout, axis) > 1 for layout in LAYOUTS)
     assert {(plan.resizes, plan.background) for plan in first} == {(a, b) for a in (False, True) for b in (False, True)}
     for plan in first:
         assert sorted(fault.kind for fault in plan.faults) == sorted(KINDS) and len(plan.faults) == FAULTS
         assert {fault.moment for fault in plan.faults} == set(MOMENTS)
         assert {fault.corruption for fault in plan.faults} == set(CORRUPTIONS)
-        ranks = {(fault.data, fault.tensor) for fault in plan.faults}
-        assert len(ranks) == 5 if plan.resizes else ranks == {(plan.data, plan.tensor)}
+        ranks = {fault.layout for fault in plan.faults}
+        assert len(ranks) > len(LAYOUTS) / 2 if plan.resizes else ranks == {plan.layout}
 
 
 def test_steps_of_earlier_starts_do_not_count(tmp_path: Path) -> None:
