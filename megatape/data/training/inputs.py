@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -32,6 +32,8 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
         UserError, FileNotFoundError: A table of documents is missing or corrupted.
     """
     whole = {"": list(samples)}
+    if not any(_is_divided(parts) for parts in (dataset.index.merged, dataset.index.ledger)):
+        return whole
     spans = [dataset.spans(sample) for sample in samples]
     middles = np.concatenate([begins + sizes // 2 for begins, sizes in spans])
     found = _folders(dataset, middles) or _inputs(dataset, middles)
@@ -44,19 +46,22 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
         for size in sizes.tolist():
             tokens[next(names)] += size
         groups[max(tokens, key=tokens.__getitem__)].append(sample)
-    if len(groups) == 1 or len(groups) > MAX_INPUTS:
-        return whole
-    return dict(groups)
+    return dict(groups) if len(groups) > 1 else whole
+
+
+def _is_divided(parts: Collection[object]) -> bool:
+    """Whether there are several parts, and few enough for a loss each."""
+    return 1 < len(parts) <= MAX_INPUTS
 
 
 def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
-    """Return the merged folder of each token; an empty list if the data directory was not merged.
+    """Return the merged folder of each token; an empty list if the data directory was not merged of a few.
 
     The tables of a folder follow each other, so the index says where its tokens end.
     """
     folders = dataset.index.merged
     tables = dataset.index.document_tables.get(dataset.split, [])
-    if len(folders) < 2:
+    if not _is_divided(folders):
         return []
     documents = list(accumulate(folder.documents.get(dataset.split, 0) for folder in folders))
     table_documents = [0, *accumulate(table.documents for table in tables)]
@@ -70,9 +75,9 @@ def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
 
 
 def _inputs(dataset: Dataset, tokens: np.ndarray) -> list[str]:
-    """Return the input of each token; an empty list if there is one input, or if a document is of none of them."""
+    """Return the input of each token; an empty list if there are not a few inputs, or if a document is of none of them."""
     inputs = tuple(dataset.index.ledger)
-    if len(inputs) < 2 or not dataset.has_tables:
+    if not _is_divided(inputs) or not dataset.has_tables:
         return []
     found = [_input_of(place, inputs) for place in dataset.tables.places(tokens)]
     return found if all(found) else []
