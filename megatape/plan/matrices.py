@@ -10,7 +10,7 @@ from torch import nn
 from megatape.config import Config
 from megatape.optim.optimizer import is_whole, parameter_groups
 from megatape.parallel.parameters import settings
-from megatape.plan.trace import run_pass
+from megatape.plan.trace import run_weights
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners
 
@@ -37,7 +37,7 @@ class MatrixPlan:
 def plan_matrices(config: Config, world_size: int) -> MatrixPlan:
     """Zeros for an optimizer that updates weights by element."""
     entry, tensor_size = OPTIMIZERS[config.optimizer.kind], config.parallel.tp
-    trained = {name: weight for name, weight in run_pass(config).model.named_parameters() if weight.requires_grad}
+    trained = {name: weight for name, weight in run_weights(config).model.named_parameters() if weight.requires_grad}
     matrices = {name: weight for name, weight in trained.items() if is_whole(weight, config.optimizer)}
     shapes = {name: settings(weight).shape for name, weight in matrices.items()}
     state, flops, sent = Counter({0: 0}), Counter({0: 0}), 0

@@ -15,7 +15,7 @@ from megatape.optim.optimizer import is_whole
 from megatape.parallel.loss import chunk_elements
 from megatape.parallel.parameters import settings
 from megatape.plan.matrices import plan_matrices
-from megatape.plan.trace import activations, changed, count_once, num_chunks, run_pass
+from megatape.plan.trace import activations, changed, count_once, num_chunks, run_pass, run_weights
 from megatape.plan.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements
 from megatape.plan.zero3 import gathered
 from megatape.registry import OPTIMIZERS
@@ -39,7 +39,39 @@ class Memory:
 @cache
 def plan_memory(config: Config, world_size: int, on_gpu: bool) -> Memory:
     """The memory of a rank. on_gpu: with the attention of a GPU."""
-    one, zero, size, ranks = run_pass(config), config.zero, element_bytes(config), config.replicas(world_size)
+    state = plan_state(config, world_size)
+    host = dict(state.host)
+    if config.training.activation_checkpointing == "offload":
+        host["activations"] = offloaded_bytes(config, on_gpu)
+    return Memory(state.device | plan_activations(config, on_gpu), host)
+
+
+def plan_total(config: Config, world_size: int, on_gpu: bool) -> Memory:
+    """Plan the memory of `plan_memory` with the activations as one part, which takes half the time.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+        on_gpu: Whether attention is that of a GPU.
+    """
+    state = plan_state(config, world_size)
+    host = dict(state.host)
+    if config.training.activation_checkpointing == "offload":
+        host["activations"] = offloaded_bytes(config, on_gpu)
+    kept = activations(config, on_gpu).total
+    return Memory(state.device | {"activations": kept + _largest_temporary(config, on_gpu)}, host)
+
+
+@cache
+def plan_state(config: Config, world_size: int) -> Memory:
+    """Plan the memory of a rank without activations: what it needs however short its samples are.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+    """
+    zero, size, ranks = config.zero, element_bytes(config), config.replicas(world_size)
+    one = run_pass(config) if zero.stage == 3 else run_weights(config)
     parameters = list(one.model.parameters())
     weights: float = elements(parameters)
     if zero.stage == 3:
@@ -71,13 +103,11 @@ def plan_memory(config: Config, world_size: int, on_gpu: bool) -> Memory:
         host["flattened gradients"] = device.pop("flattened gradients", share * GRADIENT_BYTES)
     if zero.offload_parameters:
         host["weights"] = device.pop("weights")
-    if config.training.activation_checkpointing == "offload":
-        host["activations"] = offloaded_bytes(config, on_gpu)
     if zero.stage == 3:
         device["gathered weights"] = gathered(one.events, ranks, stage3_limits(config)).live * size
     if zero.stage:  # gradients that wait to be reduced, and their copy in transit
         device["gradient buckets"] = 2 * min(zero.bucket_size, held) * GRADIENT_BYTES
-    return Memory(device | plan_activations(config, on_gpu), host)
+    return Memory(device, host)
 
 
 def checkpoint_bytes(config: Config) -> int:
@@ -119,8 +149,13 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
         check_forced_backend(attention_needs(config, "cuda")[0], config.training.attention, config.model.encoding)
     kept = activations(config, on_gpu).total
     content = activations(changed(config, "model", encoding="nope", scaling=None), on_gpu).total
-    temporary = max(recomputed_bytes(config, on_gpu) + _rounded(config), _logits(config, on_gpu))
+    temporary = _largest_temporary(config, on_gpu)
     return {"activations": content, "position encoding": kept - content, "largest temporary": temporary}
+
+
+def _largest_temporary(config: Config, on_gpu: bool) -> int:
+    """Return the most bytes that the backward pass, or the loss, needs for a moment."""
+    return max(recomputed_bytes(config, on_gpu) + _rounded(config), _logits(config, on_gpu))
 
 
 def offloaded_bytes(config: Config, on_gpu: bool) -> int:

@@ -12,10 +12,13 @@ from torch.utils.flop_counter import flop_registry
 from megatape.plan.gpus import Gpu
 from megatape.torch_internals import ATTENTION_OPERATORS, is_view, tree_leaves
 
-# Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case.
+# Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case. docs/planning.md compares the
+# resulting speeds with published and measured ones.
 MATRIX_EFFICIENCY = (0.50, 0.75)
+A100_MATRIX_EFFICIENCY = (0.60, 0.85)  # A100s reach more of their peak, a third of an H100's.
 FUSED_EFFICIENCY = (0.30, 0.55)
 MEMORY_EFFICIENCY = (0.6, 0.85)
+EAGER_SLOWDOWN = 1.2  # PyTorch's single kernels move bytes this much more slowly than compiled ones, measured on an H200.
 LINK_EFFICIENCY = (0.5, 0.8)  # between GPUs, and between a GPU and its host
 FLOAT32_SLOWDOWN = 16  # of plain float32 products against bfloat16 ones, on A100 and H100
 
@@ -35,15 +38,17 @@ HOPPER = ("H100", "H200", "GH200")  # others have the efficiency of fused kernel
 # Of the time of a step (speed.py).
 ASSUMPTIONS = (
     f"matrix products at {MATRIX_EFFICIENCY[0]:.0%} to {MATRIX_EFFICIENCY[1]:.0%} of the peak",
+    f"matrix products of A100s at {A100_MATRIX_EFFICIENCY[0]:.0%} to {A100_MATRIX_EFFICIENCY[1]:.0%} of it",
     "attention without its masked half; on Hopper at an H100's published rates of cuDNN (PyTorch), by head size",
     "our attention in Triton there at the rates that it has on an H200",
     f"our other kernels, and attention elsewhere, at {FUSED_EFFICIENCY[0]:.0%} to {FUSED_EFFICIENCY[1]:.0%} of the peak",
     f"device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%} of its peak",
+    f"operations of PyTorch that are not compiled move bytes {EAGER_SLOWDOWN} times as slowly",
     f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of theirs",
     "each operation takes the longer of its arithmetic and its bytes, reads its inputs once and writes its outputs once",
     "torch.compile fuses all that lies between two matrix products",
     "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, are overlapped with computation in the good case",
-    "no waiting for launches, data, checkpoints or stragglers; FLOPs and MFU count all N x N scores",
+    "no waiting for data, checkpoints or stragglers; FLOPs and MFU count all N x N scores",
 )
 # Our attention's kernels, which take queries first, by name.
 BACKWARD_KERNELS = ("queries_kernel", "keys_kernel", "distances_kernel")
@@ -58,8 +63,9 @@ class Attention(NamedTuple):
     head_dim: int
 
 
-# Matrix products by themselves; our kernels that multiply between other work; and all that does not multiply.
-Kind = Attention | Literal["product", "fused", "other"]
+# Matrix products alone; MegaTAPE's kernels that multiply between other work; PyTorch's single kernels that do not multiply; and
+# fused kernels that do not multiply.
+Kind = Attention | Literal["product", "fused", "eager", "other"]
 
 
 class Operation(NamedTuple):
@@ -91,6 +97,8 @@ def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
     for operation, count in work.items():
         rate = gpu.bfloat16_flops * _efficiency(operation.kind, gpu)[case]
         arithmetic, moving = operation.flops / rate, operation.bytes / bandwidth
+        if operation.kind == "eager":
+            moving *= EAGER_SLOWDOWN
         if arithmetic > moving:
             compute_bound += count * arithmetic
         else:
@@ -100,8 +108,10 @@ def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
 
 def _efficiency(kind: Kind, gpu: Gpu) -> tuple[float, float]:
     """Shares of the peak, (bad, good)."""
+    if kind == "product" and gpu.name == "A100":
+        return A100_MATRIX_EFFICIENCY
     if isinstance(kind, str):
-        return {"product": MATRIX_EFFICIENCY, "fused": FUSED_EFFICIENCY, "other": (1.0, 1.0)}[kind]
+        return {"product": MATRIX_EFFICIENCY, "fused": FUSED_EFFICIENCY, "eager": (1.0, 1.0), "other": (1.0, 1.0)}[kind]
     if gpu.name not in HOPPER:
         return FUSED_EFFICIENCY
     bad, good = H100_TFLOPS[kind.backend, kind.direction][64 if kind.head_dim <= 64 else 128]
@@ -138,7 +148,11 @@ def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
         flops *= 1 if any(operand.dtype == torch.bfloat16 for operand in inputs) else FLOAT32_SLOWDOWN
     if causal:  # everywhere: a kernel skips the masked half of the scores
         flops //= 2
-    kind: Kind = "other" if not flops else "fused" if ours else "product"
+    kind: Kind
+    if flops:
+        kind = "fused" if ours else "product"
+    else:
+        kind = "other" if ours else "eager"
     if causal:
         queries, direction = (args[1], "backward") if "backward" in name else (args[0], "forward")
         kind = Attention("sdpa", direction, queries.shape[-1])

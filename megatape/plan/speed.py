@@ -10,8 +10,9 @@ from megatape.errors import MissingPath, UserError
 from megatape.files import read_lines
 from megatape.model.accounting import count_parameters, forward_flops
 from megatape.plan.gpus import Gpu, named
+from megatape.plan.host import HOOK_SECONDS, LAUNCH_SECONDS, host_work
 from megatape.plan.matrices import plan_matrices
-from megatape.plan.memory import Memory, plan_memory
+from megatape.plan.memory import Memory, offloaded_bytes, plan_state
 from megatape.plan.operations import LINK_EFFICIENCY, DeviceTime, Operation, Work, device_times, middle
 from megatape.plan.trace import run_pass, scaled
 from megatape.plan.traffic import element_bytes, leaving_node, plan_traffic
@@ -19,7 +20,25 @@ from megatape.plan.work import step_work
 from megatape.plan.zero3 import gathered
 from megatape.zero.settings import stage3_limits
 
-HOST_EFFICIENCY = (0.3, 0.6)  # of the data sheet's rate: a processor also reads the lines that it overwrites
+# Seconds of a run on several GPUs over those of the same work on one: GPUs that train for minutes lower their clocks to stay
+# within their power limit, and exchanges take some of their processors. Fitted to the published runs of docs/planning.md, as
+# (bad, good).
+SUSTAINED_SLOWDOWN = (1.25, 1.08)
+A100_SUSTAINED_SLOWDOWN = (1.0, 1.0)
+
+# Relative difference of two steps below which their estimates do not say which one is faster: similar published runs scatter by
+# as much around the estimate.
+TOLERANCE = 0.10
+
+# Share of the data sheet's rate of host memory, (bad, good): a processor also reads the lines that it overwrites.
+HOST_EFFICIENCY = (0.3, 0.6)
+
+# Of whole runs, beside those about operations.
+RUN_ASSUMPTIONS = (
+    f"GPUs that train together take {SUSTAINED_SLOWDOWN[1]} to {SUSTAINED_SLOWDOWN[0]} times as long as one alone, but A100s",
+    f"{LAUNCH_SECONDS[1] * 1e6:.0f} to {LAUNCH_SECONDS[0] * 1e6:.0f} microseconds to launch a kernel, while the GPU computes",
+    f"{HOOK_SECONDS[1] * 1e6:.0f} to {HOOK_SECONDS[0] * 1e6:.0f} microseconds to run a hook of stage 3, while the GPU computes",
+)
 
 OFFLOAD_ASSUMPTION = (
     f"host memory at {HOST_EFFICIENCY[0]:.0%} to {HOST_EFFICIENCY[1]:.0%} of its peak, and all ranks of a node update at once; "
@@ -59,7 +78,7 @@ class Offload:
 def plan_offload(config: Config, world_size: int) -> Offload:
     """The bytes of a rank; none where nothing is offloaded."""
     zero, size, micro_batches = config.zero, element_bytes(config), config.accumulation(world_size)
-    memory = plan_memory(config, world_size, on_gpu=True)
+    memory = plan_state(config, world_size)
     held = memory.device | memory.host
     gradients = master = held["master weights"]
     updated = master / 4 * size
@@ -75,8 +94,9 @@ def plan_offload(config: Config, world_size: int) -> Offload:
     if zero.offload_parameters:
         ranks = config.replicas(world_size)
         beside += micro_batches * gathered(run_pass(config).events, ranks, stage3_limits(config)).elements / ranks * size
-    # Activations go to the host and back in the stream that computes.
-    return Offload(beside, after + 2 * micro_batches * memory.host.get("activations", 0), processor)
+    if config.training.activation_checkpointing == "offload":  # to the host and back, in the stream that computes
+        after += 2 * micro_batches * offloaded_bytes(config, on_gpu=True)
+    return Offload(beside, after, processor)
 
 
 @dataclass(frozen=True)
@@ -93,45 +113,95 @@ class Speed:
 
 
 def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> Speed:
-    """The speed of a step.
+    """Estimate the speed of an optimizer step.
 
-    correction: measured seconds over `middle`; the range that is left is that of the links.
+    Args:
+        config: Configuration of the run.
+        cluster: Machines of the run.
+        gpu: Their GPU.
+        correction: Measured seconds of a step on one GPU over `middle`. The remaining range is that of the exchanges between
+            GPUs, and of the clocks of GPUs that train together.
+
+    Returns:
+        Ranges of its seconds and its utilization, and its FLOPs.
     """
-    world_size, traffic = cluster.world_size, plan_traffic(config, cluster.world_size)
-    model, training, length = config.model, config.training, config.data.sequence_length
-    forward = forward_flops(model, length, training.num_shifted_groups) * training.global_batch_size
+    world_size, training = cluster.world_size, config.training
+    forward = forward_flops(config.model, config.data.sequence_length, training.num_shifted_groups) * training.global_batch_size
     model_flops = 3 * forward
-    head = 2 * model.hidden_size * model.vocab_size * config.step_tokens  # of the output matrix, which is not recomputed
+    head = 2 * config.model.hidden_size * config.model.vocab_size * config.step_tokens  # the output matrix is not recomputed
     done_flops = model_flops + training.recomputes_blocks * (forward - head)
-    times = device_seconds(config, world_size, gpu)
-    if correction is not None:
-        between = middle(times)
-        times = (DeviceTime(*(correction * part for part in between)),) * 2
-
-    split, offload = links(config, cluster), plan_offload(config, world_size)
-
-    def seconds(case: int) -> float:
-        compute_bound, memory_bound = times[case]
-        tensor, sequence, context, data, hpz, matrices = (
-            (inside / gpu.node_bandwidth + outside / gpu.network_bandwidth) / LINK_EFFICIENCY[case]
-            for inside, outside in split.values()
-        )
-        beside, after = offload.seconds(gpu, case)
-        if not case:
-            return tensor + sequence + context + memory_bound + compute_bound + data + hpz + matrices + beside + after
-        hidden = traffic.overlapped["tensor"] * tensor + traffic.overlapped["context"] * context
-        exposed, hidden = tensor + context - hidden + sequence, data + hpz + hidden
-        return exposed + memory_bound + max(compute_bound, hidden, beside) + matrices + after
-
-    low, high = seconds(1), seconds(0)
+    step = _Step(config, cluster, gpu, correction)
+    low = step.good_seconds()
+    high = step.bad_seconds()
     worst, best = (model_flops / world_size / gpu.bfloat16_flops / time for time in (high, low))
     return Speed((low, high), (worst, best), model_flops, done_flops)
+
+
+class _Step:
+    """The parts of an optimizer step, and how they overlap.
+
+    Args:
+        config: Configuration of the run.
+        cluster: Machines of the run.
+        gpu: Their GPU.
+        correction: See `plan_speed`.
+    """
+
+    def __init__(self, config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None) -> None:
+        self._gpu = gpu
+        self._links = links(config, cluster)
+        self._overlapped = plan_traffic(config, cluster.world_size).overlapped
+        self._offload = plan_offload(config, cluster.world_size)
+        self._host = host_work(config, cluster.world_size)
+        self._times = device_seconds(config, cluster.world_size, gpu)
+        if correction is not None:
+            corrected = DeviceTime(*(correction * part for part in middle(self._times)))
+            self._times = (corrected, corrected)
+        self._is_measured = correction is not None
+        self._slowdown = (1.0, 1.0)
+        if cluster.world_size > 1:
+            self._slowdown = A100_SUSTAINED_SLOWDOWN if gpu.name == "A100" else SUSTAINED_SLOWDOWN
+
+    def bad_seconds(self) -> float:
+        """Return the time of a step in which nothing overlaps but launches."""
+        case = 0
+        exchanges = sum(self._exchange_seconds(case).values())
+        beside, after = self._offload.seconds(self._gpu, case)
+        computing = self._slowdown[case] * sum(self._times[case])
+        return self._with_host(computing + exchanges + beside + after, case)
+
+    def good_seconds(self) -> float:
+        """Return the time of a step in which everything overlaps that can."""
+        case = 1
+        compute_bound, memory_bound = (self._slowdown[case] * part for part in self._times[case])
+        exchanges = self._exchange_seconds(case)
+        beside, after = self._offload.seconds(self._gpu, case)
+        hidden = sum(self._overlapped[axis] * exchanges[axis] for axis in ("tensor", "context"))
+        exposed = exchanges["tensor"] + exchanges["context"] - hidden + exchanges["sequence"]
+        hidden += exchanges["data"] + exchanges["hpz"]
+        on_device = exposed + memory_bound + max(compute_bound, hidden, beside) + exchanges["all"] + after
+        return self._with_host(on_device, case)
+
+    def _exchange_seconds(self, case: int) -> dict[str, float]:
+        """Return the time of the exchanges between GPUs, by group of ranks."""
+        seconds = {}
+        for group, (inside, outside) in self._links.items():
+            at_peak = inside / self._gpu.node_bandwidth + outside / self._gpu.network_bandwidth
+            seconds[group] = at_peak / LINK_EFFICIENCY[case]
+        return seconds
+
+    def _with_host(self, on_device: float, case: int) -> float:
+        """Return the time of a step on the device and the host. A measured step contains the host's part."""
+        if self._is_measured:
+            return on_device
+        launching, update = self._host.seconds(case)
+        return max(on_device, launching) + update
 
 
 def device_seconds(config: Config, world_size: int, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
     """A step without exchanges between GPUs, (bad, good)."""
     work = scaled(step_work(config), config.accumulation(world_size))
-    work.update(optimizer_work(plan_memory(config, world_size, on_gpu=True)))
+    work.update(optimizer_work(plan_state(config, world_size)))
     work[Operation("product", plan_matrices(config, world_size).flops, 0)] += 1
     return device_times(work, gpu)
 
@@ -169,6 +239,11 @@ class MeasuredStep:
     gpu: Gpu
     seconds: float
     estimated: float
+
+    @property
+    def correction(self) -> float:
+        """Ratio of the measured time to the estimate."""
+        return self.seconds / self.estimated
 
 
 def nearest_step(results: Path, config: Config) -> MeasuredStep:

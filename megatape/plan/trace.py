@@ -63,6 +63,15 @@ def run_pass(config: Config) -> Pass:
     return deep or one_pass(config, config.model.num_layers)
 
 
+def run_weights(config: Config) -> Pass:
+    """Return a pass whose modules and parameters are those of a run, but whose events may not be.
+
+    It is the same for all ranks that divide samples and for all checkpointing, so that a search runs it once.
+    """
+    plain = changed(config, "training", activation_checkpointing="none", chunk_tokens=None)
+    return run_pass(changed(plain, "parallel", sp=1, cp=1))
+
+
 def one_pass(config: Config, num_layers: int) -> Pass:
     """A pass that runs so many layers."""
     model, events = _run(config, num_layers, 8 * num_chunks(config) * config.parallel.sample_ranks)

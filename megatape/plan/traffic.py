@@ -13,7 +13,7 @@ from torch import nn
 from megatape.config import Config
 from megatape.parallel.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 from megatape.plan.matrices import plan_matrices
-from megatape.plan.trace import OVERLAPPED, model_traffic, run_pass, scaled
+from megatape.plan.trace import OVERLAPPED, model_traffic, run_pass, run_weights, scaled
 from megatape.plan.zero3 import gathered
 from megatape.units import format_bytes
 from megatape.zero.settings import stage3_limits
@@ -66,7 +66,8 @@ def _replicated(config: Config, replicas: int) -> Sent:
 
 
 def _data(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]:
-    one, stage, weight_bytes = run_pass(config), config.zero.stage, element_bytes(config)
+    stage, weight_bytes = config.zero.stage, element_bytes(config)
+    one = run_pass(config) if stage == 3 else run_weights(config)
     parameters = list(one.model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     sent: Sent = Counter()

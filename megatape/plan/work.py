@@ -47,10 +47,21 @@ def step_work(config: Config) -> Work:
 
     Counted at two depths and extrapolated to all layers, which is exact.
     """
-    work = extrapolate_all({num_layers: _step(config, num_layers) for num_layers in depths(config)}, config.model.num_layers)
+    work = eager_work(config).copy()
     if config.training.compile:
         work.update(_gained_by_fusion(config))
     return work
+
+
+def eager_work(config: Config) -> Work:
+    """Return the work of `step_work` without torch.compile, one operation for each kernel that Python launches."""
+    return _eager_work(changed(config, "training", compile=False))
+
+
+@count_once
+def _eager_work(config: Config) -> Work:
+    counts = {num_layers: _step(config, num_layers) for num_layers in depths(config)}
+    return extrapolate_all(counts, config.model.num_layers)
 
 
 def attention_layer_work(config: Config) -> Work:

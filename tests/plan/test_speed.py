@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
-from megatape.config import ClusterConfig
+from megatape.config import ClusterConfig, parse_config
+from megatape.files import read_lines
 from megatape.model.accounting import count_parameters
 from megatape.plan.gpus import load_gpu
-from megatape.plan.speed import Offload, plan_offload, plan_speed
+from megatape.plan.operations import middle
+from megatape.plan.speed import Offload, device_seconds, plan_offload, plan_speed
 from megatape.zero.settings import Stage3Limits
 from tests.helpers.plan_cases import configure
+from tests.helpers.published_speeds import RESULTS, PublishedSpeed, published_speeds
+from tests.helpers.slow import slow_but
 
 STAGE2 = {"zero.stage": 2, "zero.offload_optimizer": True, "training.precision": "bfloat16"}
 STAGE3 = STAGE2 | {"zero.stage": 3}
@@ -57,8 +61,48 @@ def test_seconds() -> None:
 
 @pytest.mark.parametrize("changes", [STAGE2, STAGE3], ids=["stage 2", "stage 3"])
 def test_steps_take_longer(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
-    cluster, gpu = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100"), load_gpu("h100")
+    cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
+    gpu = load_gpu("h100").model_copy(update={"host_link": 1e6, "host_bandwidth": 1e6})  # slower than launching the kernels
     plain = configure(raw_config, "x", changes | {"zero.offload_optimizer": False})
     offloaded = configure(raw_config, "x", changes)
     before, after = (plan_speed(config, cluster, gpu).seconds for config in (plain, offloaded))
     assert all(short < long for short, long in zip(before, after, strict=True))
+
+
+PUBLISHED = published_speeds()
+QUICK = [run for run in PUBLISHED if run.cluster.world_size <= 8 and ("torchtitan" in run.name or "MegaTAPE" in run.name)]
+
+
+@pytest.mark.parametrize("run", slow_but(QUICK, PUBLISHED), ids=str)
+def test_the_range_has_the_speed_of_published_runs(run: PublishedSpeed) -> None:
+    """Estimates by the roofline alone were up to 1.5 times as fast as the runs."""
+    speed = plan_speed(run.config, run.cluster, run.gpu)
+    slowest, fastest = (run.config.step_tokens / seconds / run.cluster.world_size for seconds in reversed(speed.seconds))
+    assert slowest <= run.tokens <= fastest
+
+
+@pytest.mark.parametrize(("compiled", "tokens"), [(False, 5762), (True, 6667)])
+def test_the_table_s_h100_has_them_too(compiled: bool, tokens: float) -> None:
+    """The published H100s had slower memory and less power than those of the planner's table."""
+    [run] = [run for run in QUICK if "torchtitan" in run.name and run.config.training.compile == compiled]
+    speed = plan_speed(run.config, run.cluster, load_gpu("h100"))
+    slowest, fastest = (run.config.step_tokens / seconds / run.cluster.world_size for seconds in reversed(speed.seconds))
+    assert slowest <= tokens <= fastest
+
+
+@pytest.mark.parametrize("size", slow_but(["155m"], ["155m", "1b"]))
+def test_steps_of_one_gpu_are_those_measured(size: str) -> None:
+    """Eager steps and compiled ones, so that the gain of compiling is right too."""
+    entries = {entry["key"]: entry for _, entry in read_lines(RESULTS / "gpu_h200.jsonl")}
+    gpu = load_gpu("h200")
+    seconds = {}
+    for key, entry in entries.items():
+        if key.startswith(f"step {size}/") and "config" in entry:
+            config = parse_config(entry["config"], key)
+            seconds[key] = (entry["seconds"], sum(middle(device_seconds(config, 1, gpu))))
+    assert len(seconds) > 8
+    for measured, estimated in seconds.values():
+        assert 0.95 < measured / estimated < 1.1
+    for key in (f"step {size}/rope/sdpa", f"step {size}/tape/triton"):
+        gains = [eager / compiled for eager, compiled in zip(seconds[f"{key}/eager"], seconds[f"{key}/compiled"], strict=True)]
+        assert gains[0] == pytest.approx(gains[1], abs=0.04)

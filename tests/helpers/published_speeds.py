@@ -1,0 +1,44 @@
+"""Speeds of training runs that others published or that we measured, which the planner's estimates must contain."""
+
+from dataclasses import dataclass
+
+from megatape.config import ClusterConfig, Config, parse_config
+from megatape.files import read_lines
+from megatape.plan.gpus import Gpu, load_gpu
+from tests.helpers.workers import ROOT
+
+RESULTS = ROOT / "docs/results"
+
+
+@dataclass(frozen=True)
+class PublishedSpeed:
+    """One run.
+
+    Attributes:
+        name: Name of the run.
+        config: Its configuration.
+        cluster: Its machines.
+        gpu: Their GPU, with the rates that the source states.
+        tokens: Tokens per second and GPU.
+    """
+
+    name: str
+    config: Config
+    cluster: ClusterConfig
+    gpu: Gpu
+    tokens: float
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.cluster.world_size} {self.cluster.gpu}, stage {self.config.zero.stage}"
+
+
+def published_speeds() -> list[PublishedSpeed]:
+    """Read docs/results/published_speeds.jsonl."""
+    runs = []
+    for _, entry in read_lines(RESULTS / "published_speeds.jsonl"):
+        config = parse_config(entry["config"], entry["run"])
+        cluster = config.cluster
+        assert cluster is not None
+        gpu = load_gpu(cluster.gpu).model_copy(update=entry.get("gpu", {}))
+        runs.append(PublishedSpeed(entry["run"], config, cluster, gpu, entry["tokens/s per GPU"]))
+    return runs
