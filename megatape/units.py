@@ -40,6 +40,14 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {nouns or noun + 's'}"
 
 
+def format_range(low: float, high: float) -> str:
+    """Format a range in three digits, such as 5.98 to 14.5, and whole numbers from a thousand on."""
+    texts = []
+    for number in (low, high):
+        texts.append(f"{number:,.0f}" if number >= 1000 else f"{number:.3g}")
+    return " to ".join(texts)
+
+
 def format_time(seconds: float) -> str:
     """A time in seconds since the epoch, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -16,8 +16,10 @@ class Options(ConfigOptions):
         gpus_per_node: GPUs per node (default: cluster.gpus_per_node)
         host_gib: GiB of host memory per node (default: cluster.host_gib)
         search: print the fastest settings that fit the cluster, of ranks, ZeRO, activation
-            checkpointing, offloading and micro-batch (docs/planning.md)
+            checkpointing, offloading and micro-batch, and advise the simplest of those that are
+            equally fast; takes at most 10 seconds (docs/planning.md)
         measured: results.jsonl of megatape benchmark gpu: correct the step time by it
+        price: price of a GPU-hour, in any currency: print what the run costs
     """
 
     nodes: int | None = option(None, metavar="N")
@@ -31,6 +33,7 @@ class Options(ConfigOptions):
     host_gib: float | None = option(None, metavar="GIB")
     search: bool = False
     measured: Path | None = option(None, metavar="FILE")
+    price: float | None = option(None, ge=0, metavar="PRICE")
 
 
 def run(options: Options) -> None:
@@ -40,4 +43,7 @@ def run(options: Options) -> None:
     config = load_config(options.config, [*options.set, *stated])
     from megatape.plan.report import report, search_report
 
-    print((search_report if options.search else report)(config, options.measured))
+    if options.search:
+        print(search_report(config, options.measured, options.price))
+    else:
+        print(report(config, options.measured, options.price))

@@ -99,8 +99,8 @@ class ClusterConfig(Section):
         host_gib: GiB of host memory per machine, which offloading must fit
     """
 
-    nodes: Free[PositiveInt]
-    gpus_per_node: Free[PositiveInt]
+    nodes: Free[PositiveInt] = Field(le=100_000)
+    gpus_per_node: Free[PositiveInt] = Field(le=1_024)
     gpu: Free[str] = Field(min_length=1)
     host_gib: Free[PositiveFloat | None] = None
 

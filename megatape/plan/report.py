@@ -1,6 +1,6 @@
 """The plan as text: what a run needs, and how it does on a given cluster."""
 
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 from megatape.config import ClusterConfig, Config
@@ -9,13 +9,23 @@ from megatape.model.accounting import count_parameters, count_trainable, forward
 from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.matrices import plan_matrices
 from megatape.plan.memory import Memory, checkpoint_bytes, plan_memory
+from megatape.plan.needs import MARGIN, check_cluster, memory_needs
 from megatape.plan.operations import ASSUMPTIONS, FP8_ASSUMPTION
-from megatape.plan.search import Setting, Space, check_cluster, memory_needs
-from megatape.plan.speed import OFFLOAD_ASSUMPTION, MeasuredStep, links, nearest_step, plan_offload, plan_speed
-from megatape.plan.trace import changed, run_pass
+from megatape.plan.search import SEARCH_SECONDS, Place, Setting, Space
+from megatape.plan.speed import (
+    OFFLOAD_ASSUMPTION,
+    RUN_ASSUMPTIONS,
+    TOLERANCE,
+    MeasuredStep,
+    links,
+    nearest_step,
+    plan_offload,
+    plan_speed,
+)
+from megatape.plan.stages import stage_advice
 from megatape.plan.traffic import plan_traffic, spanning_warning
 from megatape.tables import columns
-from megatape.units import format_bytes, format_count, plural
+from megatape.units import format_bytes, format_count, format_range, plural
 
 NO_CLUSTER = (
     "The file names no cluster: --nodes, --gpus-per-node and --gpu of `megatape plan` add memory, traffic and time on one."
@@ -24,29 +34,36 @@ NO_CLUSTER = (
 Row = tuple[str, str]
 
 
-def report(config: Config, measured: Path | None = None) -> str:
-    """Sizes and costs of a run.
+def report(config: Config, measured: Path | None = None, price: float | None = None) -> str:
+    """Report the sizes and costs of a run.
 
-    With a cluster in the configuration also traffic, step time, and what to change if memory is short. Without a cluster the
-    plan is for the fewest ranks that can run it: those of one sample.
+    If the configuration has a cluster, the report includes traffic, step time, GPU-hours, and what to change if another ZeRO
+    stage is faster or memory is short. Without a cluster the plan is for the fewest ranks that can run it: those of one sample.
 
-    measured: results.jsonl of a benchmark, by which the step time is corrected.
+    Args:
+        config: Configuration of the run.
+        measured: results.jsonl of a benchmark, by which the step time is corrected.
+        price: Price of a GPU-hour, in any currency.
 
-    Raises UserError or FileNotFoundError if the ranks do not divide the batch, the GPU is unknown, or nothing was measured.
+    Raises:
+        UserError: The ranks do not divide the batch, the GPU is unknown, or nothing was measured.
+        FileNotFoundError: A file that is named is missing.
     """
     cluster = config.cluster
     if cluster is not None:
         step = None if measured is None else nearest_step(measured, config)
-        return _on_cluster(config, cluster, load_gpu(cluster.gpu), step)
+        return _on_cluster(config, cluster, load_gpu(cluster.gpu), step, price)
     if measured is not None:
         raise UserError("measured corrects the time of a step on a cluster: add `nodes`, `gpus_per_node` and `gpu`")
+    if price is not None:
+        raise UserError("price is that of a GPU-hour of a cluster: add `nodes`, `gpus_per_node` and `gpu`")
     world_size = config.parallel.sample_ranks
     config.accumulation(world_size)
     memory = plan_memory(config, world_size, on_gpu=False)
     return f"{columns([*_counts(config, world_size), *_memory(config, world_size, memory, 'rank')])}\n\n{NO_CLUSTER}"
 
 
-def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None) -> str:
+def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None, price: float | None) -> str:
     world_size = cluster.world_size
     check_cluster(config, cluster)
     memory = plan_memory(config, world_size, on_gpu=True)
@@ -59,13 +76,16 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
         *((f"memory needed {where}", str(need)) for where, need in needs.items()),
         *_sent(config, cluster),
         *_offloaded(config, cluster, gpu),
-        *_speed(config, cluster, gpu, step),
+        *_speed(config, cluster, gpu, step, price),
     ]
     fits = all(need.fits for need in needs.values())
-    advice = _stage_advice(config, cluster, gpu) if fits else ["", *_advice(config, cluster, gpu)]
+    if fits:
+        advice = stage_advice(config, cluster, gpu, None if step is None else step.correction)
+    else:
+        advice = ["", *_advice(Space(config, cluster, gpu, limit=SEARCH_SECONDS))]
     offloads = config.zero.offload_optimizer or config.zero.offload_parameters
     conditions = {FP8_ASSUMPTION: config.training.fp8 != "none", OFFLOAD_ASSUMPTION: offloads}
-    assumed = [*ASSUMPTIONS, *(line for line, applies in conditions.items() if applies)]
+    assumed = [*ASSUMPTIONS, *RUN_ASSUMPTIONS, *(line for line, applies in conditions.items() if applies)]
     warning = spanning_warning(config, world_size, cluster.gpus_per_node)
     warnings = ["", f"warning: {warning}"] if warning else []
     return "\n".join([columns(rows), "", "assumed:", *(f"  {line}" for line in assumed), *warnings, *advice])
@@ -133,14 +153,14 @@ def _offloaded(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[Row]:
     (_, low), (_, high) = (offload.seconds(gpu, case) for case in (1, 0))
     rows = [
         ("bytes between a GPU and its host in a step", format_bytes(offload.beside + offload.after)),
-        ("  seconds that it waits for the host", _range(low, high)),
+        ("  seconds that it waits for the host", format_range(low, high)),
     ]
     return rows if offload.beside + offload.after else []
 
 
-def _speed(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None) -> list[Row]:
+def _speed(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None, price: float | None) -> list[Row]:
     estimated = plan_speed(config, cluster, gpu)
-    speed = plan_speed(config, cluster, gpu, step.seconds / step.estimated) if step else estimated
+    speed = plan_speed(config, cluster, gpu, step.correction) if step else estimated
     (low, high), (worst, best) = speed.seconds, speed.utilization
     updates, hours = plan_matrices(config, cluster.world_size).flops, config.tokens / config.step_tokens / 3600
     slow, fast = (config.step_tokens / seconds / cluster.world_size for seconds in (high, low))
@@ -148,17 +168,23 @@ def _speed(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep 
     return [
         ("FLOPs per step", f"{_flops(speed.model_flops)} of the model, {_flops(speed.done_flops)} done"),
         *([("  of the GPU that updates most whole matrices", _flops(updates))] if updates else []),
-        ("seconds per step", _range(*estimated.seconds)),
-        *([_compared(step), ("  corrected by it", _range(low, high))] if step else []),
+        ("seconds per step", format_range(*estimated.seconds)),
+        *([_compared(step), ("  corrected by it", format_range(low, high))] if step else []),
         ("MFU", f"{worst:.0%} to {best:.0%}"),
         ("tokens/s per GPU", f"{format_count(slow)} to {format_count(fast)}"),
-        (f"{unit} for the run", _range(time * low, time * high)),
+        (f"{unit} for the run", format_range(time * low, time * high)),
+        *_cost(config, cluster, (low, high), price),
     ]
 
 
-def _range(low: float, high: float) -> str:
-    low_text, high_text = (f"{number:,.0f}" if number >= 1000 else f"{number:.3g}" for number in (low, high))
-    return f"{low_text} to {high_text}"
+def _cost(config: Config, cluster: ClusterConfig, seconds: tuple[float, float], price: float | None) -> list[Row]:
+    """Return the rows about GPU-hours and money of a run whose steps take `seconds`, (low, high)."""
+    steps = config.tokens / config.step_tokens  # steps of the full batch
+    low, high = (steps * each * cluster.world_size / 3600 for each in seconds)
+    rows = [("GPU-hours for the run", format_range(low, high))]
+    if price is not None:
+        rows.append((f"  money at {price:g} a GPU-hour", format_range(price * low, price * high)))
+    return rows
 
 
 def _compared(step: MeasuredStep) -> Row:
@@ -168,13 +194,15 @@ def _compared(step: MeasuredStep) -> Row:
     return f"  measured on one {step.gpu.name}: {shape}", f"{step.seconds:.3g}, estimated {step.estimated:.3g} ({error:+.0%})"
 
 
-def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[str]:
-    """The smallest change that makes a run fit."""
-    space = Space(config, cluster, gpu)
+def _advice(space: Space) -> list[str]:
+    """Return the smallest change that makes a run fit, in lines of a report."""
     place = space.smallest_change()
-    if place is None:
+    candidate = None if place is None else space.candidate(place)
+    if place is None or candidate is None:
+        if space.timed_out:
+            return ["the search for a change that makes it fit ended at its limit of time: use more nodes or larger GPUs"]
         return ["nothing that the settings can save makes it fit: use more nodes, or GPUs and nodes with more memory"]
-    needs = ", ".join(f"{format_bytes(need.bytes)} {where}" for where, need in space.valid[place].needs.items())
+    needs = ", ".join(f"{format_bytes(need.bytes)} {where}" for where, need in candidate.needs.items())
     return ["the smallest change that makes it fit:", f"  {_options(space.changes(place))}: {needs}"]
 
 
@@ -183,30 +211,21 @@ def _options(changes: Setting) -> str:
     return " ".join(f"--set {key}={str(value).lower()}" for key, value in changes.items()) or "the settings of the file"
 
 
-def _stage_advice(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[str]:
-    """What stage 3 costs, if stage 2 fits, too."""
-    lower = changed(config, "zero", stage=2)
-    needs = memory_needs(plan_memory(lower, cluster.world_size, on_gpu=True), cluster, gpu)
-    if config.zero.stage < 3 or config.zero.offload_parameters or not all(need.fits for need in needs.values()):
-        return []
-    sent = (format_bytes(plan_traffic(each, cluster.world_size).sent["data"].total()) for each in (config, lower))
-    backward, hooks = config.accumulation(cluster.world_size), len(run_pass(config).events)
-    return [
-        "",
-        f"stage 2 fits, too (--set zero.stage=2): {needs['of a GPU']}. In a step stage 3",
-        "  sends {} between data-parallel ranks, where stage 2 sends {}".format(*sent),
-        f"  waits for the device after each backward pass: {backward}",
-        f"  runs {backward * hooks:,} hooks of modules in Python, which delay small models: {hooks} a micro-batch",
-    ]
-
-
-def search_report(config: Config, measured: Path | None = None, most: int = 5) -> str:
-    """The fastest settings of a run that fit its cluster, and what to do with the file's own if they do not.
+def search_report(
+    config: Config,
+    measured: Path | None = None,
+    price: float | None = None,
+    most: int = 5,
+    limit: float | None = SEARCH_SECONDS,
+) -> str:
+    """Report the fastest settings of a run that fit its cluster, and what to do with the file's own if they do not.
 
     Args:
-        config: A configuration with a cluster.
-        measured: As `report` takes it.
-        most: Settings to print.
+        config: Configuration with a cluster.
+        measured: results.jsonl of a benchmark, by which the step time is corrected.
+        price: Price of a GPU-hour, in any currency.
+        most: Number of settings to print.
+        limit: Seconds of the search, None for no limit.
 
     Raises:
         UserError: No cluster is stated, or nothing was measured.
@@ -214,23 +233,57 @@ def search_report(config: Config, measured: Path | None = None, most: int = 5) -
     cluster = config.cluster
     if cluster is None:
         raise UserError("search needs a cluster: add `nodes`, `gpus_per_node` and `gpu`, or a cluster section to the file")
-    gpu, step = load_gpu(cluster.gpu), None if measured is None else nearest_step(measured, config)
-    space = Space(config, cluster, gpu, step.seconds / step.estimated if step else None)
-    names = [key.rpartition(".")[2] for ladder in space.ladders for key in ladder[0]]
-    header = [*names, "seconds per step", "memory of a GPU", "of a node's host"]
-    rows, best = [], list(islice(space.fastest(), most))
-    for place in best:
-        candidate, settings = space.valid[place], [ladder[at] for ladder, at in zip(space.ladders, place, strict=True)]
-        values = (str(value).lower() for setting in settings for value in setting.values())
-        host = candidate.needs.get("of a node's host")
-        memory = [format_bytes(candidate.of_gpu.bytes), format_bytes(host.bytes) if host else "none"]
-        rows.append([*values, _range(*candidate.speed), *memory])
-    lines = [columns(rows, header), "", f"the first: {_options(space.changes(best[0]))}"] if best else []
-    own = space.valid.get(space.start)
+    gpu = load_gpu(cluster.gpu)
+    correction = None
+    if measured is not None:
+        correction = nearest_step(measured, config).correction
+    space = Space(config, cluster, gpu, correction, limit)
+    found, advised = space.preferred()
+    lines = []
+    if advised is not None:
+        lines += [_settings(space, found[:most]), "", *_advised(space, advised, len(found))]
+        lines += _advised_cost(space, advised, price)
+    if space.timed_out:
+        lines.append(f"the search ended at its limit of {limit:g} seconds: there may be faster settings")
+    own = space.candidate(space.start)
     if own is None:
         lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")
-    elif own.fits:
-        lines.append(f"the file's own: {_range(*own.speed)} seconds a step, {format_bytes(own.of_gpu.bytes)}: fits")
+    elif all(need.fits for need in own.needs.values()):
+        lines.append(f"the file's own: {format_range(*own.speed)} seconds a step, {format_bytes(own.of_gpu.bytes)}: fits")
     else:
-        lines += [f"the file's own need {own.of_gpu}", *_advice(config, cluster, gpu)]
+        lines += [f"the file's own need {own.of_gpu}", *_advice(Space(config, cluster, gpu, correction, limit))]
     return "\n".join(lines)
+
+
+def _settings(space: Space, places: Sequence[Place]) -> str:
+    """Return a table of settings, their speed and their memory."""
+    names = [key.rpartition(".")[2] for ladder in space.ladders for key in ladder[0]]
+    header = [*names, "seconds per step", "memory of a GPU", "of a node's host"]
+    rows = []
+    for place in places:
+        candidate = space.candidate(place)
+        assert candidate is not None
+        settings = [ladder[at] for ladder, at in zip(space.ladders, place, strict=True)]
+        values = [str(value).lower() for setting in settings for value in setting.values()]
+        host = candidate.needs.get("of a node's host")
+        memory = [format_bytes(candidate.of_gpu.bytes), "none"]
+        if host is not None:
+            memory[1] = format_bytes(host.bytes)
+        rows.append([*values, format_range(*candidate.speed), *memory])
+    return columns(rows, header)
+
+
+def _advised(space: Space, place: Place, num_equal: int) -> list[str]:
+    """Return the options of the advised settings, and why they are advised."""
+    reason = f"the simplest of {num_equal} settings within {TOLERANCE:.0%} of the fastest: the estimate cannot tell them apart"
+    if num_equal == 1:
+        reason = f"the fastest that was found, by more than {TOLERANCE:.0%}"
+    return [f"advised: {_options(space.changes(place))}", f"  {reason}; it leaves {MARGIN:.0%} of the memory free"]
+
+
+def _advised_cost(space: Space, place: Place, price: float | None) -> list[str]:
+    """Return the GPU-hours of the advised settings, and their price."""
+    candidate = space.candidate(place)
+    assert candidate is not None
+    rows = _cost(candidate.config, candidate.cluster, candidate.speed, price)
+    return [f"  {name.strip()}: {value}" for name, value in rows]

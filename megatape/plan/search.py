@@ -1,74 +1,38 @@
 """The fastest settings of a run that fit a cluster, and the smallest change that makes a run fit.
 
 A setting is a position on a ladder. On most ladders each step saves memory and costs time, so the fastest candidates are found
-by going down from the top: none is faster than those above it, and what is below one that fits is never looked at. The first
-ladders have no such order: every combination of them has a top of its own.
+by going down from the top: none is faster than those above it, and places below one that fits are skipped. The first ladders
+have no such order: every combination of them has a top of its own.
+
+Candidates are made when the search reaches them, and the search ends at a deadline with the best that it has found.
 """
 
-from collections import defaultdict
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
-from itertools import product
-from math import gcd, prod, sqrt
-from operator import ne
+from itertools import combinations, product
+from math import floor, gcd, isqrt, log, prod, sqrt
 from typing import Any, get_args
 
 from megatape.config import ActivationCheckpointing, ClusterConfig, Config, parse_config
 from megatape.errors import UserError
 from megatape.plan.gpus import Gpu
-from megatape.plan.memory import Memory, plan_memory
-from megatape.plan.speed import plan_speed
-from megatape.units import format_bytes, plural
+from megatape.plan.memory import plan_state, plan_total
+from megatape.plan.needs import Need, check_cluster, memory_needs
+from megatape.plan.speed import TOLERANCE, plan_speed
 
-# Device memory beyond the model's: contexts of the driver and the libraries, and what the allocator cannot use.
-CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
+SEARCH_SECONDS = 8.0  # Limit of a search. With the start of Python it leaves a command below ten seconds.
+
+BOUND_STEP = 1.1  # Ratio of two bounds of seconds below which they count as equal.
 
 Place = tuple[int, ...]  # on each ladder
 Setting = dict[str, Any]  # section.key -> value
-FREE = 2  # ladders without an order, which come first: tensor-parallel ranks and stages, of which more may be faster
-SECTIONS = ("parallel", "zero", "training")  # in which these are
-LARGE = 2**16  # tokens of a micro-batch, of which more change the time of a step by less than its estimate can say
-
-
-@dataclass(frozen=True)
-class Need:
-    """Bytes needed, and available if the cluster says so."""
-
-    bytes: float
-    available: float | None
-
-    @property
-    def fits(self) -> bool:
-        return self.available is None or self.bytes <= self.available
-
-    def __str__(self) -> str:
-        if self.available is None:
-            return f"{format_bytes(self.bytes)}; cluster.host_gib (--host-gib) compares it with the node's"
-        return f"{format_bytes(self.bytes)} of {format_bytes(self.available)}: {'fits' if self.fits else 'DOES NOT FIT'}"
-
-
-def memory_needs(memory: Memory, cluster: ClusterConfig, gpu: Gpu) -> dict[str, Need]:
-    """Of device memory, with that beyond the model's, and of host memory, of all ranks of a node, where state is kept there."""
-    needs = {"of a GPU": Need(memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory, gpu.memory)}
-    if memory.host:
-        available = None if cluster.host_gib is None else cluster.host_gib * 2**30
-        needs["of a node's host"] = Need(sum(memory.host.values()) * cluster.gpus_per_node, available)
-    return needs
-
-
-def check_cluster(config: Config, cluster: ClusterConfig) -> None:
-    """Raise UserError unless the ranks of a sample fill nodes evenly, and batches divide among the others."""
-    parallel, node = config.parallel, cluster.gpus_per_node
-    sizes = {"parallel.tp": parallel.tp, "parallel.tp x parallel.sp": parallel.tp * parallel.sp}
-    sizes["parallel.tp x parallel.sp x parallel.cp"] = parallel.sample_ranks
-    for name, size in sizes.items():
-        if size % node and node % size:
-            raise UserError(
-                f"{name} {size} and {plural(node, 'GPU')} per node: one must divide the other, for ranks to fill nodes evenly"
-            )
-    config.accumulation(cluster.world_size)
+FREE = 2  # Ladders without an order, which come first: tensor-parallel ranks and stages, of which more may be faster.
+SECTIONS = ("parallel", "zero", "training")  # Sections of the configuration that have the settings.
+SHORT = 1024  # Tokens of a sample on a rank, below which its ranks would exchange more than they compute.
+LARGE = 2**16  # Tokens of a micro-batch, of which more change the time of a step by less than its estimate can say.
 
 
 @dataclass(frozen=True)
@@ -82,16 +46,22 @@ class Candidate:
 
     @cached_property
     def needs(self) -> dict[str, Need]:
-        """Memory by where it is."""
-        return memory_needs(plan_memory(self.config, self.cluster.world_size, on_gpu=True), self.cluster, self.gpu)
+        """Memory requirements by device."""
+        return memory_needs(plan_total(self.config, self.cluster.world_size, on_gpu=True), self.cluster, self.gpu)
 
     @property
     def of_gpu(self) -> Need:
+        """Memory requirement of a GPU."""
         return self.needs["of a GPU"]
 
-    @property
+    @cached_property
     def fits(self) -> bool:
-        return all(need.fits for need in self.needs.values())
+        """Whether all memory suffices, with the margin of advice."""
+        state = plan_state(self.config, self.cluster.world_size)  # quickly counted, and often too much already
+        without_activations = memory_needs(state, self.cluster, self.gpu).values()
+        if not all(need.fits_with_margin for need in without_activations):
+            return False
+        return all(need.fits_with_margin for need in self.needs.values())
 
     @cached_property
     def speed(self) -> tuple[float, float]:
@@ -100,8 +70,23 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """The middle of that range."""
+        """Geometric mean of that range."""
         return sqrt(prod(self.speed))
+
+    @property
+    def complexity(self) -> int:
+        """Number of techniques in use that a simpler run lacks."""
+        parallel, zero = self.config.parallel, self.config.zero
+        techniques = [
+            parallel.tp > 1,
+            parallel.sp > 1,
+            parallel.cp > 1,
+            zero.stage == 3,
+            zero.offload_optimizer,
+            zero.offload_parameters,
+            self.config.training.activation_checkpointing != "none",
+        ]
+        return sum(techniques)
 
 
 class Space:
@@ -112,75 +97,189 @@ class Space:
         cluster: The machines.
         gpu: Their GPU.
         correction: As `plan_speed` has it.
+        limit: Seconds after which searches end with what they have found; None for no limit.
 
     Attributes:
-        ladders: values of one setting, or of some that change together; all but the first two from fast to small.
-        valid: candidates by place.
-        start: place of the configuration itself, which may be invalid.
+        ladders: Values of one setting, or of some that change together; all but the first two from fast to small.
+        start: Place of the configuration itself, which may be invalid.
+        timed_out: Whether a search has ended at its limit.
     """
 
-    def __init__(self, config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> None:
-        raw, self.ladders, self.valid = config.model_dump(), _ladders(config, cluster), dict[Place, Candidate]()
-        stated = {f"{section}.{name}": value for section in SECTIONS for name, value in raw[section].items()}
+    def __init__(
+        self, config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None, limit: float | None = None
+    ) -> None:
+        self.ladders = _ladders(config, cluster)
+        self.timed_out = False
+        self._config, self._cluster = config, cluster
+        self._gpu, self._correction = gpu, correction
+        self._deadline = None if limit is None else time.monotonic() + limit
+        self._raw = config.model_dump()
+        self._candidates: dict[Place, Candidate | None] = {}
+        stated = {f"{section}.{name}": value for section in SECTIONS for name, value in self._raw[section].items()}
         self.start = tuple(ladder.index({key: stated[key] for key in ladder[0]}) for ladder in self.ladders)
-        for place in product(*(range(len(ladder)) for ladder in self.ladders)):
-            for setting, at in zip(self.ladders, place, strict=True):
-                for key, value in setting[at].items():
-                    section, _, name = key.partition(".")
-                    raw[section][name] = value
-            tp, sp, cp = (raw["parallel"][axis] for axis in ("tp", "sp", "cp"))
-            if cp not in (1, config.parallel.cp) and tp * sp < gcd(config.model.num_kv_heads, cluster.world_size):
-                continue  # ring attention costs more than to divide heads
-            try:
-                candidate = parse_config(raw, "plan")
-                check_cluster(candidate, cluster)
-            except UserError:  # the ranks do not divide something
-                continue
-            self.valid[place] = Candidate(candidate, cluster, gpu, correction)
+
+    def candidate(self, place: Place) -> Candidate | None:
+        """Return the candidate at a place, or None if the ranks there do not divide something."""
+        if place not in self._candidates:
+            self._candidates[place] = self._make(place)
+        return self._candidates[place]
+
+    def valid(self) -> dict[Place, Candidate]:
+        """Make the candidates of all places, and return those that are valid."""
+        found = {}
+        for place in product(*map(self._positions, range(len(self.ladders)))):
+            candidate = self.candidate(place)
+            if candidate is not None:
+                found[place] = candidate
+        return found
 
     def changes(self, place: Place) -> Setting:
-        """The settings at a place that differ from the configuration's."""
+        """Return the settings at a place that differ from the configuration's."""
         steps = zip(self.ladders, self.start, place, strict=True)
         return {key: value for ladder, old, new in steps for key, value in ladder[new].items() if value != ladder[old][key]}
 
     def fastest(self) -> Iterator[Place]:
-        """The places that fit, the fastest first, without those that save more than another one that fits."""
+        """Yield the places that fit, the fastest first, without those that save more than another one that fits.
+
+        After the limit, the places found until then follow.
+        """
         fitting: list[Place] = []
-        least = {place[:FREE]: candidate for place, candidate in self.valid.items()}  # memory: that of the last place
-        seen = {(*free, *(0 for _ in self.ladders[FREE:])) for free, candidate in least.items() if candidate.of_gpu.fits}
-        waiting = [(0.0, False, top) for top in seen]
-        while waiting:
+        groups = self._tops()  # those of the next number of tensor-parallel ranks come once the search could end
+        waiting: list[tuple[float, bool, Place]] = []
+        seen: set[Place] = set()
+        while True:
+            if self._is_late():
+                groups = []
+                waiting = sorted(entry for entry in waiting if entry[1])
+            if groups and (not waiting or waiting[0][1]):
+                for top in groups.pop(0):
+                    heappush(waiting, (0.0, False, top))
+                continue
+            if not waiting:
+                return
             seconds, timed, place = heappop(waiting)
             if timed:
                 yield place
                 continue
             if any(saves_more(place, other) for other in fitting):
                 continue
-            candidate = self.valid.get(place)
+            candidate = self.candidate(place)
             if candidate is not None and candidate.fits:
                 fitting.append(place)
                 heappush(waiting, (candidate.seconds, True, place))
                 continue
             if candidate is not None and not any(place[FREE:]):
-                seconds = candidate.seconds  # those below are no faster
-            for number in range(FREE, len(place)):
-                below = (*place[:number], place[number] + 1, *place[number + 1 :])
-                if below not in seen and below[number] < len(self.ladders[number]):
+                # Places below are no faster. Bounds that are nearly equal are made equal: simpler places go first.
+                seconds = BOUND_STEP ** floor(log(candidate.seconds, BOUND_STEP))
+            for below in self._below(place):
+                if below not in seen:
                     seen.add(below)
                     heappush(waiting, (seconds, False, below))
 
+    def preferred(self) -> tuple[list[Place], Place | None]:
+        """Search for the settings to advise.
+
+        Returns:
+            The places that fit, the fastest first, up to the first one that is slower than the fastest by more than the
+            tolerance of the estimate; and the simplest of those within it, None if none fits. The configuration's own place is
+            among them if it is within the tolerance: of equally simple places, the one with the fewest changes is advised.
+        """
+        own = self.candidate(self.start)
+        found: list[Place] = []
+        if own is not None and own.fits:
+            found.append(self.start)
+        fastest = None
+        for place in self.fastest():
+            seconds = self._at(place).seconds
+            if fastest is None:
+                fastest = seconds
+            if seconds > (1 + TOLERANCE) * fastest:
+                break
+            if place not in found:
+                found.append(place)
+        if not found:
+            return [], None
+        found.sort(key=lambda place: self._at(place).seconds)
+        slowest = (1 + TOLERANCE) * self._at(found[0]).seconds
+        found = [place for place in found if self._at(place).seconds <= slowest]
+
+        def effort(place: Place) -> tuple[int, int, float]:
+            candidate = self._at(place)
+            return candidate.complexity, len(self.changes(place)), candidate.seconds
+
+        return found, min(found, key=effort)
+
     def smallest_change(self) -> Place | None:
-        """The place that fits and differs from the configuration in the fewest settings; of several the fastest."""
-        by_changes: defaultdict[tuple[bool, ...], list[Place]] = defaultdict(list)
-        for place in self.valid:
-            by_changes[tuple(map(ne, self.start, place))].append(place)
-        for size in range(1, len(self.start) + 1):
-            groups = [places for changed, places in by_changes.items() if sum(changed) == size]
-            # The last of each has the least memory of a GPU.
-            possible = [place for places in groups if self.valid[places[-1]].of_gpu.fits for place in places]
-            if fitting := [place for place in possible if self.valid[place].fits]:
-                return min(fitting, key=lambda place: self.valid[place].seconds)
+        """Find the place that fits and differs from the configuration in the fewest settings; of several the fastest.
+
+        After the limit, it is the fastest of those found until then; None if there is none.
+        """
+        numbers = range(len(self.ladders))
+        for size in range(1, len(self.ladders) + 1):
+            fitting = [place for changed in combinations(numbers, size) for place in self._fitting(changed)]
+            if fitting:
+                return min(fitting, key=lambda place: self._at(place).seconds)
+            if self.timed_out:
+                return None
         return None
+
+    def _fitting(self, changed: tuple[int, ...]) -> Iterator[Place]:
+        """Yield the places that fit and differ from the configuration on these ladders, and on no other."""
+        values = [[at] for at in self.start]
+        for number in changed:
+            values[number] = [at for at in self._positions(number) if at != self.start[number]]
+        for place in product(*values):
+            if self._is_late():
+                return
+            candidate = self.candidate(place)
+            if candidate is not None and candidate.fits:
+                yield place
+
+    def _tops(self) -> list[list[Place]]:
+        """Return the top of each stage, by number of tensor-parallel ranks."""
+        rest = [0] * (len(self.ladders) - FREE)
+        return [[(tensor, stage, *rest) for stage in self._positions(1)] for tensor in self._positions(0)]
+
+    def _below(self, place: Place) -> Iterator[Place]:
+        """Yield the places one step down each ordered ladder."""
+        for number in range(FREE, len(place)):
+            if place[number] + 1 < len(self.ladders[number]):
+                yield (*place[:number], place[number] + 1, *place[number + 1 :])
+
+    def _positions(self, number: int) -> range:
+        """Return the positions on a ladder."""
+        return range(len(self.ladders[number]))
+
+    def _at(self, place: Place) -> Candidate:
+        """Return the candidate at a valid place."""
+        candidate = self.candidate(place)
+        assert candidate is not None
+        return candidate
+
+    def _is_late(self) -> bool:
+        """Whether the limit is over, which `timed_out` records."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            self.timed_out = True
+        return self.timed_out
+
+    def _make(self, place: Place) -> Candidate | None:
+        """Make the candidate at a place, None if it is invalid."""
+        settings = [ladder[at] for ladder, at in zip(self.ladders, place, strict=True)]
+        for setting in settings:
+            for key, value in setting.items():
+                section, _, name = key.partition(".")
+                self._raw[section][name] = value
+        tp, sp, cp = (self._raw["parallel"][axis] for axis in ("tp", "sp", "cp"))
+        if self._cluster.world_size % (tp * sp * cp):
+            return None
+        if cp not in (1, self._config.parallel.cp) and tp * sp < gcd(self._config.model.num_kv_heads, self._cluster.world_size):
+            return None  # ring attention costs more than to divide heads
+        try:
+            candidate = parse_config(self._raw, "plan")
+            check_cluster(candidate, self._cluster)
+        except UserError:
+            return None
+        return Candidate(candidate, self._cluster, self._gpu, self._correction)
 
 
 def saves_more(place: Place, other: Place) -> bool:
@@ -189,16 +288,20 @@ def saves_more(place: Place, other: Place) -> bool:
 
 
 def _ladders(config: Config, cluster: ClusterConfig) -> list[list[Setting]]:
-    """The values that are tried, those of the configuration among them."""
+    """Return the values that are tried, including those of the configuration."""
     training, parallel, zero = config.training, config.parallel, config.zero
     offloads = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
     most = max(1, min(training.global_batch_size, LARGE // config.data.sequence_length))
     micro = {2**power for power in range(most.bit_length())} | {training.micro_batch_size}
+    ranks = _divisors(cluster.world_size)
+    few = max(1, config.data.sequence_length // SHORT)
+    heads = {size for size in ranks if size <= few and config.model.num_kv_heads % size == 0}
+    chunks = {size for size in ranks if size <= few}
     ladders: dict[str, Iterable[Any]] = {
         "parallel.tp": sorted({*_divisors(cluster.gpus_per_node), parallel.tp}),
         "zero.stage": (0, 1, 2, 3),
-        "parallel.sp": sorted({*_divisors(cluster.world_size), parallel.sp}),
-        "parallel.cp": sorted({*_divisors(cluster.world_size), parallel.cp}),
+        "parallel.sp": sorted({*heads, parallel.sp}),
+        "parallel.cp": sorted({*chunks, parallel.cp}),
         "training.micro_batch_size": sorted(micro, reverse=True),
         "training.activation_checkpointing": get_args(ActivationCheckpointing),
     }
@@ -209,4 +312,6 @@ def _ladders(config: Config, cluster: ClusterConfig) -> list[list[Setting]]:
 
 
 def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    """Return the divisors of a number, in ascending order."""
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})

@@ -13,7 +13,7 @@ from megatape.model.accounting import count_parameters
 from megatape.optim.adamw import AdamWOptions
 from megatape.plan.gpus import load_gpu
 from megatape.plan.memory import plan_memory
-from megatape.plan.search import memory_needs
+from megatape.plan.needs import memory_needs
 from megatape.plan.trace import build
 from tests.helpers.slow import slow_but
 

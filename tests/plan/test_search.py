@@ -1,16 +1,18 @@
 """The search of settings finds the best of all, and the smallest change that makes a run fit."""
 
-from collections import defaultdict
+import time
 from itertools import islice
 from operator import ne
 from typing import Any
 
 import pytest
 
-from megatape.config import ClusterConfig
-from megatape.plan.gpus import load_gpu
+from megatape.config import ClusterConfig, parse_config
+from megatape.errors import UserError
+from megatape.plan.gpus import Gpu, load_gpu
 from megatape.plan.memory import plan_memory
-from megatape.plan.search import CONTEXT, FRAGMENTATION, FREE, Space, saves_more
+from megatape.plan.needs import CONTEXT, FRAGMENTATION, MARGIN
+from megatape.plan.search import Space, saves_more
 from megatape.plan.trace import changed
 from tests.helpers.plan_cases import configure
 
@@ -33,17 +35,56 @@ def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[s
     """Settings on nodes of two GPUs that have a share of the memory that the run needs."""
     config, cluster = configure(raw_config, "x", LONG | changes), ClusterConfig(nodes=nodes, gpus_per_node=2, gpu="h100")
     needed = plan_memory(changed(config, "training", micro_batch_size=2), cluster.world_size, on_gpu=True).device_total
-    memory = (CONTEXT + share * needed) / (1 - FRAGMENTATION)
+    memory = (CONTEXT + share * needed) / (1 - FRAGMENTATION - MARGIN)
     return Space(config, cluster, load_gpu("h100").model_copy(update={"memory": memory}))
 
 
-def test_what_comes_last_needs_least(raw_config: dict[str, Any]) -> None:
-    """Also beside a configuration that offloads weights alone. Else ranks and stages that fit are not looked at."""
-    space = _space(raw_config, 1, 1.0, {"zero.stage": 3, "zero.offload_parameters": True, "training.micro_batch_size": 1})
-    by_ranks = defaultdict[Any, list[float]](list)
-    for place, candidate in space.valid.items():
-        by_ranks[place[:FREE]].append(candidate.of_gpu.bytes)
-    assert len(by_ranks) > 4 and all(needed[-1] == min(needed) for needed in by_ranks.values())
+def _small(raw_config: dict[str, Any], gpu: Gpu, **changes: Any) -> Space:
+    """Settings of the small run on a node of two GPUs."""
+    cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
+    return Space(configure(raw_config, "x", {"zero.stage": 3} | changes), cluster, gpu, limit=None)
+
+
+def test_a_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
+    """A cluster with many ranks has so many settings that the search once took minutes."""
+    config = configure(raw_config, "x", {})
+    cluster = ClusterConfig(nodes=2**16, gpus_per_node=8, gpu="h100")
+    started = time.monotonic()
+    space = Space(config, cluster, load_gpu("h100"), limit=0.0)
+    assert list(space.fastest()) == [] and space.smallest_change() is None
+    assert space.timed_out and time.monotonic() - started < 5
+
+
+def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, Any]) -> None:
+    """All settings of a small run take as long as its processor: what is stated stays, and what is complex goes."""
+    stated = _small(raw_config, load_gpu("h100"), **{"zero.stage": 1})
+    found, advised = stated.preferred()
+    assert advised == stated.start and stated.changes(advised) == {}
+    assert len(found) > 1
+    complex_run = _small(raw_config, load_gpu("h100"), **{"zero.stage": 1, "parallel.tp": 2, "parallel.sp": 1})
+    _, advised = complex_run.preferred()
+    assert advised is not None and complex_run.changes(advised)["parallel.tp"] == 1
+
+
+def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
+    """Settings that fill a GPU to the last byte of an estimate run out of memory."""
+    changes = LONG | {"zero.stage": 1, "training.micro_batch_size": 4}
+    config, cluster = configure(raw_config, "x", changes), ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
+    needed = plan_memory(config, cluster.world_size, on_gpu=True).device_total
+    for margin, fits in ((0.5 * MARGIN, False), (1.5 * MARGIN, True)):
+        gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
+        space = Space(config, cluster, gpu)
+        own = space.candidate(space.start)
+        assert own is not None and own.of_gpu.fits
+        assert own.fits == fits
+
+
+@pytest.mark.parametrize("setting", ["nodes", "gpus_per_node"])
+def test_clusters_are_bounded(raw_config: dict[str, Any], setting: str) -> None:
+    """The divisors of a billion ranks took minutes."""
+    raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 8, "gpu": "h100"} | {setting: 10**9}
+    with pytest.raises(UserError, match=f"cluster.{setting}: .*less than or equal to"):
+        parse_config(raw_config, "x")
 
 
 @pytest.mark.slow
@@ -51,9 +92,10 @@ def test_what_comes_last_needs_least(raw_config: dict[str, Any]) -> None:
 def test_the_best_are_those_of_all(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> None:
     """Fails if a step down a ladder saves time, or needs more memory, so that pruning drops what is better."""
     space = _space(raw_config, nodes, share, changes)
-    fitting = [place for place, candidate in space.valid.items() if candidate.fits]
+    valid = space.valid()
+    fitting = [place for place, candidate in valid.items() if candidate.fits]
     best = [place for place in fitting if not any(saves_more(place, other) for other in fitting if other != place)]
-    seconds = {place: space.valid[place].seconds for place in best}
+    seconds = {place: valid[place].seconds for place in best}
     pruned = list(islice(_space(raw_config, nodes, share, changes).fastest(), 5))
     assert set(pruned) <= set(best) and [seconds[place] for place in pruned] == sorted(seconds.values())[:5]
 
@@ -63,4 +105,4 @@ def test_the_best_are_those_of_all(raw_config: dict[str, Any], nodes: int, share
     if smallest is not None:
         nearest = [place for place, distance in distances.items() if distance == min(distances.values())]
         assert smallest in nearest
-        assert space.valid[smallest].seconds == min(space.valid[place].seconds for place in nearest)
+        assert valid[smallest].seconds == min(valid[place].seconds for place in nearest)

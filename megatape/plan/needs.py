@@ -1,0 +1,60 @@
+"""Memory that a run needs, against the memory that a cluster has, and the checks of its ranks."""
+
+from dataclasses import dataclass
+
+from megatape.config import ClusterConfig, Config
+from megatape.errors import UserError
+from megatape.plan.gpus import Gpu
+from megatape.plan.memory import Memory
+from megatape.units import format_bytes, plural
+
+# Device memory beyond the model's: contexts of the driver and the libraries, and what the allocator cannot use.
+CONTEXT, FRAGMENTATION = 1.5 * 2**30, 0.05
+
+# Share of the available memory that advised settings leave free, for the error of the estimate.
+MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes needed, and available if the cluster says so."""
+
+    bytes: float
+    available: float | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices, without anything to spare."""
+        return self.available is None or self.bytes <= self.available
+
+    @property
+    def fits_with_margin(self) -> bool:
+        """Whether the memory suffices with the margin that advice leaves for the error of the estimate."""
+        return self.available is None or self.bytes <= (1 - MARGIN) * self.available
+
+    def __str__(self) -> str:
+        if self.available is None:
+            return f"{format_bytes(self.bytes)}; cluster.host_gib (--host-gib) compares it with the node's"
+        return f"{format_bytes(self.bytes)} of {format_bytes(self.available)}: {'fits' if self.fits else 'DOES NOT FIT'}"
+
+
+def memory_needs(memory: Memory, cluster: ClusterConfig, gpu: Gpu) -> dict[str, Need]:
+    """Of device memory, with that beyond the model's, and of host memory, of all ranks of a node, where state is kept there."""
+    needs = {"of a GPU": Need(memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory, gpu.memory)}
+    if memory.host:
+        available = None if cluster.host_gib is None else cluster.host_gib * 2**30
+        needs["of a node's host"] = Need(sum(memory.host.values()) * cluster.gpus_per_node, available)
+    return needs
+
+
+def check_cluster(config: Config, cluster: ClusterConfig) -> None:
+    """Raise UserError unless the ranks of a sample fill nodes evenly, and batches divide among the others."""
+    parallel, node = config.parallel, cluster.gpus_per_node
+    sizes = {"parallel.tp": parallel.tp, "parallel.tp x parallel.sp": parallel.tp * parallel.sp}
+    sizes["parallel.tp x parallel.sp x parallel.cp"] = parallel.sample_ranks
+    for name, size in sizes.items():
+        if size % node and node % size:
+            raise UserError(
+                f"{name} {size} and {plural(node, 'GPU')} per node: one must divide the other, for ranks to fill nodes evenly"
+            )
+    config.accumulation(cluster.world_size)

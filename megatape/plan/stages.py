@@ -1,0 +1,128 @@
+"""The stages of ZeRO beside each other: the memory, exchanges and time that each would need for a run."""
+
+from dataclasses import dataclass
+from math import prod, sqrt
+
+from megatape.config import ClusterConfig, Config, parse_config
+from megatape.errors import UserError
+from megatape.plan.gpus import Gpu
+from megatape.plan.memory import plan_memory
+from megatape.plan.needs import Need, memory_needs
+from megatape.plan.speed import plan_speed
+from megatape.plan.trace import run_pass
+from megatape.plan.traffic import plan_traffic
+from megatape.tables import columns
+from megatape.units import format_bytes, format_range
+
+STAGES = (0, 1, 2, 3)
+FASTER = 0.99  # Share of the seconds below which another stage is advised.
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A run at one stage of ZeRO.
+
+    Attributes:
+        stage: The stage.
+        needs: Memory by device, as `memory_needs` returns it.
+        sent: Bytes that a rank sends to its data-parallel ranks in a step.
+        seconds: Seconds of a step, (low, high).
+    """
+
+    stage: int
+    needs: dict[str, Need]
+    sent: int
+    seconds: tuple[float, float]
+
+    @property
+    def fits(self) -> bool:
+        """Whether all memory suffices, without anything to spare."""
+        return all(need.fits for need in self.needs.values())
+
+    @property
+    def fits_with_margin(self) -> bool:
+        """Whether all memory suffices, with the margin of `--search`."""
+        return all(need.fits_with_margin for need in self.needs.values())
+
+    @property
+    def middle(self) -> float:
+        """Geometric mean of the range of seconds."""
+        return sqrt(prod(self.seconds))
+
+
+def plan_stages(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> list[StagePlan]:
+    """Plan a run at each stage that its other settings allow, in the order of stages.
+
+    Args:
+        config: Configuration of the run.
+        cluster: Machines of the run.
+        gpu: Their GPU.
+        correction: See `plan_speed`.
+    """
+    plans = []
+    for stage in STAGES:
+        candidate = _at_stage(config, stage)
+        if candidate is None:
+            continue
+        needs = memory_needs(plan_memory(candidate, cluster.world_size, on_gpu=True), cluster, gpu)
+        sent = plan_traffic(candidate, cluster.world_size).sent["data"].total()
+        seconds = plan_speed(candidate, cluster, gpu, correction).seconds
+        plans.append(StagePlan(stage, needs, sent, seconds))
+    return plans
+
+
+def stage_advice(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> list[str]:
+    """Compare the stages of ZeRO, and name the fastest one that fits if that is not the run's.
+
+    Args:
+        config: Configuration of a run that fits.
+        cluster: Machines of the run.
+        gpu: Their GPU.
+        correction: See `plan_speed`.
+
+    Returns:
+        Lines of a report, none if the other settings allow one stage only.
+    """
+    plans = plan_stages(config, cluster, gpu, correction)
+    if len(plans) < 2:
+        return []
+    rows = []
+    for plan in plans:
+        name = f"stage {plan.stage}"
+        if plan.stage == config.zero.stage:
+            name += " (the file's)"
+        rows.append([name, format_range(*plan.seconds), format_bytes(plan.sent), str(plan.needs["of a GPU"])])
+    header = ["ZeRO", "seconds per step", "sent between data-parallel ranks", "memory needed of a GPU"]
+    return ["", columns(rows, header), "", *_advise(config, cluster, plans)]
+
+
+def _advise(config: Config, cluster: ClusterConfig, plans: list[StagePlan]) -> list[str]:
+    """Return the advice below the table of stages."""
+    own = next(plan for plan in plans if plan.stage == config.zero.stage)
+    fastest = min((plan for plan in plans if plan.fits_with_margin or plan is own), key=lambda plan: plan.middle)
+    if fastest.middle > FASTER * own.middle:
+        return [f"no other stage that fits is faster than stage {own.stage}"]
+    share = fastest.middle / own.middle
+    advice = (
+        f"stage {fastest.stage} is the fastest that fits (--set zero.stage={fastest.stage}): its steps take {share:.0%} of the "
+        f"time of stage {own.stage}"
+    )
+    lines = [advice]
+    if own.stage == 3:
+        passes = config.accumulation(cluster.world_size)
+        hooks = len(run_pass(config).events)
+        lines.append(f"  in a step stage 3 also waits for the device after each of {passes} backward passes, and runs")
+        lines.append(f"  {passes * hooks:,} hooks of modules in Python: {hooks} a micro-batch")
+    return lines
+
+
+def _at_stage(config: Config, stage: int) -> Config | None:
+    """Return the configuration with another stage, or None if its other settings do not allow that."""
+    if stage == config.zero.stage:
+        return config
+    raw = config.model_dump()
+    raw["zero"]["stage"] = stage
+    try:
+        return parse_config(raw, "plan")
+    except UserError:
+        return None
