@@ -1,6 +1,7 @@
 """Groups of options that several commands share, and what commands do with them."""
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -230,7 +231,13 @@ class ModelOptions(FrozenBaseOptions):
 
 
 def prepare_deepspeed(verbose: bool = False) -> None:
-    """Check what DeepSpeed reads from the environment while it is imported, and unless `verbose` reduce its log to errors.
+    """Check what DeepSpeed reads from the environment while it is imported, and unless `verbose` show only errors of its log.
+
+    Torch's C++ code logs errors only as well: when rank 0 has ended, it would warn on each other rank, with the stack frames of
+    each call that no longer reaches the store. Torch reads the variable when it is imported.
+
+    Args:
+        verbose: Show all that DeepSpeed and torch log.
 
     Raises:
         UserError: As `limits_of_environment`.
@@ -239,6 +246,7 @@ def prepare_deepspeed(verbose: bool = False) -> None:
 
     limits_of_environment()
     if not verbose:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
