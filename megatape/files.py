@@ -44,7 +44,7 @@ WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
 
 @contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
+def locked(path: Path, wait: bool = True, remove: bool = False) -> Iterator[IO[bytes]]:
     """Hold a lock for this process and the children that inherit the file.
 
     No filelock, which huggingface_hub brings: its release ends the lock of such children, too.
@@ -52,15 +52,32 @@ def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
     Args:
         path: The lock's file, which is created with its folder if needed.
         wait: Wait while another process holds the lock.
+        remove: Remove the file at the end. All users of a lock must agree on this.
 
     Raises:
         BlockingIOError: Another process holds the lock, unless `wait`.
         PathError: `path` is a link, a pipe or a device.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open_in_place(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield file
+    while True:
+        with open_in_place(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if remove and not _has_name(file, path):
+                continue  # the holder before has removed the file, and another process may have a new one
+            try:
+                yield file
+            finally:
+                if remove:
+                    path.unlink(missing_ok=True)
+            return
+
+
+def _has_name(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -300,6 +317,16 @@ def name_path(error: BaseException, path: Path) -> None:
         error.filename = str(path)
 
 
+@contextmanager
+def named_if_full(path: Path) -> Iterator[None]:
+    """Let the error of a full disk in the block name the path."""
+    try:
+        yield
+    except OSError as error:
+        name_path(error, path)
+        raise
+
+
 def is_transient(error: OSError) -> bool:
     """Whether the file system reports an error that may be temporary."""
     return error.errno in TRANSIENT
@@ -378,7 +405,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file, so that a process killed meanwhile leaves either the old or the new content."""
     partial = temporary_name(path)
     try:
-        with create_file(partial) as file:
+        with named_if_full(path), create_file(partial) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -468,7 +495,7 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
         UserError: A line is longer than `read_lines` takes. Nothing was written.
     """
     lines = [json_line(entry, path) for entry in entries]
-    with open_in_place(path) as file:
+    with open_in_place(path) as file, named_if_full(path):
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
@@ -528,11 +555,7 @@ def check_regular(path: Path) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with open_regular(source) as content, create_file(target) as copy:
-        try:
-            shutil.copyfileobj(content, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
-        except OSError as error:
-            name_path(error, target)
-            raise
+    with named_if_full(target), open_regular(source) as content, create_file(target) as copy:
+        shutil.copyfileobj(content, copy)
+        copy.flush()
+        os.fsync(copy.fileno())

@@ -4,11 +4,15 @@ import errno
 import json
 import os
 import re
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from megatape.checkpoint.manifest import write_file
 from megatape.data.shards.layout import EarlierShard
 from megatape.errors import ExistingPath, PathError, UserError
 from megatape.files import (
@@ -279,3 +283,43 @@ def test_a_rename_that_was_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert source.read_text() == "new"
         target.write_text("old")
     assert target.read_text() == "old"
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says which disk call failed, not for which file."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "given").write_bytes(b"content")
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "fsync", full)
+    writes: dict[str, Callable[[Path], object]] = {
+        "written": lambda path: write_atomically(path, b"content"),
+        "appended": lambda path: append_lines(path, [{"number": 1}]),
+        "copied": lambda path: link_file(tmp_path / "given", path),
+        "checkpoint": lambda path: write_file(path, [b"content"]),
+    }
+    for name, write in writes.items():
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / name}'"):
+            write(tmp_path / name)
+
+
+def test_a_lock_that_is_removed(tmp_path: Path) -> None:
+    """Each process has the lock of the file that has the name, and the last one leaves none."""
+    path, holders, most = tmp_path / "lock", [0], [0]
+
+    def work() -> None:
+        for _ in range(20):
+            with locked(path, remove=True):
+                holders[0] += 1
+                most[0] = max(most[0], holders[0])
+                time.sleep(0.0005)
+                holders[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert most == [1] and not path.exists()

@@ -26,7 +26,16 @@ from pydantic import ConfigDict, Field, model_validator
 from megatape.config import Section
 from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import CheckpointError, MissingPath, UserError, content_errors
-from megatape.files import FileName, as_type, create_file, json_content, open_regular, read_json, write_atomically
+from megatape.files import (
+    FileName,
+    as_type,
+    create_file,
+    json_content,
+    named_if_full,
+    open_regular,
+    read_json,
+    write_atomically,
+)
 from megatape.run_folder import RunFolder
 
 # What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
@@ -116,7 +125,7 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any
         OSError: There is a file or a link of this name, or it cannot be written.
     """
     digest, size = hashlib.sha256(), 0
-    with create_file(path) as file:
+    with named_if_full(path), create_file(path) as file:
         for part in parts:
             file.write(part)
             digest.update(part)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from megatape.commands.options import SourceOptions
 from megatape.errors import MissingPath, path_errors
-from megatape.files import check_absent
+from megatape.files import check_absent, write_atomically
 from megatape.options import Count, option
 
 
@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     limit = MAX_TRAINING_BYTES if options.max_training_bytes is None else options.max_training_bytes
     texts = sample_texts(options.read_source(), limit)
     model = train_tokenizer(texts, options.vocab_size, limit)
-    options.output.write_bytes(model)
+    write_atomically(options.output, model)
     tokenizer = SentencePieceTokenizer(model)
     print(f"trained {tokenizer.vocab_size} tokens on {min(sum(len(text.encode()) for text in texts), limit):,} bytes of text")
     print(f"wrote {options.output}, sha256 {tokenizer.sha256}")

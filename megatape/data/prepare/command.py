@@ -256,10 +256,10 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends its workers
     end_with_parent()
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # of the `tokenizers` library, which reads it when it first encodes
+    folder = PartialFolder(output, timeouts)
     try:
         for module in imports:
             import_given(module)
-        folder = PartialFolder(output, timeouts)
         plan = folder.plan()
         if plan is None:
             return  # another command has finished it
@@ -271,6 +271,7 @@ def run_worker(
         preparation = Preparation(corpus, folder, plan.units, connection.send, task)
         preparation.work(tokenizer, fast, lambda *report: connection.send(report))
     except (UserError, OSError) as error:
+        name_path(error, folder.path)
         connection.send(next(kind for kind in (PathError, UserError, OSError) if isinstance(error, kind))(str(error)))
     except Exception:  # noqa: BLE001  # the command shows it
         connection.send(RuntimeError(f"a worker failed:\n{traceback.format_exc()}"))

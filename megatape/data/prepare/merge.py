@@ -3,27 +3,41 @@
 All tokens are read once, which verifies them and counts how often each one occurs.
 """
 
+import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from megatape.data.prepare.unit import Summary, UnitTotals
-from megatape.data.shards.index import SPLITS, Index, MergedFolder, check_file, check_ledger, load_index, save_index
+from megatape.data.shards.index import (
+    INDEX_FILE,
+    SPLITS,
+    Index,
+    MergedFolder,
+    check_file,
+    check_ledger,
+    file_sha256,
+    load_index,
+    save_index,
+)
 from megatape.data.shards.reader import Report, SplitReader
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.data.sources.source import CorpusCounts
-from megatape.errors import UserError, path_errors
-from megatape.files import link_file, locked, new_folder, sync
+from megatape.errors import UserError, content_errors, path_errors
+from megatape.files import link_file, locked, name_path, new_folder, read_json, sync, write_atomically
 
 KIND = "merge"
-LOCK = "append.lock"
+LOCK, STAGING = "append.lock", "append.partial"  # in a directory to which others are appended
+COMMAND = "command.json"  # in STAGING: the folders that are appended, and the hashes of their indices
 
 
 @path_errors()
@@ -58,21 +72,82 @@ def merge(
 def append(folders: Sequence[Path], directory: Path, progress: Report = lambda tokens: None) -> Index:
     """Add the documents of other data directories to `directory`, in place.
 
-    Its files stay as they are, and its index is replaced at the end, so that who has it open keeps its data. After an error
-    it is what it was. Arguments and errors: see `merge`.
+    Its files stay as they are, and its index is replaced at the end, so that a run that has it open keeps its data. After an
+    error the directory is what it was before. If the process is killed once all files are on disk, the next call finishes its
+    work; if that call has the same folders, it does no more.
+
+    Args:
+        folders: Data directories with the tokenizer of `directory`.
+        directory: Data directory to change.
+        progress: Called with the tokens that are read.
+
+    Returns:
+        The index.
+
+    Raises:
+        UserError, FileNotFoundError: A folder is missing or corrupted, is there twice, or does not fit the first one.
     """
     load_index(directory)
-    with locked(directory / LOCK), TemporaryDirectory(dir=directory) as new:
-        index = _merged([directory, *folders], Path(new), None, progress, in_place=True)
-        listed = {*load_index(directory).files}
-        added = sorted(os.listdir(new))
-        if repeated := listed.intersection(added):
-            raise UserError(f"{directory} lists {min(repeated)} already, which would be replaced: merge into a new folder")
-        for name in added:
-            Path(new, name).rename(directory / name)
-        sync(directory)
-        save_index(index, directory)
+    with locked(directory / LOCK, remove=True):
+        command = [[os.path.realpath(folder), file_sha256(folder / INDEX_FILE)] for folder in folders if _has_index(folder)]
+        if _finish(directory) == command:
+            return load_index(directory)
+        staging = directory / STAGING
+        staging.mkdir()
+        try:
+            index = _merged([directory, *folders], staging, None, progress, in_place=True)
+            listed = {*load_index(directory).files}
+            if repeated := listed.intersection(os.listdir(staging)):
+                raise UserError(f"{directory} lists {min(repeated)} already, which would be replaced: merge into a new folder")
+            write_atomically(staging / COMMAND, json.dumps(command).encode())
+            save_index(index, staging)  # from here on a killed append is finished by the next one
+            sync(staging)
+            _finish(directory)
+        except BaseException as error:
+            _undo(directory)
+            name_path(error, directory)
+            raise
     return index
+
+
+def _has_index(folder: Path) -> bool:
+    """Whether a folder has an index; one without is an error when it is merged."""
+    return (folder / INDEX_FILE).is_file()
+
+
+def _finish(directory: Path) -> list[Any] | None:
+    """Take over the files and the index of an append, or remove them if the append was killed before it had all of them.
+
+    Returns:
+        The folders of the append and the hashes of their indices; None if there was none to finish.
+    """
+    staging = directory / STAGING
+    if staging.is_symlink():
+        raise UserError(f"{staging} is a link, through which nothing is written: remove it")
+    if not (staging / INDEX_FILE).is_file():
+        shutil.rmtree(staging, ignore_errors=True)
+        return None
+    with content_errors(f"{staging}: corrupted", "remove it, and append again"):
+        command: list[Any] = read_json(staging / COMMAND)
+    load_index(staging)
+    for name in sorted(os.listdir(staging)):
+        if name not in (COMMAND, INDEX_FILE):
+            (staging / name).rename(directory / name)
+    sync(directory)
+    (staging / INDEX_FILE).rename(directory / INDEX_FILE)
+    sync(directory)
+    shutil.rmtree(staging, ignore_errors=True)
+    return command
+
+
+def _undo(directory: Path) -> None:
+    """Remove the files of an append whose index is not in place yet."""
+    staging = directory / STAGING
+    with suppress(OSError, UserError):
+        added = {*load_index(staging).files} - {*load_index(directory).files}
+        for name in added:
+            (directory / name).unlink(missing_ok=True)
+    shutil.rmtree(staging, ignore_errors=True)
 
 
 def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progress: Report, in_place: bool = False) -> Index:
@@ -113,6 +188,7 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
         document_files=first.document_files if in_place else [],
         merged=records,
         earlier=None,
+        fingerprint_version=2,
     )
     if merged.ledger:
         check_ledger(merged)
@@ -121,8 +197,9 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
 
 def _check(folders: Sequence[Path], indices: Sequence[Index], links: bool) -> None:
     """Raise UserError for a folder that cannot be merged with the first one, or data that are there twice."""
-    first, known = indices[0], dict[str, Path]()
-    for folder, index in zip(folders, indices, strict=True):
+    first = indices[0]
+    known: dict[str, list[int]] = {}  # numbers of the folders that have documents of a directory, by its fingerprint
+    for number, (folder, index) in enumerate(zip(folders, indices, strict=True)):
         if index.answers:
             raise UserError(f"{folder} holds prompts and answers, which are not merged: train on both by `data.mixture`")
         if index.earlier and links:
@@ -138,9 +215,48 @@ def _check(folders: Sequence[Path], indices: Sequence[Index], links: bool) -> No
                 "imported ones lack: train on both by `data.mixture`"
             )
         for record in records_of(folder, index):
-            if earlier := known.get(record.fingerprint):
-                raise UserError(f"{folder} has the same data as {earlier}, or a part of them: give each folder once")
-            known[record.fingerprint] = folder
+            earlier = known.setdefault(record.fingerprint, [])
+            for other in earlier:
+                if other != number and _overlap(folders[other], indices[other], folder, index):
+                    raise UserError(f"{folder} has the same data as {folders[other]}, or a part of them: give each folder once")
+            if number not in earlier:
+                earlier.append(number)
+
+
+def _overlap(folder: Path, index: Index, other: Path, other_index: Index) -> bool:
+    """Whether two folders with documents of the same directory have one of them in common, such as two subsets of it.
+
+    Documents are equal if their texts and places are, so equal documents that the directory has twice are two. If the tables of
+    one folder do not tell, they count as equal.
+    """
+    if not (index.merged and other_index.merged):
+        return True  # one of them is the whole directory
+    for split in SPLITS:
+        try:
+            hashes = [_hashes(folder, split), _hashes(other, split)]
+        except UserError:  # tables are missing, or have no hashes
+            return True
+        common = np.intersect1d(hashes[0], hashes[1])
+        if common.size:
+            places = [_places(each, split, common) for each in (folder, other)]
+            if not places[0].isdisjoint(places[1]):
+                return True
+    return False
+
+
+def _hashes(folder: Path, split: str) -> np.ndarray:
+    """Hashes of the texts of a split's documents, uint64."""
+    return np.concatenate([np.empty(0, np.uint64), *StoredSplit(folder, split).tables.hashes()])
+
+
+def _places(folder: Path, split: str, hashes: np.ndarray) -> set[tuple[int, str]]:
+    """Hash and place of the documents of a split that have one of some hashes."""
+    found: set[tuple[int, str]] = set()
+    for rows, _ in StoredSplit(folder, split).tables.each():
+        of_rows = rows["hash"].to_numpy()
+        chosen = np.isin(of_rows, hashes)
+        found.update(zip(of_rows[chosen].tolist(), rows["place"].filter(chosen).to_pylist(), strict=True))
+    return found
 
 
 def records_of(folder: Path, index: Index) -> list[MergedFolder]:

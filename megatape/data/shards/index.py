@@ -7,9 +7,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -220,6 +220,8 @@ class Index:
     document_files   files of kept and dropped documents; empty if they were not kept
     merged           folders whose documents it has, in order, or of a subset some of them; empty if it was prepared itself
     earlier          of an index that an earlier version wrote
+    fingerprint_version  1: the fingerprint of a split has the names of its shards; 2: it does not, so that the same documents
+                         have one fingerprint by any way of merging
     """
 
     tokenizer: TokenizerEntry
@@ -235,6 +237,7 @@ class Index:
     document_files: list[DocumentFile] = field(default_factory=list)
     merged: list[MergedFolder] = field(default_factory=list)
     earlier: Earlier | None = None
+    fingerprint_version: Literal[1, 2] = 1
 
     @property
     def files(self) -> list[str]:
@@ -252,6 +255,9 @@ class Index:
         """sha256 over the content of a split and its tokenizer."""
         if self.earlier is not None:
             return self.earlier.fingerprints[split]
+        if self.fingerprint_version == 2:
+            shards = [replace(shard, file="") for shard in self.splits[split].shards]
+            return content_hash(self.tokenizer.sha256, shards)
         return content_hash(self.tokenizer.sha256, self.splits[split])
 
 
@@ -318,6 +324,8 @@ def save_index(index: Index, directory: Path) -> None:
     content = {"format": FORMAT, "version": VERSION, **asdict(index)}
     if not index.tokenizer.companions:
         del content["tokenizer"]["companions"]
+    if index.fingerprint_version == 1:
+        del content["fingerprint_version"]
     for name in ("answers", "counts", "document_tables", "ledger", "rules", "document_files", "merged", "earlier"):
         if not content[name]:
             del content[name]

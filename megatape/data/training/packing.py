@@ -184,7 +184,7 @@ class BestFitDataset(PackedDataset):
         path = self._reader.folder / f"packing-{self.split}-{self.sequence_length}-{identity[:16]}.bin"
         if not path.exists():
             try:
-                with locked(path.with_name("packing.lock")):
+                with locked(path.with_name("packing.lock"), remove=True):
                     if not path.exists():  # unless another rank was faster
                         store(path, identity, self._packed_shards())
             except OSError as error:

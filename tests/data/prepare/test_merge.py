@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -138,7 +139,7 @@ def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
         assert set(os.listdir(tmp_path)) == names
         with pytest.raises(OSError, match="No space left"):
             append(folders[1:], folders[0])
-        assert hashes_of(folders[0]).items() - before.items() == {("append.lock", hashes_of(folders[0])["append.lock"])}
+        assert hashes_of(folders[0]) == before
         number = 1000
         copied.clear()
         check_whole(tmp_path / "all", folders, merge(folders, tmp_path / "all"))
@@ -173,6 +174,91 @@ def test_a_hostile_folder_writes_nowhere_else(folders: list[Path], tmp_path: Pat
     assert victim.read_bytes() == content and set(os.listdir(tmp_path)) == names
 
 
+def names_of(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*")}
+
+
+def killed(work: Callable[[], object], place: str, number: int) -> None:
+    """Do work in a process that is killed in the call of this number of os.link or Path.rename."""
+    calls: list[None] = []
+    owner, name = {"link": (os, "link"), "rename": (Path, "rename")}[place]
+    original = getattr(owner, name)
+
+    def killing(*arguments: Any) -> Any:
+        calls.append(None)
+        if len(calls) == number:
+            os._exit(9)
+        return original(*arguments)
+
+    child = os.fork()
+    if not child:
+        setattr(owner, name, killing)
+        work()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+@pytest.mark.parametrize(("place", "number"), [("link", 1), ("link", 6), ("rename", 1), ("rename", 4), ("rename", 7)])
+def test_a_killed_append(folders: list[Path], tmp_path: Path, place: str, number: int) -> None:
+    """Until its index is replaced the folder is what it was. The same command does the rest, and leaves nothing else."""
+    merge(folders[:1], tmp_path / "all")
+    merge(folders[:1], tmp_path / "undisturbed")
+    append(folders[1:], tmp_path / "undisturbed")
+    before = read_all(tmp_path / "all")
+    killed(lambda: append(folders[1:], tmp_path / "all"), place, number)
+    assert np.array_equal(read_all(tmp_path / "all"), before)
+    check_whole(tmp_path / "all", folders, append(folders[1:], tmp_path / "all"))
+    assert names_of(tmp_path / "all") == names_of(tmp_path / "undisturbed")
+
+
+def test_another_append_after_a_killed_one(folders: list[Path], tmp_path: Path) -> None:
+    """It finishes the work of the killed one before its own."""
+    merge(folders[:1], tmp_path / "all")
+    killed(lambda: append(folders[1:2], tmp_path / "all"), "rename", 3)
+    check_whole(tmp_path / "all", folders, append(folders[2:], tmp_path / "all"))
+    assert not names_of(tmp_path / "all") & {"append.lock", "append.partial"}
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_an_append_that_fails(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Nothing of it stays, whether its files have their names already or not; a full disk is named with the folder."""
+    before, calls = hashes_of(folders[0]), []
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match=f"No space left on device: '{folders[0]}'"):
+            append(folders[1:], folders[0])
+    assert hashes_of(folders[0]) == before
+    check_whole(folders[0], [merged_copy(folders[0], tmp_path), *folders[1:]], append(folders[1:], folders[0]))
+
+
+def merged_copy(folder: Path, tmp_path: Path) -> Path:
+    merge([folder], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_one_fingerprint_of_the_same_documents(folders: list[Path], tmp_path: Path) -> None:
+    """A run on a merged folder resumes on one to which the same documents were appended, and on a merged one of merged ones."""
+    merge(folders, tmp_path / "all")
+    merge(folders[:2], tmp_path / "two")
+    merge([tmp_path / "two", folders[2]], tmp_path / "nested")
+    prepared = load_index(folders[0])
+    append(folders[1:], folders[0])
+    for split in SPLITS:
+        found = {load_index(folder).fingerprint(split) for folder in (tmp_path / "all", tmp_path / "nested", folders[0])}
+        assert len(found) == 1 and prepared.fingerprint(split) not in found
+    merge([folders[1], folders[2]], tmp_path / "others")
+    merge([folders[2], folders[1]], tmp_path / "reversed")
+    assert load_index(tmp_path / "others").fingerprint("train") != load_index(tmp_path / "reversed").fingerprint("train")
+
+
 def test_append_through_a_link(folders: list[Path], tmp_path: Path) -> None:
     """Neither the lock nor a file that the index lists already is replaced."""
     victim = tmp_path / ".bashrc"
@@ -187,7 +273,10 @@ def test_append_through_a_link(folders: list[Path], tmp_path: Path) -> None:
     before = hashes_of(folders[0])
     with pytest.raises(UserError, match=f"lists {taken.name} already, which would be replaced"):
         append(folders[1:2], folders[0])
-    assert {name: found for name, found in hashes_of(folders[0]).items() if name != "append.lock"} == before
+    assert hashes_of(folders[0]) == before
+    (folders[0] / "append.partial").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="append.partial is a link, through which nothing is written"):
+        append(folders[1:2], folders[0])
 
 
 @pytest.mark.parametrize("links_work", [True, False])

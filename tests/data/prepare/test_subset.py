@@ -14,7 +14,7 @@ from megatape.data.cleaning.rule import Rule, ScoreRule
 from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.prepare.merge import merge
+from megatape.data.prepare.merge import append, merge
 from megatape.data.prepare.subset import Selection, subset
 from megatape.data.shards.index import SPLITS, check_ledger, load_index
 from megatape.data.shards.stored_split import DocumentMatch, StoredSplit
@@ -132,18 +132,33 @@ def test_a_share(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_subset_of_merged_folders(folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """It names the folders of which they were merged. Parts of one folder are not merged."""
+    """It names the folders of which they were merged."""
     whole = load_index(folder)
-    for name, part in ("short", Selection(max_tokens=14)), ("long", Selection(min_tokens=15)):
-        subset(folder, tmp_path / name, part)
-    with pytest.raises(UserError, match="has the same data as .*short, or a part of them: give each folder once"):
-        merge([tmp_path / "short", tmp_path / "long"], tmp_path / "all")
     more = load_index(write(tmp_path, tokenizer, "code", rules={}))
     merge([folder, tmp_path / "code_data"], tmp_path / "all")
     index = subset(tmp_path / "all", tmp_path / "out", Selection(share=0.5))
     assert [each.fingerprint for each in index.merged] == [each.fingerprint("train") for each in (whole, more)]
     nested = subset(tmp_path / "out", tmp_path / "nested", Selection(max_tokens=14))
     assert nested.merged == index.merged and [rule["rule"] for rule in nested.rules] == ["subset", "subset"]
+
+
+def test_disjoint_subsets_are_merged(folder: Path, tmp_path: Path) -> None:
+    """They are of one folder, which alone does not make them the same data; with a document in common they are refused."""
+    parts = {"short": Selection(max_tokens=14), "long": Selection(min_tokens=15), "middle": Selection(min_tokens=12)}
+    for name, part in parts.items():
+        subset(folder, tmp_path / name, part)
+    short, long, middle = (tmp_path / name for name in parts)
+    index = merge([short, long], tmp_path / "all")
+    whole = load_index(folder)
+    for split in SPLITS:
+        assert index.splits[split].documents == whole.splits[split].documents
+        assert np.array_equal(np.sort(read_all(tmp_path / "all", split)), np.sort(read_all(folder, split)))
+    check_ledger(index)
+    append([long], short)
+    assert load_index(short).fingerprint("train") == index.fingerprint("train")
+    for folders in ([short, middle], [tmp_path / "all", long], [tmp_path / "all", folder], [long, folder], [long, long]):
+        with pytest.raises(UserError, match="has the same data as .*, or a part of them: give each folder once"):
+            merge(folders, tmp_path / "out")
 
 
 def test_refusals(folder: Path, tmp_path: Path, command: Command) -> None:
