@@ -37,8 +37,7 @@ class Chat(Format):
     def example(self, record: dict[str, Any]) -> Example:
         conversation = parse_conversation(record, self.fields)
         messages = conversation.messages
-        all_answers = Conversation(messages).learned
-        if not all_answers:
+        if not conversation.answers:
             raise RecordDropped("conversation without an assistant")
         if not conversation.learned:
             raise RecordDropped("conversation without an answer of weight 1")
@@ -49,14 +48,8 @@ class Chat(Format):
         answers = [span for span in spans if span[1] <= limit]
         if not answers:
             raise RecordDropped("first exchange longer than a sequence")
-        counts = Counter[str]()
-        if conversation.not_learned:
-            counts["answers of weight 0"] = len(all_answers) - len(conversation.learned)
-        if cut := len(spans) - len(answers):
-            lost = spans[-1][1] - answers[-1][1]
-            counts += Counter({"conversations cut": 1, "answers cut": cut, "tokens cut from conversations": lost})
-        prompt = "\n".join(message["content"] for message in messages[: all_answers[0]])
-        return Example(ids[: answers[-1][1]], answers, prompt, counts)
+        prompt = "\n".join(message["content"] for message in messages[: conversation.answers[0]])
+        return Example(ids[: answers[-1][1]], answers, prompt, _counts(conversation, spans, len(answers)))
 
     def _tokens(self, conversation: Conversation) -> tuple[list[int], Spans]:
         if self._template is not None:
@@ -66,6 +59,24 @@ class Chat(Format):
                 "the tokenizer has no chat template that writes `tools`: use one that has, or leave the tools out"
             )
         return plain_tokens(conversation, self.tokenizer)
+
+
+def _counts(conversation: Conversation, spans: Spans, num_kept: int) -> Counter[str]:
+    """Return the numbers of answers that are not learned, by the reason.
+
+    Args:
+        conversation: The conversation.
+        spans: Spans of its answers, in tokens.
+        num_kept: Number of them that fit a sequence.
+    """
+    counts = Counter[str]()
+    counts["answers of weight 0"] = len(conversation.answers) - len(conversation.learned)
+    counts["answers without a mark of the template"] = len(conversation.learned) - len(spans)
+    if cut := len(spans) - num_kept:
+        counts["conversations cut"] = 1
+        counts["answers cut"] = cut
+        counts["tokens cut from conversations"] = spans[-1][1] - spans[num_kept - 1][1]
+    return +counts
 
 
 def plain_prompt(messages: list[Message], tokenizer: Tokenizer) -> list[int]:
@@ -80,11 +91,12 @@ def plain_tokens(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list
     ids = list(tokenizer.begin)
     answers = []
     context = ""
+    learned = conversation.learned
     for index, message in enumerate(conversation.messages):
         if message["role"] == "assistant":
             ids += tokenizer.encode(f"{context}Assistant:")
             answer = [*tokenizer.encode(f" {message['content']}"), tokenizer.eos_id]
-            if index in conversation.learned:
+            if index in learned:
                 answers.append((len(ids), len(ids) + len(answer)))
             ids += answer
             context = ""

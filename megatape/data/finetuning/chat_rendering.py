@@ -148,10 +148,16 @@ def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | No
             (_answer_begin(render, text, messages, index), _answer_end(render, text, messages, index))
             for index in conversation.learned
         ]
-    answers = Conversation(messages).learned
-    begins = [_answer_begin(render, text, messages, index) for index in answers]
+    begins = [_answer_begin(render, text, messages, index) for index in conversation.answers]
     spans = _marked_spans(marks, begins)
-    return [spans[number] for number, index in enumerate(answers) if number in spans and index in conversation.learned]
+    learned = [
+        spans[number]
+        for number, index in enumerate(conversation.answers)
+        if number in spans and index not in conversation.not_learned
+    ]
+    if not learned:
+        raise RecordError("the chat template marks no answer of weight 1 by {% generation %}")
+    return learned
 
 
 def _answer_begin(render: Any, text: str, messages: list[Message], index: int) -> int:

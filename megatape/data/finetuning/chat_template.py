@@ -188,7 +188,7 @@ class ChatTemplate:
         if ids[: len(prefix)] != prefix:
             raise RecordError(
                 f"a token of the conversation lies across the place behind {text[-20:]!r}, where an answer begins or ends: "
-                "remove spaces or newlines at that place"
+                "remove spaces or newlines at that place from the message, or from the chat template"
             )
         return len(prefix)
 

@@ -36,10 +36,14 @@ class Conversation:
     not_learned: frozenset[int] = frozenset()
 
     @property
+    def answers(self) -> list[int]:
+        """Places in `messages` of all answers."""
+        return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
+
+    @property
     def learned(self) -> list[int]:
         """Places in `messages` of the answers that are learned."""
-        answers = [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
-        return [index for index in answers if index not in self.not_learned]
+        return [index for index in self.answers if index not in self.not_learned]
 
 
 class MessageFields(NamedTuple):

@@ -279,6 +279,15 @@ def test_an_answer_of_weight_0_is_only_context(folders: dict[str, Path], tmp_pat
     assert (example.ids, example.answers) == (whole.ids, whole.answers[1:])
 
 
+def test_answers_that_a_template_does_not_mark_are_counted(folders: dict[str, Path], tmp_path: Path) -> None:
+    last_marked = MARKED.replace("{% if message.role == 'assistant' %}", "{% if message.role == 'assistant' and loop.last %}")
+    form = Chat(load_tokenizer(adopted(folders, tmp_path, last_marked)), Limits(256))
+    example = form.example(conversation(MESSAGES))
+    assert len(example.answers) == 1 and example.counts == {"answers without a mark of the template": 1}
+    with pytest.raises(RecordError, match="marks no answer of weight 1"):
+        form.example(conversation([*MESSAGES[:4], MESSAGES[4] | {"weight": 0}]))
+
+
 def test_an_answer_of_weight_0_needs_no_exact_place(folders: dict[str, Path], tmp_path: Path) -> None:
     """So templates that drop earlier thoughts can be learned from, one answer of a conversation at a time."""
     tokenizer, found = template_of(adopted(folders, tmp_path, FICKLE))
