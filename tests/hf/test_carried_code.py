@@ -1,0 +1,109 @@
+"""Rewritten files of exports: what is dropped, what stays, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from megatape.errors import UserError
+from megatape.hf.carried_code import CarriedFile, carry, file_of
+
+HEAD = "from megatape.model.encodings.encoding import Encoding\n"
+CARRIED_HEAD = "from .encoding import Encoding\n"
+CLASS = "class Own(Encoding):\n    pass\n"
+# Definitions of which each needs the one before, with an import over several lines and a decorator.
+CHAIN = """from megatape.optim.optimizer import (
+    Group,
+)
+from functools import cache
+GROUPS: list[Group] = []
+@cache
+def of_groups(count: int) -> int:
+    return count + len(GROUPS)
+"""
+
+
+def carried(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str, name: str = "carried_module") -> CarriedFile:
+    """A file with this code after the import of Encoding."""
+    (folder / f"{name}.py").write_text(HEAD + code)
+    monkeypatch.syspath_prepend(folder)
+    return CarriedFile(name)
+
+
+@pytest.mark.usefixtures("own_modules")
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (CLASS, CLASS),
+        # Only one name of an import is missing.
+        (f"from megatape.parallel.mesh import SINGLE, AXES\n{CLASS}", f"from .stand_ins import SINGLE\n{CLASS}"),
+        (f"import math, megatape.config\n{CLASS}", f"import math\n{CLASS}"),
+        (f"{CHAIN}{CLASS}", CLASS),
+        # Imports that only dropped statements use are dropped, others stay even if nothing uses them.
+        (
+            f"import json\nimport math\nfrom megatape.config import Config\ndef show(c: Config): print(json.dumps(c))\n{CLASS}",
+            f"import math\n{CLASS}",
+        ),
+        # The registry, in any form.
+        (f"from megatape import registry\n{CLASS}registry.ENCODINGS.update(own=registry.EncodingEntry('a:Own', 'b'))\n", CLASS),
+        # A logger needs the name of the module, which is no reason to drop it.
+        (
+            f"import logging\nLOG = logging.getLogger(__name__)\n{CLASS}",
+            f"import logging\nLOG = logging.getLogger(__name__)\n{CLASS}",
+        ),
+        # Line separators of Unicode end no line of Python.
+        (f"SIGN = '\u2028'\nfrom megatape.config import Config\n{CLASS}", f"SIGN = '\u2028'\n{CLASS}"),
+        (f"try:\n    from megatape.config import Config\nexcept ImportError:\n    Config = None\n{CLASS}", CLASS),
+    ],
+)
+def test_what_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, expected: str) -> None:
+    file = carried(monkeypatch, tmp_path, code)
+    file.check({"Own"})
+    assert file.text == CARRIED_HEAD + expected
+
+
+@pytest.mark.usefixtures("own_modules")
+@pytest.mark.parametrize(
+    ("code", "names", "message"),
+    [
+        (f"from megatape.config import Config\n{CLASS}SIZE = len(Config.model_fields)\n", {"Own", "SIZE"}, "and SIZE needs it"),
+        (f"from megatape.config import Config\n{CLASS}", {"*"}, "and Config needs it"),
+        (f"from megatape.config import Config\n{CLASS}Own.size = len(Config.model_fields)\n", {"Own"}, "and Own needs it"),
+        ("from megatape.config import Config\nSIZE = 1\nSIZE += len(Config.model_fields)\n", {"SIZE"}, "and SIZE needs it"),
+        (
+            "try:\n    from megatape.config import Config as Base\nexcept ImportError:\n    Base = object\n",
+            {"Base"},
+            "line 3: .*Base",
+        ),
+    ],
+)
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, names: set[str], message: str) -> None:
+    """Statements that change a definition count as well: without them it would compute something else."""
+    file = carried(monkeypatch, tmp_path, code)
+    with pytest.raises(UserError, match=f"megatape.config.Config is not in exported models.*{message}|{message}.*"):
+        file.check(names)
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_statements_that_share_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = carried(monkeypatch, tmp_path, f"SIZE = 3; from megatape.config import Config\n{CLASS}")
+    with pytest.raises(UserError, match="line 2: write one statement a line"):
+        assert file.text
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_a_file_beside_it_is_checked_for_the_names_that_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "own_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "parts.py").write_text("from megatape.config import Config\nSIZE = 3\nFIELDS = len(Config.model_fields)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, wanted in (("good", "SIZE"), ("bad", "FIELDS")):
+        (package / f"{name}.py").write_text(f"from .parts import {wanted}\nclass Own:\n    size = {wanted}\n")
+    files = carry({"own_package.good": {"Own"}}, {})
+    assert files == {
+        "good.py": "from .parts import SIZE\nclass Own:\n    size = SIZE\n",
+        "parts.py": "SIZE = 3\n",
+    }
+    with pytest.raises(UserError, match="parts.py, line 1: megatape.config.Config .* and FIELDS needs it"):
+        carry({"own_package.bad": {"Own"}}, {})
+    assert file_of("own_package.good") == package / "good.py"
