@@ -1,0 +1,212 @@
+"""Writes the planner's tables into docs/planning.md: `python docs/planned.py`.
+
+Each table lies between two comments that name it, which stay.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from math import sqrt
+from pathlib import Path
+
+from megatape.config import ClusterConfig, Config, load_config, parse_config
+from megatape.files import read_lines
+from megatape.model.accounting import count_parameters
+from megatape.plan.gpus import load_gpu
+from megatape.plan.memory import plan_memory
+from megatape.plan.needs import memory_needs
+from megatape.plan.speed import links, plan_speed
+from megatape.plan.stages import plan_stages
+from megatape.units import format_bytes, format_range
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/planning.md"
+SPEEDS = ROOT / "docs/results/published_speeds.jsonl"
+
+# Files of configs/ in the order of the table, and of configs/long/ without their encodings.
+LADDER = ("155m", "350m", "1b", "3b", "7b", "8b_gqa", "13b", "70b_gqa")
+LONG = ("155m_8k", "1b_32k", "7b_32k", "8b_gqa_128k")
+
+# Modes of training.activation_checkpointing, and their chunks.
+CHECKPOINTING = (("none", None), ("selective", None), ("full", None), ("full", 8192), ("offload", 8192))
+
+END = "<!-- end -->"
+
+Row = list[str]
+
+
+def speeds() -> str:
+    """Return the table of published and measured speeds, beside the estimates."""
+    rows = []
+    for _, entry in read_lines(SPEEDS):
+        config = parse_config(entry["config"], entry["run"])
+        cluster = cluster_of(config)
+        gpu = load_gpu(cluster.gpu).model_copy(update=entry.get("gpu", {}))
+        low, high = plan_speed(config, cluster, gpu).seconds
+        tokens = config.step_tokens / cluster.world_size
+        middle = tokens / sqrt(low * high)
+        published = entry["tokens/s per GPU"]
+        source = "published"
+        if not entry["source"].startswith("https://"):
+            source = "measured"
+        name = f"{entry['run']}, stage {config.zero.stage}, {cluster.world_size} {cluster.gpu}"
+        link = f"[{source}]({entry['source'].removeprefix('docs/')})"
+        estimate = f"{tokens / high:,.0f} to {tokens / low:,.0f}"
+        rows.append([name, link, f"{published:,.0f}", estimate, f"{published / middle:.2f}"])
+    header = ["run", "source", "tokens/s per GPU", "estimate", "over the middle of the estimate"]
+    return markdown(header, rows)
+
+
+def ladder(sizes: Sequence[str] = LADDER) -> str:
+    """Return the table of the files of TAPE in configs/, at their own stage of ZeRO."""
+    rows = [ladder_row(f"tape_{size}") for size in sizes]
+    return markdown(["file", "parameters", "cluster", "T", "micro-batch", "GiB per GPU, needed of available", "MFU"], rows)
+
+
+def ladder_row(name: str) -> Row:
+    """Return the row of a file of configs/ in the table `ladder`."""
+    config = load_config(ROOT / f"configs/{name}.json")
+    cluster = cluster_of(config)
+    gpu = load_gpu(cluster.gpu)
+    needed = memory_needs(plan_memory(config, cluster.world_size, on_gpu=True), cluster, gpu)["of a GPU"].bytes
+    worst, best = plan_speed(config, cluster, gpu).utilization
+    micro = str(config.training.micro_batch_size)
+    if config.training.activation_checkpointing != "none":
+        micro += " and checkpointing"
+    return [
+        name,
+        f"{count_parameters(config.model).total:,}",
+        f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu}",
+        str(config.parallel.tp),
+        micro,
+        f"{needed / 2**30:.2f} of {gpu.memory / 2**30:.2f}",
+        f"{worst:.0%} to {best:.0%}",
+    ]
+
+
+def stages(sizes: Sequence[str] = LADDER) -> str:
+    """Return the table of what stage 1 would give the files of TAPE in configs/."""
+    header = ["file", "GiB per GPU at stage 3", "at stage 1", "GiB sent in a step at stage 3", "at stage 1"]
+    header += ["seconds per step at stage 3", "at stage 1"]
+    return markdown(header, [stages_row(f"tape_{size}") for size in sizes])
+
+
+def stages_row(name: str) -> Row:
+    """Return the row of a file of configs/ in the table `stages`."""
+    config = load_config(ROOT / f"configs/{name}.json")
+    cluster = cluster_of(config)
+    plans = {plan.stage: plan for plan in plan_stages(config, cluster, load_gpu(cluster.gpu))}
+    both = (plans[3], plans[1])
+    memory = [f"{plan.needs['of a GPU'].bytes / 2**30:.1f}" for plan in both]
+    sent = [f"{plan.sent / 2**30:.1f}" for plan in both]
+    seconds = [format_range(*plan.seconds) for plan in both]
+    return [name, *memory, *sent, *seconds]
+
+
+def long_samples() -> str:
+    """Return the table of the files of configs/long/, TAPE and RoPE."""
+    header = [
+        "file",
+        "cluster",
+        "S",
+        "micro-batch, checkpointing",
+        "GiB per GPU, of 79",
+        "bytes a GPU sends in a step in its node",
+    ]
+    header += ["to other nodes", "seconds per step"]
+    return markdown(header, [long_row(name) for name in LONG])
+
+
+def long_row(name: str) -> Row:
+    """Return the row of two files of configs/long/ in the table `long`."""
+    pair = [load_config(ROOT / f"configs/long/{encoding}_{name}.json") for encoding in ("tape", "rope")]
+    config = pair[0]
+    cluster = cluster_of(config)
+    gpu = load_gpu(cluster.gpu)
+    memory, inside, outside, seconds = [], [], [], []
+    for each in pair:
+        needs = memory_needs(plan_memory(each, cluster.world_size, on_gpu=True), cluster, gpu)
+        sent = links(each, cluster).values()
+        memory.append(f"{needs['of a GPU'].bytes / 2**30:.1f}")
+        inside.append(format_bytes(sum(in_node for in_node, _ in sent)))
+        outside.append(format_bytes(sum(to_others for _, to_others in sent)))
+        seconds.append(format_range(*plan_speed(each, cluster, gpu).seconds))
+    columns = [" / ".join(values) for values in (memory, inside, outside, seconds)]
+    training = config.training
+    return [
+        name,
+        f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu}",
+        str(config.parallel.sp),
+        f"{training.micro_batch_size}, {training.activation_checkpointing}",
+        *columns,
+    ]
+
+
+def checkpointing() -> str:
+    """Return the table of what long samples keep, by activation checkpointing."""
+    header = ["checkpointing", "N = 8k", "32k", "128k", "largest temporary at 128k", "in host memory at 128k"]
+    header.append("GPU's bytes at 128k")
+    return markdown(header, [checkpointing_row(mode, chunk) for mode, chunk in CHECKPOINTING])
+
+
+def checkpointing_row(mode: str, chunk: int | None) -> Row:
+    """Return the row of a mode of training.activation_checkpointing, in chunks of so many tokens."""
+    name = f"`{mode}`"
+    if chunk is not None:
+        name += f", chunks of {chunk:,} tokens"
+    kept = []
+    for length in (8192, 32768, 131072):
+        changes = [f"model.max_positions={length}", f"data.sequence_length={length}", "parallel.tp=1", "parallel.sp=8"]
+        changes += [f"training.activation_checkpointing={mode}", f"training.chunk_tokens={chunk or 'null'}"]
+        config = load_config(ROOT / "configs/tape_8b_gqa.json", changes)
+        memory = plan_memory(config, cluster_of(config).world_size, on_gpu=True)
+        kept.append(_gib(memory.device["activations"] + memory.device["position encoding"]))
+    host = ""
+    if "activations" in memory.host:
+        host = _gib(memory.host["activations"])
+    return [name, *kept, _gib(memory.device["largest temporary"]), host, _gib(memory.device_total)]
+
+
+def _gib(number: float) -> str:
+    return f"{number / 2**30:.2f}"
+
+
+def cluster_of(config: Config) -> ClusterConfig:
+    """Return the cluster that a configuration states."""
+    assert config.cluster is not None
+    return config.cluster
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "speeds": speeds,
+    "ladder": ladder,
+    "stages": stages,
+    "long samples": long_samples,
+    "checkpointing": checkpointing,
+}
+
+
+def markdown(header: Row, rows: list[Row]) -> str:
+    """Return a Markdown table without padding, so that a changed cell changes one line."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def table_of(page: str, name: str) -> str:
+    """Return the text of a table on the page."""
+    found = re.search(rf"<!-- {name} -->\n(.*?){END}", page, re.DOTALL)
+    assert found, f"docs/planning.md has no table between <!-- {name} --> and {END}"
+    return found[1].strip()
+
+
+def written(page: str) -> str:
+    """Return the page with all tables written again."""
+    for name, table in TABLES.items():
+        start = f"<!-- {name} -->\n"
+        before, _, rest = page.partition(start)
+        _, _, after = rest.partition(END)
+        page = f"{before}{start}\n{table()}\n\n{END}{after}"
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))
