@@ -126,7 +126,8 @@ def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) ->
     """Run a program of the environment in the repository's root, without the output lines that start with `hidden`."""
     words = [str(BIN / command), *arguments]
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
-    environment["PYTHONSAFEPATH"] = "1"  # DeepSpeed's launcher would look for modules in the current directory first
+    if command == "deepspeed":
+        environment["PYTHONSAFEPATH"] = "1"  # its launcher would look for modules in the current directory first
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # install() leaves compiling to Python
     output = subprocess.PIPE if hidden else None
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=output, encoding="utf-8", errors="replace") as process:
