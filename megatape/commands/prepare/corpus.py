@@ -101,7 +101,7 @@ def run(options: Options) -> None:
     for name, documents in islice(index.ledger.items(), NUM_INPUTS):
         dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
         if documents.skipped_files:
-            dropped += f"; {plural(documents.skipped_files, 'file')} skipped because of their names"
+            dropped += f"; {plural(documents.skipped_files, 'file')} skipped by name"
         print(f"{name}: {plural(documents.read, 'document')} read, {documents.written:,} written{dropped}")
     if len(index.ledger) > NUM_INPUTS:
         print(f"and {plural(len(index.ledger) - NUM_INPUTS, 'more input')}: `megatape data report {options.output}` shows them")

@@ -87,7 +87,7 @@ class SkippedFiles:
         names = ", ".join(self.names)
         hidden = self.files - len(self.names)
         more = f" and {hidden:,} more" if hidden else ""
-        return f"{self.files:,} {noun} ({self.bytes:,} bytes) skipped because of their names: {names}{more}"
+        return f"{self.files:,} {noun} ({self.bytes:,} bytes) skipped by name: {names}{more}"
 
     def add(self, files: Iterable[ListedFile]) -> None:
         """Add further files."""

@@ -195,7 +195,7 @@ def test_files_of_other_names_are_counted(command: Command, tmp_path: Path, toke
     assert status == 2 and "1 of 5 files" in errors and "e.csv. Rename them or give them one by one to read" in errors
     status, printed, errors = command("prepare", "finetuning", *given, "--max-skipped-fraction", 0.5)
     assert status == 0, errors
-    assert "skipped because of their names: e.csv\n" in printed
+    assert "skipped by name: e.csv\n" in printed
     index = load_index(tmp_path / "out")
     assert sum(answers.examples for answers in index.answers.values()) == 36
     assert index.counts == {"files skipped because of their names": 1}

@@ -31,7 +31,7 @@ def test_other_files_are_counted_and_named(tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(tmp_path.parent)
     found = summarize_skipped([listing_of(tmp_path, files)])[str(tmp_path)]
     assert (found.files, found.bytes, found.names) == (3, 320, ["b\\x1b.json", "d.csv", "linked/"])
-    assert str(found) == "3 files (320 bytes) skipped because of their names: b\\x1b.json, d.csv, linked/"
+    assert str(found) == "3 files (320 bytes) skipped by name: b\\x1b.json, d.csv, linked/"
     (listing,) = list_inputs([str(tmp_path)], "*.jsonl", recursive=False)
     assert [file.name for file in listing.skipped] == [f"{tmp_path}/{name}" for name in ("b\x1b.json", "c/", "linked/")]
     assert not summarize_skipped(list_inputs([str(tmp_path / "b\x1b.json")], "*.jsonl"))

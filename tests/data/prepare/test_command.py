@@ -173,8 +173,8 @@ def test_files_of_other_names_are_in_the_ledger(command: Command, tmp_path: Path
             (folder / f"{number:02}.jsonl").write_text(json.dumps({"text": words(first + number)}) + "\n")
         status, printed, errors = command(*given, "--output", tmp_path / name)
     assert status == 0, errors
-    assert f"{folder}: 1 file (4 bytes) skipped because of their names: more.json\n" in printed
-    assert f"{folder}: 10 documents read, 10 written; 1 file skipped because of their names\n" in printed
+    assert f"{folder}: 1 file (4 bytes) skipped by name: more.json\n" in printed
+    assert f"{folder}: 10 documents read, 10 written; 1 file skipped by name\n" in printed
     merged = command("data", "merge", tmp_path / "merged", tmp_path / "whole", tmp_path / "second")
     assert merged[0] == 0, merged
     for name, num_files in (("whole", 1), ("merged", 2)):
