@@ -244,11 +244,19 @@ class Pairs(PromptFormat):
 
 
 class Alpaca(PromptFormat):
-    """The prompt tells the task, and the answer is the output."""
+    """The prompt tells the task, and the answer is the output.
+
+    Attributes:
+        unsupported: Fields of LLaMA-Factory's records that Stanford's prompt has no place for.
+    """
 
     reads = ("instruction", "input", "output")
+    unsupported: ClassVar[tuple[str, ...]] = ("system", "history")
 
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
+        for name in self.unsupported:
+            if record.get(name):
+                raise RecordError(f"the record has `{name}`, which is not part of Alpaca's prompt: use the format chat for it")
         instruction, output = text_of(record, "instruction"), text_of(record, "output")
         given = text_of(record, "input") if record.get("input") is not None else ""
         if not instruction.strip():

@@ -118,7 +118,8 @@ class DocumentDataset(PackedDataset):
             self.num_skipped = int(np.count_nonzero(~with_answer))
             if self.num_skipped == lengths.size or (self.num_skipped and not skip_without_prompt_end):
                 raise self._no_answer(np.flatnonzero(~with_answer))
-            begins, lengths = begins[with_answer], lengths[with_answer]
+            begins = begins[with_answer]
+            lengths = lengths[with_answer]
         part = Part(begins, lengths - 1, *alone(lengths.size))
         self._arrange(ArrangementInMemory([part]))
 

@@ -110,7 +110,7 @@ def test_prompts_are_stanfords(tokenizer: Tokenizer) -> None:
     begin = "Below is an instruction that describes a task"
     request = "Write a response that appropriately completes the request.\n\n### Instruction:\n"
     alone = f"{begin}. {request}Add {{1}}.\n\n### Response:\n"
-    for record in ({}, {"input": ""}, {"input": " "}, {"input": None}):
+    for record in ({}, {"input": ""}, {"input": " "}, {"input": None}, {"system": "", "history": []}):
         assert form.texts({"instruction": "Add {1}.", "output": "2"} | record) == (alone, "2")
     given = f"{begin}, paired with an input that provides further context. {request}Add.\n\n### Input:\n1\n\n### Response:\n"
     assert form.texts({"instruction": "Add.", "input": "1", "output": "2"}) == (given, "2")
@@ -123,6 +123,8 @@ def test_prompts_are_stanfords(tokenizer: Tokenizer) -> None:
     [
         ({"instruction": "a"}, "'output' is missing; the record has 'instruction'"),
         ({"instruction": "a", "output": "b", "input": 3}, "'input' is 3, not a string"),
+        ({"instruction": "a", "output": "b", "history": [["c", "d"]]}, "`history`, which is not part of Alpaca's prompt"),
+        ({"instruction": "a", "output": "b", "system": "c"}, "the record has `system`, which is not part of Alpaca's"),
         ({"instructions": "a", "output": "b"}, r"\(did you mean instructions\?\)"),
     ],
 )
