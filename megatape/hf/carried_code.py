@@ -235,9 +235,14 @@ class CarriedFile:
 
 
 def file_of(module: str) -> Path:
-    """Return the file of a module, importing it."""
-    file = import_module(module).__file__
-    assert file is not None
+    """Return the file of a module, importing it.
+
+    Raises:
+        UserError: It has none, such as the module of an interactive session.
+    """
+    file = getattr(import_module(module), "__file__", None)
+    if file is None:
+        raise UserError(f"the module {module} has no file that an export could carry: write its code to a file")
     return Path(file)
 
 

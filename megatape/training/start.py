@@ -190,7 +190,7 @@ def export_warning(config: Config) -> str:
 
     try:
         family_of(config).code(config.model)
-    except UserError as error:
+    except (UserError, OSError) as error:
         return f"this model can be trained, but not exported or evaluated: {error}"
     return ""
 

@@ -1,6 +1,8 @@
 """Rewritten files of exports: what is dropped, what stays, and what is refused."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -81,6 +83,12 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: 
     file = carried(monkeypatch, tmp_path, code)
     with pytest.raises(UserError, match=f"megatape.config.Config is not in exported models.*{message}|{message}.*"):
         file.check(names)
+
+
+def test_a_module_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "made_up", ModuleType("made_up"))
+    with pytest.raises(UserError, match="the module made_up has no file that an export could carry"):
+        carry({"made_up": {"Own"}}, {})
 
 
 @pytest.mark.usefixtures("own_modules")
