@@ -21,10 +21,11 @@ LOOPBACK = "127.0.0.1"
 BACKLOG = 2048  # connections that may wait, as many as torch allows
 
 
-def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = True) -> dist.TCPStore:
+def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = True) -> dist.Store:
     """Open the store of this run at MASTER_ADDR and MASTER_PORT. Rank 0 serves it, unless torchrun does.
 
-    If all ranks are on one host, the store listens on its loopback interface only, whatever MASTER_ADDR is.
+    If all ranks are on one host, the store listens on its loopback interface only, whatever MASTER_ADDR is. The store of a
+    single rank is in its memory and listens nowhere.
 
     Args:
         topology: All ranks.
@@ -38,6 +39,10 @@ def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = Tr
         DistNetworkError: The port is taken, or rank 0 does not answer.
         DistStoreError: Ranks are missing.
     """
+    if topology.world_size == 1:
+        store = dist.HashStore()
+        store.set_timeout(timeout)
+        return store
     address = os.environ["MASTER_ADDR"]
     port = int(os.environ["MASTER_PORT"])
     is_served_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

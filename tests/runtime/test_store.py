@@ -32,9 +32,8 @@ def listening(port: int) -> set[str]:
         ({"SLURM_STEP_NUM_TASKS": "2"}, Topology(0, 2, 0, local_size=2), True),
         ({"MASTER_ADDR": "localhost"}, Topology(0, 2, 0, local_size=2), True),
         ({}, Topology(0, 2, 0, local_size=2), False),
-        ({}, Topology(0, 1, 0), True),
     ],
-    ids=["one host", "two hosts", "one host by srun", "by hand on loopback", "by hand", "alone"],
+    ids=["one host", "two hosts", "one host by srun", "by hand on loopback", "by hand"],
 )
 def test_where_the_store_listens(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], topology: Topology, is_loopback: bool
@@ -56,13 +55,26 @@ def test_where_the_store_listens(
         assert addresses & {"::", "0.0.0.0"}
 
 
+def test_a_single_rank_listens_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So any number of runs may follow each other in one process, whatever has the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        store = open_store(Topology(0, 1, 0), TIMEOUT)
+        store.set("key", "value")
+        assert store.get("key") == b"value"
+        assert listening(port) == {"127.0.0.1"}, "the server of this test alone"
+
+
 def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the kind that torch's has, which the commands know."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
         with pytest.raises(dist.DistNetworkError, match="127.0.0.1 port .*in use"):
-            open_store(Topology(0, 1, 0), TIMEOUT)
+            open_store(Topology(0, 2, 0, local_size=2), TIMEOUT)
 
 
 @pytest.fixture
