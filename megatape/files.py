@@ -39,6 +39,7 @@ PARTIAL = ".partial"  # end of the name of the folder in which a data directory 
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 FULL = {errno.ENOSPC, errno.EDQUOT}
+DEFAULT_MODE = 0o666  # Permissions of a new file, less those that the umask removes.
 NO_OUTPUT = "a link, a pipe or a device, through which nothing is written: remove it, or replace it by the file"
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
@@ -212,7 +213,13 @@ def open_regular(path: Path) -> Iterator[io.BufferedReader]:
         yield file
 
 
-def create_file(path: Path) -> IO[bytes]:
+def read_regular(path: Path) -> bytes:
+    """Return the content of a file. Raises OSError, or UserError for a pipe or a device, which may never end."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def create_file(path: Path, mode: int = DEFAULT_MODE) -> IO[bytes]:
     """Create a file to write.
 
     An output folder may hold names that somebody else chose, such as those of a downloaded index. So nothing of the name is
@@ -220,6 +227,7 @@ def create_file(path: Path) -> IO[bytes]:
 
     Args:
         path: The file, which must not exist.
+        mode: Its permissions, less those that the umask removes.
 
     Returns:
         The open file.
@@ -229,7 +237,7 @@ def create_file(path: Path) -> IO[bytes]:
         OSError: The file cannot be created.
     """
     try:
-        return path.open("xb")
+        return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
     except FileExistsError:
         raise _existing_output(path) from None
 
@@ -275,7 +283,7 @@ def without_links(name: str | Path, flags: int) -> int:
     Raises:
         OSError: The file is a link (ELOOP) or cannot be opened.
     """
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # O_NONBLOCK: a pipe would wait for its other end
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, DEFAULT_MODE)  # O_NONBLOCK: a pipe would wait for its other end
 
 
 def _check_file_name(name: str) -> str:
@@ -402,10 +410,30 @@ def check_absent(output: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file, so that a process killed meanwhile leaves either the old or the new content."""
+    """Replace a file, so that a process killed meanwhile leaves either the old or the new content.
+
+    The file keeps its mode and, where this user may give files away, its owner. So a private file stays private.
+
+    Args:
+        path: The file, which is created if needed.
+        content: Its new content.
+
+    Raises:
+        OSError: The file cannot be written. It is as it was.
+    """
     partial = temporary_name(path)
+    before = None
+    with suppress(FileNotFoundError):
+        before = path.lstat()
+    mode = DEFAULT_MODE
+    if before is not None and stat.S_ISREG(before.st_mode):
+        mode = stat.S_IMODE(before.st_mode)
     try:
-        with named_if_full(path), create_file(partial) as file:
+        with named_if_full(path), create_file(partial, mode) as file:
+            if before is not None and stat.S_ISREG(before.st_mode):
+                with suppress(PermissionError):
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -441,7 +469,7 @@ def file_system_time(folder: Path) -> float:
 
 def sync(path: Path) -> None:
     """Wait until a file's content or a folder's entries are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not wait for a writer
     try:
         os.fsync(descriptor)
     finally:
@@ -449,8 +477,16 @@ def sync(path: Path) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every line that is a JSON object of at most MAX_LINE_BYTES, and the object; no file, no lines."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    """Yield every line that is a JSON object of at most MAX_LINE_BYTES, and the object; without a file none.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: The file cannot be read.
+        UserError: It is a pipe or a device, which may never end.
+    """
+    with suppress(FileNotFoundError), open_regular(path) as file:
         begins = True  # a line, not the next part of one that is too long
         while part := file.readline(MAX_LINE_BYTES):
             whole, begins = begins and len(part) < MAX_LINE_BYTES, part.endswith(b"\n")

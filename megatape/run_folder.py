@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.errors import UserError
-from megatape.files import read_lines, rename, write_atomically
+from megatape.files import read_json, read_lines, read_regular, rename, write_atomically
 from megatape.units import plural
 
 # Suffixes of checkpoints that were moved aside.
@@ -151,7 +151,7 @@ class RunFolder:
                 f"{aside[0].name}: repair one and remove its suffix, {advice}"
             )
         if self.latest.exists():
-            last = self.latest.read_text(encoding="utf-8", errors="replace").strip()
+            last = read_regular(self.latest).decode(errors="replace").strip()
             raise UserError(
                 f"run.directory {self.directory} holds no checkpoint, but the run that trained here last had {last}: restore "
                 f"or mount it and give --resume {last}, {advice}"
@@ -173,7 +173,7 @@ class RunFolder:
     def _first_save(self) -> int:
         """Step of the first checkpoint by the run's own configuration, 0 if that cannot be read."""
         try:
-            config = json.loads(self.config.read_text(encoding="utf-8"))
+            config = read_json(self.config)
             return min(int(config["checkpoint"]["interval"]), int(config["training"]["steps"]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return 0

@@ -97,6 +97,8 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     for path in (pipe, device):
         with pytest.raises(ValueError, match=f"{path}: a pipe or a device, not a file"):
             read_json(path)
+        with pytest.raises(ValueError, match=f"{path}: a pipe or a device, not a file"):
+            list(read_lines(path))
     with open_regular(link) as file:
         assert file.read() == Path(__file__).read_bytes()
 
@@ -323,3 +325,32 @@ def test_a_lock_that_is_removed(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(timeout=60)
     assert most == [1] and not path.exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o444])
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_rewritten_file_keeps_its_mode(tmp_path: Path, mode: int, umask: int) -> None:
+    """A private file stays private, and one of a group stays the group's; a new one follows the umask."""
+    path, new = tmp_path / "file", tmp_path / "new"
+    path.write_text("old")
+    path.chmod(mode)
+    before = os.umask(umask)
+    try:
+        write_atomically(path, b"new")
+        write_atomically(new, b"new")
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == new.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == mode
+    assert new.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_file_that_root_rewrites_keeps_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    os.chown(path, 1234, 1235)
+    path.chmod(0o600)
+    write_atomically(path, b"new")
+    state = path.stat()
+    assert (state.st_uid, state.st_gid, state.st_mode & 0o777) == (1234, 1235, 0o600)

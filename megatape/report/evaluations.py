@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megatape.errors import MissingPath
-from megatape.files import as_type, read_json
+from megatape.files import as_type, read_json, read_regular
 from megatape.pictures import dark_version
 from megatape.tasks.engine.task import Measure
 from megatape.units import format_bytes
@@ -104,6 +104,6 @@ def _pictures(folder: Path, notes: list[str]) -> Iterator[tuple[str, str]]:
 
 def _encoded(path: Path, notes: list[str]) -> str:
     if path.stat().st_size <= MAX_PICTURE_BYTES:
-        return base64.b64encode(path.read_bytes()).decode()
+        return base64.b64encode(read_regular(path)).decode()
     notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")
     return ""

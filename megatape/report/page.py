@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megatape.errors import UserError, path_errors
-from megatape.files import new_folder, write_atomically
+from megatape.files import new_folder, open_regular, write_atomically
 from megatape.report import curves, evaluations, positions, runs
 from megatape.report.load import load_runs
 from megatape.report.progress import progress
@@ -113,7 +113,7 @@ def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float
 def _is_page(path: Path) -> bool:
     """Whether an earlier command wrote this page."""
     try:
-        with path.open(encoding="utf-8") as file:
-            return f'<meta name="generator" content="{GENERATOR}">' in file.read(1000)
+        with open_regular(path) as file:
+            return f'<meta name="generator" content="{GENERATOR}">' in file.read(1000).decode(errors="replace")
     except (OSError, ValueError):
         return False

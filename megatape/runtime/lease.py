@@ -27,7 +27,7 @@ from typing import Annotated
 from pydantic import Field
 
 from megatape.errors import LeaseLost, UserError
-from megatape.files import as_type, file_system_time, parse_json, rename
+from megatape.files import as_type, file_system_time, open_regular, parse_json, read_regular, rename
 from megatape.runtime.topology import Topology
 from megatape.runtime.waiting import wait_until
 from megatape.units import format_time
@@ -282,8 +282,8 @@ class Lease:
         self._over.set()
         self._thread.join()
         self._thread = None
-        with suppress(OSError):
-            if self.path.read_bytes() == self._content:
+        with suppress(OSError, UserError):
+            if read_regular(self.path) == self._content:
                 self.path.unlink()
 
     def check_free(self) -> None:
@@ -360,7 +360,7 @@ class Lease:
 
     def _look(self) -> tuple[bytes, float]:
         """Content and time of the last heartbeat. Opening makes an NFS client ask the server."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             return file.read(), os.fstat(file.fileno()).st_mtime
 
     def _write(self, path: Path, mode: str) -> None:
@@ -371,7 +371,7 @@ class Lease:
 
     def _send_heartbeats(self) -> None:
         while not self._over.wait(self.timeouts.heartbeat_interval):
-            with suppress(OSError):  # tried again with the next heartbeat
+            with suppress(OSError, UserError):  # tried again with the next heartbeat
                 self._renew()
 
     def _renew(self) -> None:
@@ -379,7 +379,7 @@ class Lease:
         with self._mutex:
             now = time.clock_gettime(CLOCK)
             try:
-                with self.path.open("rb") as file:
+                with open_regular(self.path) as file:
                     content = file.read()
                     if content == self._content:
                         os.utime(file.fileno())

@@ -32,7 +32,7 @@ from megatape.config import Config, differences, save_config
 from megatape.data.training.mixture import open_data
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import ExitStatus, UserError, path_errors
-from megatape.files import first_fault, json_content, locked, read_json, write_atomically
+from megatape.files import first_fault, json_content, locked, read_json, read_regular, write_atomically
 from megatape.imports import arguments
 from megatape.options import Line
 from megatape.run_folder import RunFolder
@@ -270,7 +270,7 @@ class Run(Generic[RunT]):
         log = self.folder.log
         status = children.run(command, environment, log)
         if not product.exists():
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = read_regular(log).decode(errors="replace").splitlines()
             # Launchers log more lines after the one that names the error.
             errors = [line for line in lines if line.startswith("error")] or lines or ["nothing"]
             if status == ExitStatus.DIVERGED:

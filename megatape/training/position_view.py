@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from megatape.errors import UserError
-from megatape.files import write_atomically
+from megatape.files import open_regular, write_atomically
 from megatape.run_folder import RunFolder
 
 MAX_TOKENS = 64  # of the text whose dot products are kept
@@ -45,7 +45,7 @@ class PositionView:
     def load(cls, path: Path) -> Self:
         """Read a file of `save`. Raises OSError, or UserError if it is corrupted."""
         try:
-            with safe_open(path, "numpy") as file:
+            with open_regular(path), safe_open(path, "numpy") as file:  # a pipe would wait for a writer
                 view = cls(json.loads(file.metadata()["tokens"]), **{name: file.get_tensor(name) for name in TENSORS})
             num_layers, num_tokens = len(view.norms), len(view.tokens)
             if view.products.shape != (num_layers, num_tokens, num_tokens) or view.places.shape != (num_tokens,):

@@ -112,6 +112,30 @@ def test_new_steps_and_a_file_server_that_is_away(data_directory: Path, tmp_path
     assert "1.2500" in shown(monitor, 100) and "not up to date" not in shown(monitor, 100)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "config.json", "latest", "lease.json", "positions"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_in_a_run_are_not_read(
+    command: Command, data_directory: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    """Each command that reads runs ends, whichever file of the run is a pipe without a writer or leads to an endless device."""
+    folder = make_run(tmp_path / "run", data_directory)
+    path = folder.directory / name
+    if name == "positions":
+        path = next(iter(folder.list_position_views().values()))
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    page = tmp_path / "page.html"
+    for words in (("monitor", "--once"), ("report", "--output", page), ("ledger",)):
+        status, _, errors = command(*words, folder.directory)
+        assert "Traceback" not in errors
+        if name in ("metrics.jsonl", "config.json"):
+            assert status == 2 and errors.count("\n") == 1, errors
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -46,6 +46,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "lease.json"
 
 
+@pytest.mark.timeout(30)
+def test_a_pipe_is_not_waited_for(path: Path) -> None:
+    """In the lease's place, without a writer."""
+    path.parent.mkdir()
+    os.mkfifo(path)
+    for look in (Lease(path).check_free, Lease(path).attempt):
+        with pytest.raises(UserError, match="lease.json: a pipe or a device, not a file"):
+            look()
+
+
 def test_held_and_released(path: Path) -> None:
     lease = take(path)
     lease.check()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
-from megatape.files import first_fault, write_atomically
+from megatape.files import first_fault, read_regular, write_atomically
 from megatape.study.runs import Result
 
 
@@ -146,7 +146,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 def read_records(path: Path) -> list[Record]:
     """Read what `write_records` wrote. Raises OSError, or UserError with the line if the file is corrupted."""
     found: dict[tuple, Record] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_regular(path).splitlines(), start=1):
         place = f"{path}, line {number}"
         try:
             record = Record.model_validate_json(line)
