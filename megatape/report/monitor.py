@@ -1,7 +1,6 @@
 """The state of runs as a view in a terminal, a panel for each run."""
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from rich.text import Text
 
 from megatape.errors import UserError, path_errors
 from megatape.report.load import STARTS, Run, last_written, load_runs, seen
-from megatape.report.progress import Progress, progress
+from megatape.report.progress import Progress, describe_age, progress
 from megatape.report.runs import history, ranks_of
-from megatape.units import format_bytes, format_duration
+from megatape.units import format_bytes
 
 PANEL_WIDTH = 52  # characters, at least: as many panels as the terminal has room for are side by side
 NUM_EVENTS = 4  # the last ones, which a panel lists
@@ -81,17 +80,13 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     if not np.isnan(memory := run.last("peak_memory")):
         yield "memory", f"{format_bytes(memory)} at the peak, main rank"
     for path in run.folder.list_checkpoints()[:1]:
-        yield "checkpoint", f"{path.name}, {_age(path.stat().st_mtime)}"
+        yield "checkpoint", f"{path.name}, {describe_age(path.stat().st_mtime)}"
     if ranks := ranks_of(run):
         yield "ranks", ranks
     begin = max((number for number, event in enumerate(run.events) if event["event"] in STARTS), default=0)
     yield from (("slow rank", event["detail"]) for event in run.events[begin:] if event["event"] == "slow rank")
     if last := last_written(run):
-        yield "last line", _age(last)
-
-
-def _age(since: float) -> str:
-    return f"{format_duration(max(0.0, time.time() - since))} ago"
+        yield "last line", describe_age(last)
 
 
 def _text(text: str, style: str = "") -> Text:

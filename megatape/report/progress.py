@@ -16,6 +16,7 @@ ENDS = ("finished", "stopped", "failed")
 QUIET = ("started", "finished")  # events that need no mention
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
 LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}  # figures and their columns
+CLOCK_TOLERANCE = 10.0  # seconds by which clocks of hosts may differ unnoticed
 QUIET_SECONDS, QUIET_STEPS = 120.0, 20  # without a step for both, a run is silent
 
 
@@ -71,12 +72,38 @@ def _progress(run: Run) -> Progress:
     steps, seconds, batches = run.config.training.steps, run.metrics["seconds"], run.config.batches
     pace = float(np.nanmean(seconds[-RECENT:])) if np.isfinite(seconds[-RECENT:]).any() else math.nan
     state = _state(run, pace)
+    left = ""
+    if pace > 0:
+        left = f"{format_duration(run.samples_left / batches.of_step(run.last_step) * pace)} left"
+    if is_ahead(last_written(run)):
+        left = f"perhaps: the last line is {describe_age(last_written(run))}"
     notes = {
-        "training": f"{format_duration(run.samples_left / batches.of_step(run.last_step) * pace)} left" if pace > 0 else "",
-        "silent": f"last step {format_duration(time.time() - last_written(run))} ago",
+        "training": left,
+        "silent": f"last step {describe_age(last_written(run))}",
         "failed": run.events[-1]["detail"] if run.events else "",
     }
     return Progress(run.name, state, notes.get(state, ""), min(1.0, run.last_step / steps), _figures(run, pace))
+
+
+def is_ahead(written: float) -> bool:
+    """Whether a file's time lies in the future: the clocks of this machine and of the file's host differ.
+
+    Args:
+        written: Time in seconds since 1970.
+    """
+    return written > time.time() + CLOCK_TOLERANCE
+
+
+def describe_age(written: float) -> str:
+    """Say how old a file is, such as "41 s ago"; or how far its time is ahead of this machine's clock.
+
+    Args:
+        written: Time in seconds since 1970.
+    """
+    age = time.time() - written
+    if is_ahead(written):
+        return f"{format_duration(-age)} ahead of this machine's clock"
+    return f"{format_duration(max(0.0, age))} ago"
 
 
 def _figures(run: Run, pace: float) -> dict[str, Figure]:

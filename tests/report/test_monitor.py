@@ -112,6 +112,23 @@ def test_new_steps_and_a_file_server_that_is_away(data_directory: Path, tmp_path
     assert "1.2500" in shown(monitor, 100) and "not up to date" not in shown(monitor, 100)
 
 
+def test_files_of_a_host_whose_clock_is_ahead(command: Command, data_directory: Path, tmp_path: Path) -> None:
+    """Their age is unknown, and whether the run still trains: the view says so instead of 0 s ago."""
+    folder = make_run(tmp_path / "run", data_directory)
+    folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:15]))
+    checkpoint = folder.checkpoint(15)
+    checkpoint.mkdir(parents=True)
+    week = time.time() + 7 * 86_400 + 60
+    for path in (folder.metrics, folder.events, checkpoint):
+        os.utime(path, (week, week))
+    status, printed, errors = command("monitor", folder.directory, "--once")
+    assert (status, errors) == (0, "")
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", printed).split())
+    assert "training perhaps: the last line is 7 d" in text
+    assert text.count("ahead of this machine's clock") == 3
+    assert " ago" not in text
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "config.json", "latest", "lease.json", "positions"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
