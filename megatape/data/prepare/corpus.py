@@ -101,7 +101,7 @@ class Plan:
             end = unit.end
             if end == ends[name]:
                 end = states[name].size
-            if end <= unit.begin or end > max(states[name].size, 1):
+            if not unit.begin < end <= states[name].size:
                 raise UserError(f"{name} has only {states[name].size:,} bytes now: remove the unfinished folder to begin again")
             units[number] = replace(unit, num_bytes=end - unit.begin, end=end, versions=versions)
         return replace(self, units=units)

@@ -113,8 +113,8 @@ def test_a_worker_that_starts_after_a_change_ends_the_command(
     first = tmp_path / "first"
     begin = Preparation.begin
 
-    def begin_and_change(self: Preparation, workers: int = 1) -> Any:
-        plan = begin(self, workers)
+    def begin_and_change(self: Preparation, *arguments: Any) -> Any:
+        plan = begin(self, *arguments)
         append([tmp_path / "third"], first)
         return plan
 
