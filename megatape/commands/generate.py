@@ -61,7 +61,6 @@ def run(options: Options) -> None:
     if options.chat and "max_new_tokens" not in options.model_fields_set:
         options = options.model_copy(update={"max_new_tokens": CHAT_TOKENS})
     _check_uses(options)
-    options.check_folders(options.folder)
     if options.output is not None:
         check_absent(options.output)
     if options.prompt is not None:
@@ -70,6 +69,7 @@ def run(options: Options) -> None:
     messages = [] if options.conversation is None else read_conversation(options.conversation)
     if options.system is not None:
         messages = with_system(messages, check_text(options.system, "system"))
+    options.check_folders(options.folder)
 
     import torch
     from transformers.utils.logging import disable_progress_bar
