@@ -127,8 +127,8 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
         try:
             if "messages" not in record:
                 check_text(record["prompt"], "the prompt")
-            elif (last := checked_conversation(record).messages[-1]["role"]) != "user":
-                raise UserError(f"the last message is of the {last}: end with one of the user, to be answered")
+            elif (last := checked_conversation(record).messages[-1]["role"]) not in ("user", "tool"):
+                raise UserError(f"the last message is of the {last}: end with one of the user or a tool, to be answered")
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         records.append(record)

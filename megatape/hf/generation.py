@@ -16,7 +16,7 @@ from transformers import StoppingCriteria
 from megatape.data.finetuning.chat import plain_prompt
 from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.data.finetuning.conversation import Conversation
-from megatape.errors import RecordError, UserError
+from megatape.errors import UserError
 from megatape.hf.loading import LoadedModel
 from megatape.hf.sampling import Sampling
 
@@ -197,6 +197,4 @@ class ConversationPrompts:
         """
         if self._template is not None:
             return Prompt(self._template.prompt(conversation), self._template.ends)
-        if conversation.tools:
-            raise RecordError("the model has no chat template that writes `tools`: leave the tools out")
-        return Prompt(plain_prompt(conversation.messages, self._tokenizer))
+        return Prompt(plain_prompt(conversation, self._tokenizer))

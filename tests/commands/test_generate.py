@@ -26,7 +26,7 @@ from tests.helpers.tiny_models import save_tiny
 CASES = {
     "--prompts nowhere.jsonl": "--prompts nowhere.jsonl: there is no such file: give a .jsonl or .txt file",
     "--prompts bad.jsonl": "--prompts bad.jsonl:2: not JSON",
-    "--prompts role.jsonl": "--prompts role.jsonl:1: message 1: `role` is 'tool', not one of system, user, assistant",
+    "--prompts role.jsonl": "--prompts role.jsonl:1: message 1: `role` is 'function', not one of system, user, assistant, tool",
     "--prompt a --max-new-tokens 0": "--max-new-tokens: must be greater than or equal to 1, got '0'",
     "--prompt a --stop": "--stop is '': give at least one character",
     "--chat --conversation bad.jsonl": "bad.jsonl is not a conversation",
@@ -51,9 +51,8 @@ for words in json.load(sys.stdin):
 
 def test_bad_texts_need_no_torch(tmp_path: Path) -> None:
     """Importing torch and transformers takes seconds, in which the user would wait for a misspelt name."""
-    (tmp_path / "model").mkdir()
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{\n')
-    (tmp_path / "role.jsonl").write_text('{"messages": [{"role": "tool", "content": "a"}]}')
+    (tmp_path / "role.jsonl").write_text('{"messages": [{"role": "function", "content": "a"}]}')
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "open.json").write_text('{"messages": [{"role": "user", "content": "a"}]}')
     exchange = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

@@ -381,8 +381,8 @@ def test_bad_input(
         ("in.jsonl", b'{"messages": []}\n', "in.jsonl:1: `messages` is [], not a list of messages"),
         (
             "in.jsonl",
-            b'{"prompt": "a"}\n{"messages": [{"role": "tool", "content": "a"}]}',
-            "in.jsonl:2: message 1: `role` is 'tool', not one of system, user, assistant",
+            b'{"prompt": "a"}\n{"messages": [{"role": "function", "content": "a"}]}',
+            "in.jsonl:2: message 1: `role` is 'function', not one of system, user, assistant, tool",
         ),
         ("in.jsonl", b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "in.jsonl:1: message 1 '\\ud800' is not valid"),
         (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from megatape.data.finetuning.chat_rendering import Spans
 from megatape.data.finetuning.chat_template import ChatTemplate
-from megatape.data.finetuning.conversation import OPENAI, SHAREGPT, Conversation, Message, MessageFields, parse_conversation
+from megatape.data.finetuning.conversation import OPENAI, SHAREGPT, Conversation, MessageFields, parse_conversation
 from megatape.data.finetuning.prompt_format import Example, Format, Limits, RecordDropped
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -41,8 +41,9 @@ class Chat(Format):
             raise RecordDropped("conversation without an assistant")
         if not conversation.learned:
             raise RecordDropped("conversation without an answer of weight 1")
-        if any(not messages[index]["content"].strip() for index in conversation.learned):
-            raise RecordDropped("empty answer")
+        for index in conversation.learned:
+            if not messages[index]["content"].strip() and "tool_calls" not in messages[index]:
+                raise RecordDropped("empty answer")
         ids, spans = self._tokens(conversation)
         limit = self.limits.sequence_length + 1
         answers = [span for span in spans if span[1] <= limit]
@@ -54,10 +55,7 @@ class Chat(Format):
     def _tokens(self, conversation: Conversation) -> tuple[list[int], Spans]:
         if self._template is not None:
             return self._template.tokens(conversation)
-        if conversation.tools:
-            raise RecordError(
-                "the tokenizer has no chat template that writes `tools`: use one that has, or leave the tools out"
-            )
+        check_without_tools(conversation)
         return plain_tokens(conversation, self.tokenizer)
 
 
@@ -79,9 +77,21 @@ def _counts(conversation: Conversation, spans: Spans, num_kept: int) -> Counter[
     return +counts
 
 
-def plain_prompt(messages: list[Message], tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a conversation up to the answer that follows, as `plain_tokens` writes them."""
-    answered = Conversation([*messages, {"role": "assistant", "content": ""}])
+def check_without_tools(conversation: Conversation) -> None:
+    """Raise RecordError for tools, calls of them or their answers, which the plain template does not write."""
+    uses_tools = any(message["role"] == "tool" or "tool_calls" in message for message in conversation.messages)
+    if conversation.tools or uses_tools:
+        raise RecordError("the tokenizer has no chat template that writes `tools`: use one that has, or leave the tools out")
+
+
+def plain_prompt(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a conversation up to the answer that follows, as `plain_tokens` writes them.
+
+    Raises:
+        RecordError: The conversation has tools.
+    """
+    check_without_tools(conversation)
+    answered = Conversation([*conversation.messages, {"role": "assistant", "content": ""}])
     ids, answers = plain_tokens(answered, tokenizer)
     return ids[: answers[-1][0]]
 

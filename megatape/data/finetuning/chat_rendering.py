@@ -109,10 +109,7 @@ def _rendered(
         )
         if len(text) > max_text:
             raise MemoryError
-        if conversation.tools:
-            (without_tools,), _ = render([conversation.messages], add_generation_prompt=is_prompt, tools=None)
-            if text == without_tools:
-                raise RecordError("the chat template does not write `tools`: use one that does, or leave the tools out")
+        _check_tools(partial(render, add_generation_prompt=is_prompt), text, conversation)
         spans: Spans = []
         if not is_prompt:
             spans = _spans(render, text, conversation, marks[0] if is_marked else None)
@@ -128,6 +125,30 @@ def _rendered(
     if isinstance(answer, Exception):  # not above, where its traceback would hold what fills the memory
         raise answer
     yield answer
+
+
+def _check_tools(render: Any, text: str, conversation: Conversation) -> None:
+    """Check that a template writes the tools of a conversation, their calls and their answers.
+
+    Args:
+        render: Renders messages as `text` was rendered.
+        text: The rendered conversation.
+        conversation: The conversation.
+
+    Raises:
+        RecordError: It leaves them out.
+    """
+    messages = conversation.messages
+    if conversation.tools:
+        (without_tools,), _ = render([messages], tools=None)
+        if text == without_tools:
+            raise RecordError("the chat template does not write `tools`: use one that does, or leave the tools out")
+    for number, message in enumerate(messages, start=1):
+        for call in message.get("tool_calls", []):
+            if call["function"]["name"] not in text:
+                raise RecordError(f"the chat template does not write the `tool_calls` of message {number}: use one that does")
+        if message["role"] == "tool" and message["content"].strip() not in text:
+            raise RecordError(f"the chat template does not write message {number}, of a tool, as it is: use one that does")
 
 
 def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | None) -> Spans:

@@ -165,11 +165,13 @@ class ChatTemplate:
         return self._typed_tokens.encode(self._render(hidden, is_prompt=True)[0])
 
     def _check_tools(self, conversation: Conversation) -> None:
-        """Raise RecordError if the tools of a conversation spell out a special token."""
-        tools = json.dumps(conversation.tools, ensure_ascii=False)
-        for text in self._tokenizer.special_texts:
-            if text in tools:
-                raise RecordError(f"`tools` has the special token {text!r}, which would be one: remove it")
+        """Raise RecordError if the tools of a conversation or calls of them spell out a special token."""
+        calls = [{key: value for key, value in message.items() if key != "content"} for message in conversation.messages]
+        for name, value in (("tools", conversation.tools), ("tool_calls", calls)):
+            written = json.dumps(value, ensure_ascii=False)
+            for text in self._tokenizer.special_texts:
+                if text in written:
+                    raise RecordError(f"`{name}` has the special token {text!r}, which would be one: remove it")
 
     def _typed(self, messages: list[Message]) -> Iterator[tuple[int, str]]:
         """Number of the message and text of each special token that is written out in a message."""

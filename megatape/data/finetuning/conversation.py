@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from megatape.data.finetuning.prompt_format import missing_field
 from megatape.errors import RecordError
 
-Message = dict[str, str]  # role and content
+# Role and content, a text; messages of the assistant may have `tool_calls`, those of tools `tool_call_id` and `name`.
+Message = dict[str, Any]
 Tool = dict[str, Any]  # JSON schema of a function
 
 WEIGHTS = ("weight", "train")  # fields of OpenAI and Axolotl that say whether an answer is learned
@@ -26,7 +27,7 @@ class Conversation:
     """A conversation.
 
     Attributes:
-        messages: Role and content of each message.
+        messages: Role and content of each message, and calls of tools.
         tools: Tools that the assistant is offered.
         not_learned: Places in `messages` of the answers that are not learned.
     """
@@ -62,7 +63,8 @@ class MessageFields(NamedTuple):
     roles: Mapping[str, str]
 
 
-OPENAI = MessageFields("messages", "role", "content", {role: role for role in NAMES})
+TOOL_FIELDS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}  # by role; in OpenAI's records only
+OPENAI = MessageFields("messages", "role", "content", {role: role for role in (*NAMES, "tool")})
 SHAREGPT = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})
 
 
@@ -92,8 +94,8 @@ def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -
         if not _is_learned(value, number, message["role"]):
             not_learned.add(number - 1)
         messages.append(message)
-    if messages[0]["role"] == "assistant":
-        raise RecordError("message 1 is of the assistant: there is nothing that it answers")
+    if messages[0]["role"] in ("assistant", "tool"):
+        raise RecordError(f"message 1 is of the {messages[0]['role']}: there is nothing that it answers")
     system = _read_system(record, messages)
     if system is not None:
         messages.insert(0, system)
@@ -102,16 +104,49 @@ def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -
 
 
 def _read_message(value: dict[str, Any], number: int, fields: MessageFields) -> Message:
-    role = value.get(fields.role)
-    if not isinstance(role, str) or role not in fields.roles:
-        raise RecordError(f"message {number}: `{fields.role}` is {role!r:.40}, not one of {', '.join(fields.roles)}")
-    known = (fields.role, fields.content, *WEIGHTS)
-    others = [name for name, content in value.items() if name not in known and content not in (None, "", [], {})]
+    name = value.get(fields.role)
+    if not isinstance(name, str) or name not in fields.roles:
+        raise RecordError(f"message {number}: `{fields.role}` is {name!r:.40}, not one of {', '.join(fields.roles)}")
+    role = fields.roles[name]
+    tool_fields = TOOL_FIELDS.get(role, ()) if fields is OPENAI else ()
+    known = (fields.role, fields.content, *WEIGHTS, *tool_fields)
+    given = {key: content for key, content in value.items() if content not in (None, "", [], {})}
+    others = [key for key in given if key not in known]
     if others:
         names = "`, `".join(known)
         raise RecordError(f"message {number} has `{'`, `'.join(others)}`: only `{names}` are known")
-    content = _read_content(value.get(fields.content), f"message {number}: `{fields.content}`")
-    return {"role": fields.roles[role], "content": content}
+    content = value.get(fields.content)
+    if content is None and "tool_calls" in given:
+        content = ""
+    message: Message = {"role": role, "content": _read_content(content, f"message {number}: `{fields.content}`")}
+    for key in tool_fields:
+        if key == "tool_calls" and key in given:
+            message[key] = _read_calls(given[key], f"message {number}: `{key}`")
+        elif key in given:
+            message[key] = str(given[key])
+    return message
+
+
+def _read_calls(value: Any, place: str) -> list[dict[str, Any]]:
+    """Return calls of tools as templates take them: with arguments that are an object, where OpenAI has its text."""
+    if not isinstance(value, list):
+        raise RecordError(f"{place} is {value!r:.40}, not a list of calls")
+    calls = []
+    for call in value:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RecordError(f'{place} has the call {call!r:.40}, without {{"function": {{"name": "...", "arguments": ...}}}}')
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            with suppress(ValueError):
+                arguments = json.loads(arguments)
+        if not isinstance(arguments, dict | None):
+            raise RecordError(f"{place} calls {function['name']} with {arguments!r:.40}, not an object")
+        read = {"type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
+        if isinstance(call.get("id"), str):
+            read["id"] = call["id"]
+        calls.append(read)
+    return calls
 
 
 def _read_content(value: Any, place: str) -> str:

@@ -40,6 +40,12 @@ def test_a_long_conversation_keeps_the_exchanges_that_fit(tokenizer: Tokenizer) 
     assert later == whole, "what follows the last answer is not needed"
 
 
+def called(arguments: str) -> dict[str, Any]:
+    """A message that calls a tool."""
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
 
 
@@ -100,7 +106,10 @@ def test_parts_of_text_are_the_text(tokenizer: Tokenizer) -> None:
         ({}, "'messages' is missing; the record has no fields"),
         (conversation([]), "`messages` is .*, not a list"),
         ({"messages": [1]}, "message 1 is 1, not an object"),
-        (conversation([{"role": "tool", "content": "a"}]), "message 1: `role` is 'tool', not one of system, user, assistant"),
+        (
+            conversation([{"role": "function", "content": "a"}]),
+            "message 1: `role` is 'function', not one of system, user, assistant, tool",
+        ),
         (conversation([{"role": "user"}]), "message 1: `content` is None, not a string"),
         (conversation([{"role": "user", "content": [{"type": "text"}]}]), "message 1: `content` has the part {'type': 'text'}"),
         (
@@ -108,6 +117,19 @@ def test_parts_of_text_are_the_text(tokenizer: Tokenizer) -> None:
             "has the part {'type': 'image_url'",
         ),
         (conversation([MESSAGES[1] | {"tool_calls": [1]}]), "has `tool_calls`: only `role`, `content`, `weight`, `train` are"),
+        (conversation([MESSAGES[1] | {"name": "Ann"}]), "has `name`: only `role`, `content`, `weight`, `train` are"),
+        (
+            conversation([MESSAGES[1], {"role": "assistant", "tool_calls": 1}]),
+            "message 2: `tool_calls` is 1, not a list of calls",
+        ),
+        (
+            conversation([MESSAGES[1], {"role": "assistant", "tool_calls": [1]}]),
+            "message 2: `tool_calls` has the call 1, without",
+        ),
+        (conversation([MESSAGES[1], called("{")]), "`tool_calls` calls search with '{', not an object"),
+        (conversation([MESSAGES[1], called("{}")]), "the tokenizer has no chat template that writes `tools`"),
+        (conversation([*MESSAGES[:3], {"role": "tool", "content": "a"}]), "has no chat template that writes `tools`"),
+        (conversation([{"role": "tool", "content": "a"}]), "message 1 is of the tool: there is nothing"),
         (conversation([MESSAGES[1] | {"masked": False}]), "message 1 has `masked`: only"),
         (conversation([MESSAGES[1], MESSAGES[2] | {"weight": 0.5}]), "message 2: `weight` is 0.5: only 0, not learned, and 1"),
         (conversation([MESSAGES[1], MESSAGES[2] | {"train": "no"}]), "message 2: `train` is 'no': only 0"),
@@ -157,6 +179,7 @@ def test_the_same_example_as_of_messages(tokenizer: Tokenizer) -> None:
             "message 1 has `tool`: only `from`, `value`, `weight`, `train`",
         ),
         ({"conversations": [{"from": "gpt", "value": "x"}]}, "message 1 is of the assistant"),
+        ({"conversations": [{"from": "observation", "value": "x"}]}, "message 1: `from` is 'observation', not one of"),
     ],
 )
 def test_bad_records(tokenizer: Tokenizer, record: dict[str, object], message: str) -> None:

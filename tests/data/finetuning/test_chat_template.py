@@ -14,7 +14,7 @@ from megatape.data.finetuning import chat_rendering
 from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.chat_rendering import ChatRenderer
 from megatape.data.finetuning.chat_template import ChatTemplate, TypedTokens
-from megatape.data.finetuning.conversation import Conversation
+from megatape.data.finetuning.conversation import Conversation, parse_conversation
 from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
 from megatape.data.finetuning.prompt_format import Limits
 from megatape.data.tokenizers.files import json_tokenizer, load_tokenizer
@@ -329,6 +329,57 @@ def test_tools_that_are_refused(
         Chat(tokenizer, Limits(256)).example(conversation(MESSAGES[1:]) | {"tools": tools})
     with pytest.raises(RecordError, match=message):
         found.prompt(Conversation(MESSAGES[1:2], tools))
+
+
+CALLING = WITH_TOOLS.replace(
+    "{{ message.content }}",
+    "{{ message.content }}{% for call in message.tool_calls or [] %}<tool>{{ call.function | tojson }}{% endfor %}",
+)
+CALL: list[dict[str, Any]] = [
+    {"role": "user", "content": "Find it."},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "7", "type": "function", "function": {"name": "search", "arguments": '{"for": "it"}'}}],
+    },
+    {"role": "tool", "content": "Here.", "tool_call_id": "7", "name": "search"},
+    {"role": "assistant", "content": "Found."},
+]
+
+
+def test_calls_of_tools_are_answers(folders: dict[str, Path], tmp_path: Path) -> None:
+    """With arguments as an object, which templates write, and not as OpenAI's text of one; the tool's answer is context."""
+    tokenizer, found = template_of(adopted(folders, tmp_path, CALLING))
+    example = Chat(tokenizer, Limits(256)).example(conversation(CALL) | {"tools": TOOLS})
+    answers = ['<tool>{"name": "search", "arguments": {"for": "it"}}<|im_end|>', "Found.<|im_end|>"]
+    assert [example.ids[begin:end] for begin, end in example.answers] == list(map(tokenizer.encode_rendered, answers))
+    asked = parse_conversation(conversation(CALL[:3]) | {"tools": TOOLS})
+    assert found.prompt(asked) == example.ids[: example.answers[1][0]]
+    assert "Here." in tokenizer.decode(example.ids[example.answers[0][1] : example.answers[1][0]])
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "message"),
+    [
+        (PLAIN, "{}", "the chat template does not write the `tool_calls` of message 2"),
+        (
+            CALLING.replace("{{ message.role }}\n{{ message.content }}", "{{ message.role }}\n"),
+            "{}",
+            "does not write message 3, of a tool",
+        ),
+        (CALLING, '{"a": "<|im_end|>"}', "`tool_calls` has the special token '<|im_end|>'"),
+    ],
+)
+def test_calls_of_tools_that_are_refused(
+    folders: dict[str, Path], tmp_path: Path, template: str, arguments: str, message: str
+) -> None:
+    tokenizer, found = template_of(adopted(folders, tmp_path, template))
+    call = {"function": {"name": "search", "arguments": arguments}}
+    messages = [CALL[0], {"role": "assistant", "tool_calls": [call]}, *CALL[2:]]
+    with pytest.raises(RecordError, match=message):
+        Chat(tokenizer, Limits(256)).example(conversation(messages))
+    with pytest.raises(RecordError, match=message):
+        found.prompt(parse_conversation(conversation(messages[:3])))
 
 
 def test_chatml_without_generation_config(folders: dict[str, Path], tmp_path: Path) -> None:
