@@ -17,8 +17,8 @@ class ExitStatus(IntEnum):
     """
 
     DONE = 0  # all steps are made, or a user at the keyboard asked for the end
-    DIED = 1  # a rank died, hung or met an internal error: started again while the run advances
-    USER_ERROR = 2  # arguments, configuration or files: not started again
+    DIED = 1  # a rank died, hung, ran out of memory in a later step or met an internal error: started again while it advances
+    USER_ERROR = 2  # arguments, configuration, files, or too little memory for a first step: not started again
     DIVERGED = 3  # loss or weights are not finite: not started again
     NOT_SAVED = 74  # EX_IOERR of sysexits.h, the last checkpoint could not be written: started again after a pause
     UNFINISHED = 75  # EX_TEMPFAIL of sysexits.h, a scheduler asked for the end and a checkpoint was written: resumed
@@ -56,6 +56,10 @@ class RankMismatch(UserError):
     """Ranks were given different things, or one of them cannot begin. Raised on all ranks."""
 
     everywhere = True
+
+
+class OutOfMemory(UserError):
+    """A rank has run out of memory, or would in its first step."""
 
 
 class LeaseLost(UserError):

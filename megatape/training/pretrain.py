@@ -35,6 +35,7 @@ from megatape.runtime.shared_folder import share_secret
 from megatape.runtime.software import install_command, source_hash, versions
 from megatape.runtime.topology import Topology, name_ranks
 from megatape.runtime.watch import RankFailed, Watch
+from megatape.training.memory import check_memory, memory_errors
 from megatape.training.trainer import Start, Trainer
 from megatape.units import plural
 from megatape.zero.distributed import initialize_distributed, shut_down
@@ -71,12 +72,16 @@ def pretrain(
         _meet(topology, limits, config.parallel.tp)
         with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
             watch.authenticate(share_secret(folder.directory, topology))
-            with path_errors():  # what is read and written before the first step is named in the configuration
+            # What is read and written before the first step is named in the configuration.
+            with path_errors(), memory_errors(config, topology):
                 data = open_together(config, vars(start) | {"base": start.base and str(start.base)}, topology)
+                check_memory(config, topology)
                 lease = resources.enter_context(hold(folder.lease, topology))
                 trainer = Trainer(config, data, topology, lease, start, watch.pace)
             LOG.info(introduction(trainer))
-            unfinished = trainer.train(ends_process)
+            first = trainer.state.step
+            with memory_errors(config, topology, lambda: trainer.state.step - first):
+                unfinished = trainer.train(ends_process)
         if unfinished:
             return ExitStatus.UNFINISHED
         return ExitStatus.DONE if trainer.state.step else ExitStatus.INTERRUPTED

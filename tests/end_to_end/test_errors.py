@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import torch
 
 from megatape.config import parse_config
 from megatape.errors import UserError
@@ -16,7 +17,11 @@ from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
 from tests.helpers.workers import Workers
 
-ERRORS = {"user": UserError("the base was removed: put it back"), "program": KeyError("number")}
+ERRORS = {
+    "user": UserError("the base was removed: put it back"),
+    "program": KeyError("number"),
+    "memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has 79 GiB"),
+}
 
 
 def fail(payload: dict[str, Any], topology: Topology) -> NoReturn:
@@ -46,6 +51,16 @@ def test_an_error_of_the_user_is_shown_once(raw_config: dict[str, Any], tmp_path
     lines = [line for text in texts for line in text.splitlines() if "the base was removed" in line]
     assert statuses == [2, 2] and lines in [[f"error on rank {rank}: {ERRORS['user']}"] for rank in ranks], texts
     assert "Traceback" not in "".join(texts)
+
+
+def test_exhausted_memory_is_shown_in_a_line(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """The other rank ends as after any failure of a rank."""
+    statuses, texts = logs(raw_config, tmp_path / "workers", "memory", [1])
+    lines = [line for line in texts[1].splitlines() if "error" in line]
+    assert statuses == [1, 1] and "Traceback" not in "".join(texts), texts
+    assert len(lines) == 1 and "error on rank 1: out of memory in step 2 of this process" in lines[0], texts
+    assert "--set training.micro_batch_size=2 needs" in lines[0], texts
+    assert "error on rank 0: rank 1 failed: OutOfMemory: out of memory" in texts[0], texts
 
 
 @pytest.mark.parametrize("ranks", [[1], [0, 1]])

@@ -1,0 +1,235 @@
+"""Memory of a rank: whether it suffices before the first step, and one line when it did not."""
+
+import errno
+import re
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from megatape.config import Config
+from megatape.errors import ExitStatus, OutOfMemory
+from megatape.model.accounting import count_parameters
+from megatape.plan.memory import Memory, plan_memory
+from megatape.plan.remedy import smallest_fitting_change
+from megatape.runtime.exchange import exchange
+from megatape.runtime.topology import Topology
+from megatape.units import format_bytes
+
+# Share of the planned activations that a run keeps for certain. Measured peaks are 0.80 to 0.97 of the plan
+# (docs/benchmarks.md).
+CERTAIN_ACTIVATIONS = 0.75
+
+# A run is planned before it starts if a rough bound of its memory exceeds this share of what is available.
+SMALL = 0.25
+
+# Errors of torch and its libraries that have no type of their own.
+MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|bad_alloc|std::bad_array_new_length")
+
+
+def check_memory(config: Config, topology: Topology, available: float | None = None) -> None:
+    """Check that the memory of every rank can hold what the run needs for certain. Collective.
+
+    Args:
+        config: Configuration of the run.
+        topology: All ranks.
+        available: Bytes of this rank; by default those that are free now.
+
+    Raises:
+        OutOfMemory: On all ranks, the memory of one cannot suffice.
+    """
+    if available is None:
+        available = available_memory(topology.local_size)
+    least = min(exchange(available, topology))
+    if _rough_bound(config) < SMALL * least:
+        return
+    on_gpu = torch.cuda.is_available()
+    memory = plan_memory(config, topology.world_size, on_gpu)
+    certain = sum(memory.device.values()) - (1 - CERTAIN_ACTIVATIONS) * _activations(memory)
+    if not on_gpu:
+        certain += sum(memory.host.values())
+    if certain <= least:
+        return
+    holder = _holder(on_gpu)
+    error = OutOfMemory(
+        f"the run needs {format_bytes(certain)} of memory a rank or more, and {format_bytes(least)} are free on {holder}: "
+        f"{_remedy(config, topology.world_size, on_gpu, least)}"
+    )
+    error.everywhere = True
+    raise error
+
+
+@contextmanager
+def memory_errors(config: Config, topology: Topology, steps: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Turn errors of the block that say that memory is exhausted into OutOfMemory, with what the plan says.
+
+    Args:
+        config: Configuration of the run.
+        topology: All ranks.
+        steps: Returns the number of steps that this process has made. After the first one the error is a death, so that the run
+            is started again while it advances.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        made = steps()
+        raised = OutOfMemory(_explain(config, topology, made))
+        if made:
+            raised.status = ExitStatus.DIED
+        raise raised from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of a GPU or of the host is exhausted."""
+    if isinstance(error, OutOfMemory):
+        return False
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and bool(MESSAGES.search(str(error)))
+
+
+def available_memory(local_ranks: int) -> float:
+    """Return the bytes that this rank can still take: of its GPU, or its share of the host's memory.
+
+    Args:
+        local_ranks: Number of ranks on this host.
+    """
+    if torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info()
+        return float(free + torch.cuda.memory_reserved())
+    return min(host_memory() / local_ranks, _address_space())
+
+
+def host_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the bytes that processes can still take on this host, swap included, within the limits of control groups.
+
+    Args:
+        proc: Folder of the kernel's information.
+        groups: Folder of control groups, of version 1 or 2.
+    """
+    fields = _meminfo(proc)
+    free = float(fields["MemAvailable"] + fields.get("SwapFree", 0))
+    for folder, limit, used, cache in _memory_groups(proc, groups):
+        with suppress(OSError, ValueError):
+            maximum = int((folder / limit).read_text())  # "max" if there is no limit
+            usage = int((folder / used).read_text())
+            free = min(free, max(0, maximum - usage + _cached(folder, cache)))
+    return free
+
+
+def host_capacity(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the bytes of this host's memory, or of the smallest limit of a control group. Arguments as for `host_memory`."""
+    capacity = float(_meminfo(proc)["MemTotal"])
+    for folder, limit, _, _ in _memory_groups(proc, groups):
+        with suppress(OSError, ValueError):
+            capacity = min(capacity, int((folder / limit).read_text()))
+    return capacity
+
+
+def _meminfo(proc: Path) -> dict[str, int]:
+    """Return the bytes of each field of /proc/meminfo."""
+    fields = {}
+    for line in (proc / "meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = int(value.split()[0]) * 1024
+    return fields
+
+
+def _memory_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield the control groups of this process and those above: folder, files of limit and usage, name of the page cache."""
+    with suppress(OSError):
+        for line in (proc / "self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            folder = Path(path.lstrip("/"))
+            for group in (folder, *folder.parents):
+                if not controllers:
+                    yield groups / group, "memory.max", "memory.current", "inactive_file"
+                elif "memory" in controllers.split(","):
+                    files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                    yield groups / "memory" / group, *files
+
+
+def _cached(folder: Path, name: str) -> int:
+    """Return the bytes of a control group's page cache that the kernel frees when memory is short."""
+    with suppress(OSError):
+        for line in (folder / "memory.stat").read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return 0
+
+
+def _address_space() -> float:
+    """Return the bytes of address space that this process can still take (ulimit -v)."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return float("inf")
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return float(max(0, limit - pages * resource.getpagesize()))
+
+
+def _rough_bound(config: Config) -> float:
+    """Return more bytes than a rank needs, without running the model on shapes."""
+    model = config.model
+    tokens = config.training.micro_batch_size * config.data.sequence_length
+    widths = model.num_layers * (20 * model.hidden_size + 8 * model.mlp_size) + 8 * model.vocab_size
+    return 40.0 * count_parameters(model).total + 8.0 * tokens * widths
+
+
+def _activations(memory: Memory) -> float:
+    """Return the bytes of the plan that belong to a micro-batch."""
+    return sum(memory.device[part] for part in ("activations", "position encoding", "largest temporary"))
+
+
+def _explain(config: Config, topology: Topology, made: int) -> str:
+    """Return the line about exhausted memory: where, what the plan says, and what to do."""
+    on_gpu = torch.cuda.is_available()
+    when = "before the end of the first step"
+    if made:
+        when = f"in step {made + 1} of this process"
+    text = f"out of memory {when}, on {_holder(on_gpu)}"
+    with suppress(MemoryError, RuntimeError, OSError):  # the plan needs memory of the host, too
+        memory = plan_memory(config, topology.world_size, on_gpu)
+        largest = max(memory.device, key=lambda part: memory.device[part])
+        total = _capacity(on_gpu, topology.local_size)
+        text += (
+            f" with {format_bytes(total)} a rank: the plan counts {format_bytes(memory.device_total)}, most of it {largest} "
+            f"({format_bytes(memory.device[largest])})"
+        )
+        return f"{text}: {_remedy(config, topology.world_size, on_gpu, min(total, memory.device_total))}"
+    return f"{text}: lower training.micro_batch_size, or ask megatape plan"
+
+
+def _capacity(on_gpu: bool, local_ranks: int) -> float:
+    """Return the bytes of this rank's GPU, or its share of the host's."""
+    if on_gpu:
+        _, total = torch.cuda.mem_get_info()
+        return float(total)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    share = host_capacity() / local_ranks
+    if limit == resource.RLIM_INFINITY:
+        return share
+    return min(share, float(limit))
+
+
+def _holder(on_gpu: bool) -> str:
+    """Return the name of what has the memory."""
+    if on_gpu:
+        return torch.cuda.get_device_name()
+    return "this host"
+
+
+def _remedy(config: Config, world_size: int, on_gpu: bool, available: float) -> str:
+    """Return the smallest change that fits, as options of the command line."""
+    found = smallest_fitting_change(config, world_size, on_gpu, available)
+    if found is None:
+        return "use more ranks, or settings that megatape plan --search finds"
+    changes, memory = found
+    options = " ".join(f"--set {key}={value}" for key, value in changes.items())
+    return f"{options} needs {format_bytes(memory.device_total)}"

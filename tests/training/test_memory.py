@@ -1,0 +1,117 @@
+"""Memory that does not suffice is one line with a remedy, before the first step where that is known."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megatape.config import Config, parse_config
+from megatape.errors import ExitStatus, OutOfMemory
+from megatape.plan.memory import plan_total
+from megatape.plan.remedy import smallest_fitting_change
+from megatape.runtime.topology import Topology
+from megatape.training.memory import available_memory, check_memory, host_capacity, host_memory, memory_errors
+from tests.helpers.command import Command
+
+ONE = Topology(rank=0, local_rank=0, world_size=1, local_size=1)
+ERRORS = {
+    "CUDA": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total of 79 GiB"),
+    "CPU": RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"),
+    "Python": MemoryError(),
+    "C++": RuntimeError("std::bad_alloc"),
+    "mmap": OSError(errno.ENOMEM, "Cannot allocate memory"),
+}
+
+
+@pytest.fixture
+def config(raw_config: dict[str, Any]) -> Config:
+    raw_config["training"]["micro_batch_size"] = 8
+    return parse_config(raw_config, "test")
+
+
+@pytest.mark.parametrize(("made", "status"), [(0, ExitStatus.USER_ERROR), (3, ExitStatus.DIED)])
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
+    """A traceback of 48 lines hid what to do. A run that made steps is started again, one that made none is not."""
+    with pytest.raises(OutOfMemory) as found, memory_errors(config, ONE, lambda: made):
+        raise ERRORS[error]
+    text = str(found.value)
+    assert found.value.status == status and "\n" not in text
+    assert "out of memory" in text and "the plan counts" in text
+    assert "--set training.micro_batch_size=4 needs" in text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), OSError(errno.EIO, "no"), KeyError("x")])
+def test_other_errors_stay(config: Config, error: Exception) -> None:
+    with pytest.raises(type(error)) as found, memory_errors(config, ONE):
+        raise error
+    assert found.value is error
+
+
+def test_what_cannot_fit_is_refused_before_the_first_step(config: Config) -> None:
+    check_memory(config, ONE, 2.0**40)
+    with pytest.raises(OutOfMemory, match=r"needs \S+ \w+ of memory a rank or more, and 1.00 MiB are free") as found:
+        check_memory(config, ONE, 2.0**20)
+    assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
+
+
+def test_what_may_fit_is_not_refused(config: Config) -> None:
+    """Measured peaks are up to 20% below the plan."""
+    memory = plan_total(config, 1, on_gpu=False)
+    total = memory.device_total + sum(memory.host.values())
+    check_memory(config, ONE, 0.97 * total)
+    with pytest.raises(OutOfMemory):
+        check_memory(config, ONE, 0.5 * total)
+
+
+def test_the_remedy_fits(config: Config) -> None:
+    """It is the smallest change: one setting before two."""
+    larger = smallest_fitting_change(config, 1, False, 2.0**40)
+    assert larger is not None
+    changes, memory = larger
+    assert changes == {"training.micro_batch_size": 4}
+    needed = memory.device_total
+    tighter = smallest_fitting_change(config, 1, False, needed)
+    assert tighter is not None
+    assert len(tighter[0]) == 1 and tighter[1].device_total <= 0.95 * needed
+    assert smallest_fitting_change(config, 1, False, 1.0) is None
+
+
+def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Its weights alone would take terabytes: without the check the kernel kills the process."""
+    raw_config["model"] |= {"hidden_size": 4096, "mlp_size": 2**23}
+    (tmp_path / "config.json").write_text(parse_config(raw_config, "test").model_dump_json())
+    status, _, errors = command("pretrain", "--config", tmp_path / "config.json")
+    lines = [line for line in errors.splitlines() if "error" in line]
+    assert status == ExitStatus.USER_ERROR and len(lines) == 1 and "Traceback" not in errors
+    assert "TiB of memory a rank or more" in lines[0] and "use more ranks" in lines[0]
+
+
+def test_memory_of_the_host(tmp_path: Path) -> None:
+    """The least of the host's and of the limits of control groups, whose page cache is free."""
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 4000 kB\nMemFree: 1 kB\nMemAvailable: 3000 kB\nSwapFree: 500 kB\n")
+    assert host_memory(proc, groups) == 3500 * 1024 and host_capacity(proc, groups) == 4000 * 1024
+    inner = groups / "job/step"
+    inner.mkdir(parents=True)
+    (proc / "self/cgroup").write_text("0::/job/step\n")
+    for folder, limit in ((inner, "max"), (inner.parent, str(2000 * 1024))):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{1500 * 1024}\n")
+        (folder / "memory.stat").write_text(f"anon 5\ninactive_file {100 * 1024}\n")
+    assert host_memory(proc, groups) == 600 * 1024 and host_capacity(proc, groups) == 2000 * 1024
+    old = groups / "memory/job"
+    old.mkdir(parents=True)
+    (proc / "self/cgroup").write_text("4:cpu:/job\n3:memory:/job\n")
+    (old / "memory.limit_in_bytes").write_text(f"{900 * 1024}\n")
+    (old / "memory.usage_in_bytes").write_text(f"{700 * 1024}\n")
+    assert host_memory(proc, groups) == 200 * 1024 and host_capacity(proc, groups) == 900 * 1024
+
+
+def test_ranks_share_their_host() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("each rank has a GPU")
+    assert 0 < available_memory(4) < 0.5 * available_memory(1)
