@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import struct
