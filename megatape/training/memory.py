@@ -16,6 +16,7 @@ from megatape.plan.memory import Memory, plan_memory
 from megatape.plan.remedy import smallest_fitting_change
 from megatape.runtime.exchange import exchange
 from megatape.runtime.topology import Topology
+from megatape.runtime.watch import RankFailed
 from megatape.units import format_bytes
 
 # Share of the planned activations that a run keeps for certain. Measured peaks are 0.80 to 0.97 of the plan
@@ -84,8 +85,11 @@ def memory_errors(config: Config, topology: Topology, steps: Callable[[], int] =
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of a GPU or of the host is exhausted."""
-    if isinstance(error, OutOfMemory):
+    """Whether an error says that the memory of a GPU or of this rank's host is exhausted.
+
+    RankFailed has the text of another rank's error, which that rank reports itself.
+    """
+    if isinstance(error, OutOfMemory | RankFailed):
         return False
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True

@@ -12,6 +12,7 @@ from megatape.errors import ExitStatus, OutOfMemory
 from megatape.plan.memory import plan_total
 from megatape.plan.remedy import smallest_fitting_change
 from megatape.runtime.topology import Topology
+from megatape.runtime.watch import RankFailed
 from megatape.training.memory import available_memory, check_memory, host_capacity, host_memory, memory_errors
 from tests.helpers.command import Command
 
@@ -43,7 +44,15 @@ def test_an_error_of_memory_is_one_line(config: Config, error: str, made: int, s
     assert "--set training.micro_batch_size=4 needs" in text
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), OSError(errno.EIO, "no"), KeyError("x")])
+OTHER_ERRORS = [
+    RuntimeError("shapes do not match"),
+    OSError(errno.EIO, "no"),
+    KeyError("x"),
+    RankFailed("rank 1 failed: out of memory in step 2", ExitStatus.DIED),
+]
+
+
+@pytest.mark.parametrize("error", OTHER_ERRORS, ids=lambda error: type(error).__name__)
 def test_other_errors_stay(config: Config, error: Exception) -> None:
     with pytest.raises(type(error)) as found, memory_errors(config, ONE):
         raise error
