@@ -227,15 +227,13 @@ def _training(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]
     """Cost and losses of training. The first loss is that of step 1, before the weights change."""
     losses = [entry["loss"] for entry in entries]
     rates = [config.batches.of_step(entry["step"]) * config.data.sequence_length / entry["seconds"] for entry in entries]
-    return (
-        {
-            "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
-            "tokens/s": median(rates[1:] or rates),  # the first step of a process allocates
-            "first loss": losses[0],
-            "last loss": mean_loss(losses[-max(1, len(losses) // POINTS) :]),
-        }
-        | validation_figures(entries[-1])
-    )
+    figures = {
+        "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
+        "tokens/s": median(rates[1:] or rates),  # the first step of a process allocates
+        "first loss": losses[0],
+        "last loss": mean_loss(losses[-max(1, len(losses) // POINTS) :]),
+    }
+    return figures | validation_figures(entries[-1])
 
 
 def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[str, float]:

@@ -143,7 +143,9 @@ def _input_losses(evaluated: Mapping[str, EvaluationLosses]) -> dict[str, float]
     losses: dict[str, float] = {}
     for corpus, of_split in evaluated.items():
         if len(of_split.groups) > 1:
-            prefix = f"{corpus}: " if corpus else ""
+            prefix = ""
+            if corpus:
+                prefix = f"{corpus}: "
             losses |= {f"{prefix}{group}": loss for group, loss in of_split.groups.items()}
     return losses
 

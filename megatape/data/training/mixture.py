@@ -82,7 +82,9 @@ def _evaluated_samples(config: Config, validation: Mapping[str, Dataset], select
     selected: dict[str, SampleGroups] = {}
     for name, split in validation.items():
         samples = select_samples(split.num_samples, config.evaluation.samples, selection)
-        selected[name] = group_by_input(split, samples) if selection == "spread" else {"": samples}
+        selected[name] = {"": samples}
+        if selection == "spread":
+            selected[name] = group_by_input(split, samples)
     return selected
 
 
