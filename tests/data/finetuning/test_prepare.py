@@ -61,7 +61,7 @@ def test_bad_records_are_counted_with_their_place(prepare: Prepare, tmp_path: Pa
         (["--validation", "nowhere"], "--validation nowhere: no such file or directory"),
         (["--validation", "FILE"], "--validation: FILE is given twice"),
         (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
-        (["--fields", "prompt=answer", "answer=answer", "--input", "ONE"], "the validation split got no example (1 examples"),
+        (["--fields", "prompt=answer", "answer=answer", "--input", "ONE"], "the validation split got no example (1 example"),
     ],
 )
 def test_what_the_command_refuses(

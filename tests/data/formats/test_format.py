@@ -113,7 +113,7 @@ def test_documents_without_end_tokens(import_command: Callable[..., tuple[int, s
         status == 2 and "bare: document 0 has the end token of" in errors and "nowhere" in errors and "--append-eos" in errors
     )
     status, output, _ = import_command("megatron", tmp_path / "bare", "--append-eos")
-    assert status == 0 and "skipped 1 empty documents" in output
+    assert status == 0 and "skipped 1 empty document" in output
     assert "note: 3 of 3 documents do not begin with token 1" in output
     splits = load_index(tmp_path / "out").splits.values()
     assert sum(split.tokens for split in splits) == sum(len(ids) + 1 for ids in bare if len(ids))
