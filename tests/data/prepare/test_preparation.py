@@ -350,6 +350,28 @@ Preparation._write = die  # of the workers, which import this file
 """
 
 
+FULL_DISK = """
+import errno, multiprocessing, os
+
+def full(descriptor):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+if multiprocessing.parent_process() is not None:
+    os.fsync = full
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_a_worker(corpus: Corpus, tmp_path: Path) -> None:
+    """The error that a worker sends to the command names the folder, as an error of the command itself does."""
+    store_tokenizer(corpus, tmp_path)
+    (tmp_path / "full_disk.py").write_text(FULL_DISK)
+    words = [*arguments(corpus, tmp_path), "--workers", "2", "--unit-bytes", "4000"]
+    words += ["--import", str(tmp_path / "full_disk.py")]
+    run = subprocess.run([sys.executable, "-m", "megatape", *words], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 2 and f"No space left on device: '{tmp_path}/out.partial'" in run.stderr, run.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("deaths", [2, 1000])
 def test_a_killed_worker_is_replaced(corpus: Corpus, tmp_path: Path, deaths: int) -> None:
