@@ -200,7 +200,7 @@ def test_dry_run(raw_config: dict[str, Any]) -> None:
     total = count_parameters(config.model).total
     text = report(config)
     assert f"{total:,}" in text
-    assert "8 = 4 micro x 1 data-parallel ranks x 2 accumulated" in text
+    assert "8 = 4 micro x 1 data-parallel rank x 2 accumulated" in text
     for part, bytes_per_parameter in {"gradients": 4, "master weights": 4, "moments": 8}.items():
         assert f"{part} {total * bytes_per_parameter / 1024:.2f} KiB" in " ".join(text.split()), part
     raw_config["training"]["micro_batch_size"] = 3
