@@ -450,10 +450,10 @@ def create_private(path: Path, content: bytes) -> None:
         content: Its content.
 
     Raises:
-        FileExistsError: Something has this name, such as a link that another user has planted.
+        ExistingPath: Something has this name, such as a link that another user has planted.
         OSError: The file cannot be written.
     """
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with create_file(path, 0o600) as file:
         file.write(content)
 
 

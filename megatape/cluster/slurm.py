@@ -267,4 +267,4 @@ def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
         (folder / IMPORTS).mkdir(exist_ok=True)
         shutil.copy(file, folder / IMPORTS)
     for name, config in configs.items():
-        save_config(config, folder / name)
+        save_config(config, folder / name, with_secrets=True)

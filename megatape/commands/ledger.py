@@ -11,14 +11,17 @@ class Options(ImportOptions):
 
     Attributes:
         directory: folder of a run, run.directory of its configuration
+        set: change of its configuration, such as data.path if the data moved, or if its URL has a password, which no file of
+            the run has; may be repeated
     """
 
     directory: Path = option(positional=True, metavar="RUN")
+    set: tuple[str, ...] = option((), metavar="SECTION.KEY=VALUE", repeatable=True)
 
 
 def run(options: Options) -> None:
     """Print the proof."""
     from megatape.training.ledger import prove
 
-    for line in prove(options.directory):
+    for line in prove(options.directory, options.set):
         print(line)

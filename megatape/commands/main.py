@@ -28,6 +28,7 @@ from importlib import import_module
 from megatape.commands.parser import Parser, add_options, flag_of
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
+from megatape.masking import mask
 from megatape.options import CommandOptions, Line, Options, Paragraphs, read_options
 from megatape.runtime.launchers import launcher_of_environment
 from megatape.runtime.run_log import RED, RESET, has_colour, show_lines
@@ -231,7 +232,7 @@ def _print_paragraphs(paragraphs: Paragraphs) -> None:
         is_line = isinstance(paragraph, Line)
         if in_list and not is_line:
             print()
-        print(paragraph, flush=True)
+        print(mask(paragraph), flush=True)
         if not is_line:
             print(flush=True)
         in_list = is_line
@@ -269,5 +270,5 @@ def fail(text: str, status: int) -> int:
     if launcher and os.environ.get(launcher.variables[2], "0") != "0":  # the local rank
         time.sleep(FIRST_RANK)
     label = f"{RED}error:{RESET}" if has_colour(sys.stderr) else "error:"
-    print(f"{label} {text}", file=sys.stderr, flush=True)
+    print(f"{label} {mask(text)}", file=sys.stderr, flush=True)
     return status

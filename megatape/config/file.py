@@ -12,7 +12,8 @@ from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import RECORDED, ByKind, Section, sections_in
 from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
-from megatape.files import describe_fault, json_content, parse_json, read_json, write_atomically
+from megatape.files import create_private, describe_fault, json_content, parse_json, read_json, write_atomically
+from megatape.masking import mask_values
 
 Parsed = TypeVar("Parsed", bound=Section)
 
@@ -29,20 +30,29 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 @path_errors()
-def load_recorded_config(path: Path) -> Config:
+def load_recorded_config(path: Path, overrides: Sequence[str] = (), masked: bool = False) -> Config:
     """Read the configuration that a run has recorded, for commands that show a run and do not build its model.
 
     They need not be given the modules of a user's own with which the run was trained. Without them, names that no registry has
     are accepted, and settings of their optimizers and schedules are not checked.
+
+    Args:
+        path: The file.
+        overrides: Changes of the form `section.key=value`.
+        masked: Whether to hide passwords and signatures of URLs, which earlier versions recorded.
 
     Raises:
         FileNotFoundError: There is no such file.
         ConfigError: It is no configuration.
     """
     raw = _read(path)
-    if imports.not_given(_recorded_imports(raw)):
-        return _parse(Config, raw, str(path), RECORDED)
-    return parse_config(raw, str(path))
+    if masked:
+        raw = mask_values(raw)
+    if not imports.not_given(_recorded_imports(raw)):
+        return parse_config(raw, str(path), overrides)
+    for item in overrides:
+        _override(raw, item)
+    return _parse(Config, raw, str(path), RECORDED)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -92,9 +102,25 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str, context: dic
         raise ConfigError(f"{origin}:\n{faults}") from None
 
 
-def save_config(config: Config, path: Path) -> None:
-    """Write the resolved configuration, with every default, for `load_config` to read."""
-    write_atomically(path, json_content(config.model_dump(), str(path), indent=2) + b"\n")
+def save_config(config: Config, path: Path, with_secrets: bool = False) -> None:
+    """Write the resolved configuration, with every default, for `load_config` to read.
+
+    Args:
+        config: The configuration.
+        path: The file.
+        with_secrets: Write passwords and signatures of URLs, too, which only a run that reads its data by this file needs. If
+            there are any, only this user can read the file.
+
+    Raises:
+        OSError: The file cannot be written.
+        UserError: It would be too large to be read again.
+    """
+    content = json_content(config.model_dump(), str(path), indent=2) + b"\n"
+    masked = json_content(mask_values(config.model_dump()), str(path), indent=2) + b"\n"
+    if with_secrets and masked != content:
+        create_private(path, content)
+    else:
+        write_atomically(path, masked)
 
 
 def _override(raw: dict[str, Any], item: str) -> None:

@@ -15,6 +15,7 @@ from megatape.data.shards.index import Index, load_index
 from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
 from megatape.files import read_lines, real_paths
+from megatape.masking import mask_values
 from megatape.run_folder import RunFolder
 
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")
@@ -114,7 +115,7 @@ def _load(folder: RunFolder, name: str) -> Run:
         raise MissingPath(f"no folder {folder.directory}: give the folder of a run, run.directory of its configuration")
     if not folder.config.is_file():
         raise UserError(f"{folder.directory} holds no run: it has no {folder.config.name}; give run.directory of a run")
-    config = load_recorded_config(folder.config)
+    config = load_recorded_config(folder.config, masked=True)
     entries = _entries(folder.metrics)
     evaluated = [entry for entry in entries if "validation_loss" in entry]
     selection = ""
@@ -172,7 +173,9 @@ def _part_losses(recorded: Any) -> dict[str, float]:
 
 def _events(path: Path) -> list[dict[str, Any]]:
     kinds = {"time": int | float, "event": str, "step": int, "detail": str}
-    return [entry for _, entry in read_lines(path) if all(isinstance(entry.get(key), kind) for key, kind in kinds.items())]
+    entries = [entry for _, entry in read_lines(path)]
+    events = [entry for entry in entries if all(isinstance(entry.get(key), kind) for key, kind in kinds.items())]
+    return [mask_values(event) for event in events]  # runs of earlier versions have URLs as they were given
 
 
 def entropy(index: Index) -> float:

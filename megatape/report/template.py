@@ -9,6 +9,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from megatape import pictures
+from megatape.masking import mask
 from megatape.units import format_number
 
 ASSETS = files("megatape.report") / "assets"
@@ -43,12 +44,12 @@ def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = N
         scripts=[Markup(asset(script)) for script in scripts],
         **values,
     )
-    return text.encode(errors="backslashreplace").decode()
+    return mask(text).encode(errors="backslashreplace").decode()
 
 
 def breakable(text: str) -> Markup:
     """A name or path, which may go on in the next line after a separator before a letter, and nowhere else."""
-    return Markup(re.sub(r"((?<=\w)-|[./_=])(?=[^\W\d_])", r"\1<wbr>", str(escape(text))))
+    return Markup(re.sub(r"((?<=\w)-|[./_=])(?=[^\W\d_])", r"\1<wbr>", str(escape(mask(text)))))
 
 
 def asset(name: str) -> str:

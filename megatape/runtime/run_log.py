@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Literal, TextIO
 
 from megatape.files import append_lines, sync
+from megatape.masking import mask, mask_values
 from megatape.run_folder import RunFolder
 from megatape.runtime.lease import Lease
 from megatape.runtime.topology import Topology
@@ -63,7 +64,7 @@ class RunLog:
     def record(self, event: Event, detail: str = "", **facts: Any) -> None:
         """Keep an event of the last step. facts: further JSON values of its line, by name."""
         if self.is_main:
-            self._events.append(_shortened(event_entry(event, self.step, detail) | facts))
+            self._events.append(_shortened(mask_values(event_entry(event, self.step, detail) | facts)))
             self.flush()
 
     def flush(self) -> None:
@@ -138,7 +139,7 @@ class LineHandler(logging.Handler):
         stream = sys.stdout if is_information else sys.stderr
         of = f"rank {rank}: " if record.levelno == logging.WARNING and rank != "0" else ""
         with suppress(OSError):
-            text = f"{of}{self.format(record)}"
+            text = f"{of}{mask(self.format(record))}"
             if has_colour(stream):
                 colour = COLOURS.get(record.levelno)
                 text = f"{colour}{text}{RESET}" if colour else LOSS.sub(rf"{BOLD}\g<0>{RESET}", text)

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from megatape.errors import ExitStatus, UserError
 from megatape.files import without_links
+from megatape.masking import mask
 from megatape.runtime.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
 from megatape.runtime.pace import Pace, Phase, WatchLimits
 from megatape.runtime.store import Messages
@@ -123,7 +124,7 @@ class Watch:
         """Report this rank's error to the others, or raise RankFailed if another rank caused it."""
         # A launcher that sees a rank end sends SIGTERM to the others. They report first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        line = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
+        line = mask(f"{type(error).__name__}: " + str(error).strip().split("\n")[0])
         if _is_collective_error(error):
             self._publish("failure", self.topology.rank, line)
         else:

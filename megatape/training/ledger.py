@@ -1,6 +1,6 @@
 """Which samples a run has trained on: every step's, by the order that its data give, and as the run has recorded them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Consumed:
         return "; ".join(filter(None, (done, begun))) or "no sample"
 
 
-def prove(directory: Path) -> Iterator[str]:
+def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Follow all recorded steps of a run through the order that its data give; yields lines of a report.
 
     Raises FileNotFoundError or UserError if the folder holds no run, and UserError at the first step that is missing, whose
@@ -64,7 +64,7 @@ def prove(directory: Path) -> Iterator[str]:
     folder = RunFolder(directory)
     if not folder.config.is_file():
         raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
-    config = load_recorded_config(folder.config)
+    config = load_recorded_config(folder.config, overrides)
     data = open_data(config).train
     corpora = {name: Consumed(corpus.num_samples) for name, corpus in data.corpora.items()}
     left_out: list[tuple[int, int, int, int, str]] = []  # steps and samples, first and last of each, and why

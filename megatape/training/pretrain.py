@@ -21,6 +21,7 @@ from megatape.data.training.mixture import RunData, open_data
 from megatape.errors import ExitStatus, RankMismatch, UserError, path_errors
 from megatape.files import without_links
 from megatape.imports import file_hashes
+from megatape.masking import mask
 from megatape.model.accounting import count_parameters, count_trainable
 from megatape.model.backends import attention_needs
 from megatape.parallel.mesh import AXES
@@ -94,7 +95,7 @@ def pretrain(
     except RankFailed as error:
         if error.status == ExitStatus.DIED:
             LOG.error("error on rank %d: %s", topology.rank, error)
-            _append(folder.stacks(topology.rank), traceback.format_exc())
+            _append(folder.stacks(topology.rank), mask(traceback.format_exc()))
         return ExitStatus(error.status)
     finally:
         shut_down()

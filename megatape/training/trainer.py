@@ -18,6 +18,7 @@ from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.config import Config, save_config
 from megatape.data.training.mixture import RunData, named
 from megatape.errors import DataError, NotSaved, TrainingDiverged
+from megatape.masking import mask_values
 from megatape.model.backends import attention_needs
 from megatape.optim.schedules import step_learning_rate
 from megatape.parallel.mesh import make_mesh
@@ -263,7 +264,7 @@ class Trainer:
             "attention": self.attention,
             "guard": self.policy.state_dict(),
             "callbacks": self.callbacks.state_dict(),
-            "config": self.config.model_dump(),
+            "config": mask_values(self.config.model_dump()),
         }
 
     # Before the first step.

@@ -75,3 +75,24 @@ def test_a_long_event_can_be_read_again(tmp_path: Path, letter: str) -> None:
         assert text.endswith("... (2,000,000 characters)")
     assert first["environment"]["ranks"] == 2
     assert second["detail"] == "short"
+
+
+def test_secrets_of_urls_are_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In events with their facts, and in lines with the traceback of an error."""
+    folder = RunFolder(tmp_path)
+    log = RunLog(folder, Lease(folder.lease), Topology(0, 1, 0))
+    url = "https://me:pa55@example.org/data"
+    log.record("started", f"from {url}", environment={"command": f"pretrain --set data.path={url}"})
+    log.say(f"data: {url}")
+    log.warning(f"cannot read {url}")
+    try:
+        raise OSError(url)
+    except OSError:
+        logging.getLogger("megatape.test").exception("failed")
+    [entry] = [entry for _, entry in read_lines(folder.events)]
+    assert entry["detail"] == "from https://me:***@example.org/data"
+    assert entry["environment"]["command"] == "pretrain --set data.path=https://me:***@example.org/data"
+    output, errors = capsys.readouterr()
+    assert "data: https://me:***@" in output
+    assert errors.count("me:***@") == 2
+    assert "pa55" not in output + errors

@@ -8,7 +8,16 @@ from typing import Any
 
 import orjson
 
-from megatape.data.io.records import BYTE_ORDER_MARK, COMPRESSIONS, CORRUPTED, RecordCounts, corrupted, read_records, unpacked
+from megatape.data.io.records import (
+    BYTE_ORDER_MARK,
+    COMPRESSIONS,
+    CORRUPTED,
+    RecordCounts,
+    corrupted,
+    parse_json_record,
+    read_records,
+    unpacked,
+)
 from megatape.data.io.remote import open_file, suffix
 from megatape.errors import UserError
 
@@ -42,7 +51,7 @@ def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple
                     counts.add_too_long(place)
                     continue
                 try:
-                    record = orjson.loads(element)
+                    record = parse_json_record(element.encode())
                 except orjson.JSONDecodeError as error:
                     counts.add_bad(place, f"malformed JSON ({error})")
                     continue

@@ -26,6 +26,7 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, choose_one
 from megatape.files import rename
+from megatape.masking import is_masked
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -55,6 +56,8 @@ class DataFolder:
 def open_folder(name: str | Path, cache: CacheFolder | None) -> DataFolder:
     """The data directory at a path or URL, which needs a cache. Raises OSError if what is at a URL cannot be copied."""
     origin = str(name)
+    if is_masked(origin):
+        raise UserError(f"{origin} has no password or signature, as in the files of a run: give data.path as it was")
     if not is_url(origin):
         return DataFolder(origin, Path(origin))
     assert cache is not None, "the configuration demands one"

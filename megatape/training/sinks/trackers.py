@@ -5,6 +5,7 @@ import secrets
 from typing import Any
 
 from megatape.files import json_content, read_json, write_atomically
+from megatape.masking import mask_values
 from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.step import StepMetrics
 
@@ -68,7 +69,7 @@ class WeightsAndBiases(Tracker):
             id=record_id,
             resume="allow",
             dir=str(directory),
-            config=self.run.config.model_dump(mode="json"),
+            config=mask_values(self.run.config.model_dump(mode="json")),
             settings=wandb.Settings(console="off"),  # the run's own lines stay as they are
         )
 
@@ -88,5 +89,5 @@ class Trackio(Tracker):
             project=os.environ.get("TRACKIO_PROJECT", "megatape"),
             name=f"{self.run.folder.directory.absolute().name}-{record_id}",
             resume="allow",
-            config=self.run.config.model_dump(mode="json"),
+            config=mask_values(self.run.config.model_dump(mode="json")),
         )

@@ -1,0 +1,60 @@
+"""Hides passwords and signatures of URLs in text that leaves the process: files of a run, terminals, pages, trackers.
+
+The process itself goes on with the URL that it was given.
+"""
+
+import re
+from typing import Any
+
+MASK = "***"
+URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>\\]+", re.IGNORECASE)
+PASSWORD = re.compile(r"^(\w[^/:]*://[^/:@?#]*):[^/?#]*@")
+# A user's name alone is a token with a web server, and no secret with ssh.
+TOKEN = re.compile(r"^(https?://)[^/:@?#]+@", re.IGNORECASE)
+# As of S3, Google Cloud Storage, Azure, CloudFront and web servers with tokens. Pages have &amp; between parameters.
+SECRET_PARAMETER = re.compile(
+    r"([?&;#][^=&;#\s]*(?:sig|token|key|secret|pass|pwd|cred|auth|policy|session|jwt|hmac)[^=&;#\s]*=)[^&;#\s]+", re.IGNORECASE
+)
+
+
+def mask(text: str) -> str:
+    """Replace passwords, tokens and signatures of the URLs in a text by MASK.
+
+    Args:
+        text: Any text, such as a message or a page.
+
+    Returns:
+        The text. Masking it again changes nothing.
+    """
+    if "://" not in text:
+        return text
+    return URL.sub(lambda found: _mask_url(found[0]), text)
+
+
+def mask_values(value: Any) -> Any:
+    """Mask all texts in a value of JSON.
+
+    Args:
+        value: The value. Tuples become lists, as in JSON.
+
+    Returns:
+        The value with masked texts.
+    """
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {key: mask_values(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [mask_values(part) for part in value]
+    return value
+
+
+def is_masked(url: str) -> bool:
+    """Whether a URL is the result of `mask`, and so of no use for reading."""
+    return "://" in url and MASK in url and mask(url) == url
+
+
+def _mask_url(url: str) -> str:
+    url = PASSWORD.sub(rf"\1:{MASK}@", url)
+    url = TOKEN.sub(rf"\1{MASK}@", url)
+    return SECRET_PARAMETER.sub(rf"\1{MASK}", url)

@@ -1,0 +1,72 @@
+"""A password in the URL of a run's data: the run reads its data, and no file or line of it has the password."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from megatape.cluster.slurm import take_snapshot
+from megatape.config import load_config, parse_config
+from megatape.report.page import write_report
+from megatape.run_folder import RunFolder
+from tests.helpers.command import Command
+from tests.helpers.web import served
+from tests.helpers.workers import Workers
+
+PASSWORD = "pa55-of-mine"
+
+
+def found_in(folder: Path) -> list[str]:
+    """Files below a folder that have the password."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [str(path.relative_to(folder)) for path in files if PASSWORD.encode() in path.read_bytes()]
+
+
+def test_a_password_stays_in_the_process(
+    command: Command, raw_config: dict[str, Any], data_directory: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    folder = RunFolder(Path(raw_config["run"]["directory"]))
+    contents = {f"data/{path.name}": path.read_bytes() for path in data_directory.iterdir() if path.is_file()}
+    with served(**contents) as web:
+        url = web.url("data").replace("://", f"://me:{PASSWORD}@")
+        raw_config["data"] |= {"path": url, "cache": str(tmp_path / "cache")}
+        for steps in (1, 2):
+            raw_config["training"]["steps"] = steps
+            config.write_text(json.dumps(raw_config))
+            words = ["pretrain", "--config", str(config), "--resume", "auto", "--set", f"data.path={url}"]
+            with Workers(words, 1, tmp_path / "workers") as workers:
+                assert workers.statuses() == [0], workers.logs()
+        status, printed, _ = command("ledger", folder.directory, "--set", f"data.path={url}")
+        assert status == 0 and "1 to 2" in printed, "with the URL as it was given"
+        status, _, errors = command("ledger", folder.directory)
+        assert status == 2 and "has no password or signature, as in the files of a run" in errors
+        gone = web.url("gone").replace("://", f"://me:{PASSWORD}@")
+        status, _, errors = command("ledger", folder.directory, "--set", f"data.path={gone}")
+        assert status == 2 and "me:***@" in errors and PASSWORD not in errors
+    assert load_config(folder.config).data.path == url.replace(PASSWORD, "***")
+    for place in (folder.directory, tmp_path / "workers"):
+        assert found_in(place) == [], place
+
+
+def test_the_report_of_an_earlier_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Its files have the URL as it was given."""
+    folder = RunFolder(Path(raw_config["run"]["directory"]))
+    folder.directory.mkdir()
+    raw_config["data"] |= {"path": f"https://me:{PASSWORD}@example.org/data", "cache": str(tmp_path / "cache")}
+    config = parse_config(raw_config, "test")
+    folder.config.write_text(json.dumps(config.model_dump()))
+    event = {"time": 1.0, "event": "failed", "step": 0, "detail": f"cannot read https://me:{PASSWORD}@example.org/data"}
+    folder.events.write_text(f"{json.dumps(event)}\n")
+    write_report([folder.directory], [], tmp_path / "page")
+    assert found_in(tmp_path / "page") == []
+
+
+def test_a_job_reads_its_data_by_its_snapshot(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """The configuration that a Slurm job is started with has the password, and only this user can read it."""
+    raw_config["data"] |= {"path": f"https://me:{PASSWORD}@example.org/data", "cache": str(tmp_path / "cache")}
+    config = parse_config(raw_config, "test")
+    take_snapshot(tmp_path / "snapshot", {"config.json": config})
+    path = tmp_path / "snapshot" / "config.json"
+    assert load_config(path) == config
+    assert path.stat().st_mode & 0o777 == 0o600
