@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 from megatape.config import ClusterConfig, Config, load_config, parse_config
 from megatape.files import read_lines
@@ -28,6 +29,12 @@ LONG = ("155m_8k", "1b_32k", "7b_32k", "8b_gqa_128k")
 
 # Modes of training.activation_checkpointing, and their chunks.
 CHECKPOINTING = (("none", None), ("selective", None), ("full", None), ("full", 8192), ("offload", 8192))
+
+# Sequence-parallel ranks of the longest samples.
+SEQUENCE_RANKS = {"155m": 4, "350m": 8, "1b": 8, "3b": 8, "7b": 4, "8b_gqa": 4, "13b": 2, "70b_gqa": 1}
+
+# Lengths that DeepSpeed's ALST publishes for Llama 3 8B, by number of GPUs.
+ALST = {1: "500K", 8: "3.7M", 32: "15M"}
 
 END = "<!-- end -->"
 
@@ -170,6 +177,72 @@ def _gib(number: float) -> str:
     return f"{number / 2**30:.2f}"
 
 
+def longest() -> str:
+    """Return the table of the longest samples of the files of TAPE in configs/, by sequence-parallel ranks."""
+    rows = []
+    for size, ranks in SEQUENCE_RANKS.items():
+        raw = load_config(ROOT / f"configs/tape_{size}.json").model_dump()
+        raw["parallel"]["sp"] = ranks
+        lengths = [f"{longest_sample(raw, gpu):,}" for gpu in ("h100", "h200")]
+        rows.append([f"tape_{size}", str(ranks), *lengths])
+    return markdown(["file", "S", "h100, 80 GB", "h200, 141 GB"], rows)
+
+
+def longest_offloaded() -> str:
+    """Return the table of the longest samples of the 8B shape with optimizer and weights in host memory."""
+    rows = []
+    for gpus, published in ALST.items():
+        row = [str(gpus)]
+        for encoding in ("tape", "rope"):
+            raw = load_config(ROOT / "configs/tape_8b_gqa.json").model_dump()
+            raw["model"]["encoding"] = encoding
+            raw["parallel"] |= {"tp": 1, "sp": min(gpus, 8)}
+            raw["zero"] |= {"offload_optimizer": True, "offload_parameters": True}
+            raw["cluster"] |= {"nodes": max(1, gpus // 8), "gpus_per_node": min(gpus, 8)}
+            row.append(f"{longest_sample(raw, 'h100'):,}")
+        rows.append([*row, published])
+    return markdown(["h100 GPUs", "TAPE", "RoPE", "ALST"], rows)
+
+
+def longest_sample(raw: dict[str, Any], gpu: str) -> int:
+    """Return the longest sample that fits a GPU, with full activation checkpointing, in multiples of 1,024 tokens.
+
+    Args:
+        raw: Configuration as a dictionary, with a cluster.
+        gpu: Name of the GPU.
+    """
+
+    def needed(thousands: int) -> float:
+        """Return the bytes of a GPU that samples of so many times 1,024 tokens need."""
+        config = _with_length(raw, 1024 * thousands)
+        cluster = cluster_of(config)
+        memory = plan_memory(config, cluster.world_size, on_gpu=True)
+        return memory_needs(memory, cluster, load_gpu(gpu))["of a GPU"].bytes
+
+    available = load_gpu(gpu).memory
+    short, long = 128, 256
+    slope = (needed(long) - needed(short)) / (long - short)  # memory is an affine function of the length
+    thousands = short + int((available - needed(short)) / slope)
+    while needed(thousands) > available:
+        thousands -= 1
+    while needed(thousands + 1) <= available:
+        thousands += 1
+    return 1024 * thousands
+
+
+def _with_length(raw: dict[str, Any], length: int) -> Config:
+    """Return a configuration with samples of this length, one a micro-batch."""
+    parallel, cluster = raw["parallel"], raw["cluster"]
+    samples = cluster["nodes"] * cluster["gpus_per_node"] // (parallel["tp"] * parallel["sp"])
+    training = {"micro_batch_size": 1, "global_batch_size": samples, "activation_checkpointing": "full"}
+    changed = {
+        "model": raw["model"] | {"max_positions": length},
+        "data": raw["data"] | {"sequence_length": length},
+        "training": raw["training"] | training,
+    }
+    return parse_config(raw | changed, "docs/planned.py")
+
+
 def cluster_of(config: Config) -> ClusterConfig:
     """Return the cluster that a configuration states."""
     assert config.cluster is not None
@@ -182,6 +255,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "stages": stages,
     "long samples": long_samples,
     "checkpointing": checkpointing,
+    "longest": longest,
+    "longest with offloading": longest_offloaded,
 }
 
 

@@ -20,6 +20,6 @@ def test_the_ladder_is_up_to_date(table: str, size: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["speeds", "long samples", "checkpointing"])
+@pytest.mark.parametrize("table", ["speeds", "long samples", "checkpointing", "longest", "longest with offloading"])
 def test_table_is_up_to_date(table: str) -> None:
     assert PLANNED["table_of"](PAGE, table) == PLANNED["TABLES"][table](), "run: python docs/planned.py"
