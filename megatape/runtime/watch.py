@@ -258,13 +258,22 @@ class Watch:
         """Print the error and end the process, even if its main thread or its terminal is stuck."""
         lines = f"error on rank {self.topology.rank}: {text}\n"
         if text.startswith(f"rank {self.topology.rank} ("):
-            frame = sys._current_frames()[threading.main_thread().ident or 0]
-            lines += "it is here:\n" + "".join(traceback.format_stack(frame))
+            lines += "it is here:\n" + self._stuck_frames(text)
         _, writable, _ = select.select([], [2], [], 1.0)
         with suppress(OSError):
             if writable and self.status == ExitStatus.DIED:
                 os.write(2, lines.encode())
         os._exit(self.status)
+
+    def _stuck_frames(self, text: str) -> str:
+        """Return the stack of the main thread or, if work in the background is stuck, of all threads but the watch."""
+        background = self.pace.background
+        threads = [threading.main_thread()]
+        if background is not None and f"hangs in {background.name}" in text:
+            threads = [thread for thread in threading.enumerate() if thread.name != "watch"]
+        frames = sys._current_frames()
+        stacks = [frames[thread.ident] for thread in threads if thread.ident in frames]
+        return "\n".join("".join(traceback.format_stack(frame)) for frame in stacks)
 
 
 def _is_collective_error(error: Exception) -> bool:
