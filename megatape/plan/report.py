@@ -237,21 +237,25 @@ def search_report(
     correction = None
     if measured is not None:
         correction = nearest_step(measured, config).correction
-    space = Space(config, cluster, gpu, correction, limit)
+    own = Space(config, cluster, gpu, correction).own
+    own_fits = own is not None and all(need.fits for need in own.needs.values())
+    share = limit
+    if limit is not None and own is not None and not own_fits:
+        share = limit / 2  # the other half is for the smallest change
+    space = Space(config, cluster, gpu, correction, share)
     found, advised = space.preferred()
     lines = []
     if advised is not None:
         lines += [_settings(space, found[:most]), "", *_advised(space, advised, len(found))]
         lines += _advised_cost(space, advised, price)
     if space.timed_out:
-        lines.append(f"the search ended at its limit of {limit:g} seconds: there may be faster settings")
-    own = space.candidate(space.start)
+        lines.append(f"the search ended at its limit of {share:g} seconds: there may be faster settings")
     if own is None:
         lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")
-    elif all(need.fits for need in own.needs.values()):
+    elif own_fits:
         lines.append(f"the file's own: {format_range(*own.speed)} seconds a step, {format_bytes(own.of_gpu.bytes)}: fits")
     else:
-        lines += [f"the file's own need {own.of_gpu}", *_advice(Space(config, cluster, gpu, correction, limit))]
+        lines += [f"the file's own need {own.of_gpu}", *_advice(Space(config, cluster, gpu, correction, share))]
     return "\n".join(lines)
 
 

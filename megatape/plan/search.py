@@ -118,6 +118,11 @@ class Space:
         stated = {f"{section}.{name}": value for section in SECTIONS for name, value in self._raw[section].items()}
         self.start = tuple(ladder.index({key: stated[key] for key in ladder[0]}) for ladder in self.ladders)
 
+    @property
+    def own(self) -> Candidate | None:
+        """The candidate of the configuration itself, None if it is invalid."""
+        return self.candidate(self.start)
+
     def candidate(self, place: Place) -> Candidate | None:
         """Return the candidate at a place, or None if the ranks there do not divide something."""
         if place not in self._candidates:
@@ -184,7 +189,7 @@ class Space:
             tolerance of the estimate; and the simplest of those within it, None if none fits. The configuration's own place is
             among them if it is within the tolerance: of equally simple places, the one with the fewest changes is advised.
         """
-        own = self.candidate(self.start)
+        own = self.own
         found: list[Place] = []
         if own is not None and own.fits:
             found.append(self.start)

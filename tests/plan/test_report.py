@@ -200,6 +200,13 @@ def test_search(plan: Command) -> None:
     assert "the file's own settings do not divide evenly" in printed
 
 
+def test_a_search_says_that_it_ended_early(raw_config: dict[str, Any]) -> None:
+    raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 2, "gpu": "h100"}
+    printed = search_report(parse_config(raw_config, "x"), limit=0.0)
+    assert "the search ended at its limit of 0 seconds: there may be faster settings" in printed
+    assert "advised: the settings of the file" in printed  # all that was looked at
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_gpus_are_plausible(name: str) -> None:
     """An error by a power of ten in the table would pass all other tests."""
