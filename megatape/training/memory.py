@@ -3,8 +3,10 @@
 import errno
 import re
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,23 +28,30 @@ CERTAIN_ACTIVATIONS = 0.75
 # A run is planned before it starts if a rough bound of its memory exceeds this share of what is available.
 SMALL = 0.25
 
+# Seconds to wait for memory that other processes may be about to free.
+PATIENCE = 20.0
+
 # Errors of torch and its libraries that have no type of their own.
 MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|bad_alloc|std::bad_array_new_length")
 
 
-def check_memory(config: Config, topology: Topology, available: float | None = None) -> None:
+def check_memory(
+    config: Config, topology: Topology, measure: Callable[[], float] | None = None, patience: float = PATIENCE
+) -> None:
     """Check that the memory of every rank can hold what the run needs for certain. Collective.
 
     Args:
         config: Configuration of the run.
         topology: All ranks.
-        available: Bytes of this rank; by default those that are free now.
+        measure: Returns the bytes that this rank can take; by default those that are free.
+        patience: Seconds to wait for processes that end, such as those of the run's last start, to free their memory.
 
     Raises:
-        OutOfMemory: On all ranks, the memory of one cannot suffice.
+        OutOfMemory: On all ranks, the memory of one does not suffice.
     """
-    if available is None:
-        available = available_memory(topology.local_size)
+    if measure is None:
+        measure = partial(available_memory, topology.local_size)
+    available = measure()
     least = min(exchange(available, topology))
     if _rough_bound(config) < SMALL * least:
         return
@@ -53,10 +62,17 @@ def check_memory(config: Config, topology: Topology, available: float | None = N
         certain += sum(memory.host.values())
     if certain <= least:
         return
-    holder = _holder(on_gpu)
+    if certain <= _capacity(on_gpu, topology.local_size):
+        deadline = time.monotonic() + patience
+        while available < certain and time.monotonic() < deadline:
+            time.sleep(min(1.0, patience))
+            available = measure()
+    least = min(exchange(available, topology))
+    if certain <= least:
+        return
     error = OutOfMemory(
-        f"the run needs {format_bytes(certain)} of memory a rank or more, and {format_bytes(least)} are free on {holder}: "
-        f"{_remedy(config, topology.world_size, on_gpu, least)}"
+        f"the run needs {format_bytes(certain)} of memory a rank or more, and {format_bytes(least)} are free on "
+        f"{_holder(on_gpu)}: {_remedy(config, topology.world_size, on_gpu, least)}"
     )
     error.everywhere = True
     raise error

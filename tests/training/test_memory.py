@@ -60,9 +60,9 @@ def test_other_errors_stay(config: Config, error: Exception) -> None:
 
 
 def test_what_cannot_fit_is_refused_before_the_first_step(config: Config) -> None:
-    check_memory(config, ONE, 2.0**40)
+    check_memory(config, ONE, lambda: 2.0**40)
     with pytest.raises(OutOfMemory, match=r"needs \S+ \w+ of memory a rank or more, and 1.00 MiB are free") as found:
-        check_memory(config, ONE, 2.0**20)
+        check_memory(config, ONE, lambda: 2.0**20, patience=0)
     assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
 
 
@@ -70,9 +70,16 @@ def test_what_may_fit_is_not_refused(config: Config) -> None:
     """Measured peaks are up to 20% below the plan."""
     memory = plan_total(config, 1, on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
-    check_memory(config, ONE, 0.97 * total)
+    check_memory(config, ONE, lambda: 0.97 * total, patience=0)
     with pytest.raises(OutOfMemory):
-        check_memory(config, ONE, 0.5 * total)
+        check_memory(config, ONE, lambda: 0.5 * total, patience=0)
+
+
+def test_memory_that_is_about_to_be_free_is_waited_for(config: Config) -> None:
+    """When a run is started again, processes of its last start may still hold memory: a refusal would end it for good."""
+    measured = iter([2.0**20, 2.0**40])
+    check_memory(config, ONE, lambda: next(measured), patience=0.5)
+    assert next(measured, None) is None
 
 
 def test_the_remedy_fits(config: Config) -> None:
