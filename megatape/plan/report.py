@@ -281,7 +281,7 @@ def _advised(space: Space, place: Place, num_equal: int) -> list[str]:
     """Return the options of the advised settings, and why they are advised."""
     reason = f"the simplest of {num_equal} settings within {TOLERANCE:.0%} of the fastest: the estimate cannot tell them apart"
     if num_equal == 1:
-        reason = f"the fastest that was found, by more than {TOLERANCE:.0%}"
+        reason = f"the search found no other setting within {TOLERANCE:.0%} of it"
     return [f"advised: {_options(space.changes(place))}", f"  {reason}; it leaves {MARGIN:.0%} of the memory free"]
 
 
