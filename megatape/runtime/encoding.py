@@ -17,6 +17,7 @@ from torch import Tensor
 from megatape.errors import UserError
 
 TAG = "$"
+STRANGER = "another process takes part in this run, close its ports to other users (docs/cluster.md)"
 Failure = UserError | OSError  # errors that ranks exchange
 
 
@@ -44,12 +45,14 @@ def decode(text: bytes) -> Any:
         only their text and `errno`.
 
     Raises:
-        ValueError: The text is not one of `encode`.
+        UserError: The text is not one of `encode`.
     """
     try:
         return _unpack(json.loads(text))
-    except (AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"not a value that ranks exchange: {error}") from error
+    except UserError:
+        raise
+    except (AttributeError, ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"not a value that ranks exchange: {error}: {STRANGER}") from error
 
 
 def _pack(value: Any) -> Any:
@@ -99,7 +102,7 @@ def _unpack(value: Any) -> Any:
         return torch.from_numpy(np.frombuffer(base64.b64decode(content, validate=True), dtype=np.uint8).copy())
     if name == "error":
         return _error(*content)
-    raise ValueError(f"{name!r:.100} is not a type that ranks exchange")
+    raise UserError(f"{name!r:.100} is not a type that ranks exchange: {STRANGER}")
 
 
 def _error(names: list[str], text: str, number: int | None) -> Failure:
@@ -107,7 +110,7 @@ def _error(names: list[str], text: str, number: int | None) -> Failure:
     known = _known_errors()
     kinds = [known[name] for name in names if name in known]
     if not kinds:
-        raise ValueError(f"none of {names!r:.100} is an error that ranks exchange")
+        raise UserError(f"none of {names!r:.100} is an error that ranks exchange: {STRANGER}")
     error = kinds[0](text)
     if isinstance(error, OSError):
         error.errno = number

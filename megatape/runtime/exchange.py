@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.errors import UserError
-from megatape.runtime.encoding import Failure, decode, encode
+from megatape.runtime.encoding import STRANGER, Failure, decode, encode
 from megatape.runtime.topology import Topology, name_ranks
 
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ def exchange(value: Any, topology: Topology, group: dist.ProcessGroup | None = N
 
     Raises:
         TypeError: The value is of another type.
-        ValueError: Another process sent something else than a value.
+        UserError: Another process sent something else than a value.
     """
     if topology.world_size == 1:  # needs no process group
         return [value]
@@ -49,7 +49,7 @@ def _gather(text: bytes, world_size: int, group: dist.ProcessGroup | None) -> li
     numbers = sizes.tolist()
     longest = max(numbers)
     if min(numbers) < 1 or longest > MAX_BYTES:
-        raise ValueError(f"ranks announce values of {numbers} bytes: a process that is not of this run takes part")
+        raise UserError(f"ranks announce values of {numbers} bytes: {STRANGER}")
     own = torch.zeros(longest, dtype=torch.uint8)
     own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     gathered = torch.empty(world_size * longest, dtype=torch.uint8, device=device)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.optim.matrices import ComputeUpdate
-from megatape.parallel.parameters import matrix
+from megatape.parallel.parameters import Share, matrix
 from megatape.runtime.exchange import exchange
 from megatape.zero.state import WEIGHT, Piece, ZeroState
 
@@ -26,19 +26,15 @@ class WholeMatrices:
         self._state, self._owners = state, state.matrix_state.owners
         self._rank = state.topology.rank
         place = {axis: state.mesh[axis].rank for axis in ("replicate", "tensor")}
-        pieces = {name: state.piece(name, WEIGHT) for name in self._owners}
-        local = {name: (piece.share, piece.start, piece.values.numel()) for name, piece in pieces.items()}
+        local = {name: _describe(state.piece(name, WEIGHT)) for name in self._owners}
         ranks = exchange([place, local], state.topology)
         self._places = [place for place, _ in ranks]
         # All ranks' pieces of the matrices that this one owns, with the size of their values, but no values.
-        self._pieces = {
-            name: [
-                Piece(state.shape(name), share, start, torch.empty(size, device="meta"))
-                for share, start, size in (placed[name] for _, placed in ranks)
-            ]
-            for name, owner in self._owners.items()
-            if owner == self._rank
-        }
+        self._pieces: dict[str, list[Piece]] = {}
+        for name, owner in self._owners.items():
+            if owner == self._rank:
+                shape = state.shape(name)
+                self._pieces[name] = [_without_values(shape, *described[name]) for _, described in ranks]
 
     def update(self, group: dict[str, Any], compute: ComputeUpdate) -> None:
         """See megatape.optim.matrices.UpdateMatrices."""
@@ -99,3 +95,22 @@ class WholeMatrices:
         received = torch.empty(sum(given), device=device)
         dist.all_to_all_single(received, torch.cat(sent), given, [part.numel() for part in sent])
         return received.split(given)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _describe(piece: Piece) -> tuple[tuple[int, int], tuple[int, int], int, int]:
+    """Return the bounds of the rows and columns of a piece's share, its start there and its number of elements."""
+    rows, columns = piece.share.rows, piece.share.columns
+    return (rows.start, rows.stop), (columns.start, columns.stop), piece.start, piece.values.numel()
+
+
+def _without_values(shape: tuple[int, ...], rows: tuple[int, int], columns: tuple[int, int], start: int, size: int) -> Piece:
+    """Return the piece that `_describe` describes, with values on the meta device.
+
+    Args:
+        shape: Shape of the whole matrix.
+        rows: Bounds of the share's rows in the matrix, the last one exclusive.
+        columns: Bounds of its columns.
+        start: Index of the first element in the share.
+        size: Number of elements.
+    """
+    return Piece(shape, Share(slice(*rows), slice(*columns)), start, torch.empty(size, device="meta"))

@@ -104,10 +104,10 @@ def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch:
     monkeypatch.setitem(registry.OPTIMIZERS, "spectral", SPECTRAL)
     monkeypatch.setitem(registry.SCHEDULES, "stairs", STAIRS)
     raw = raw_config | {"optimizer": {"kind": "spectral", "learning_rate": 0.01, "beta1": 0.5}, "schedule": {"kind": "stairs"}}
-    with pytest.raises(ValueError, match=r"optimizer.beta1: unknown key; .*allowed: kind, .*momentum, others"):
+    with pytest.raises(ValueError, match="optimizer.beta1: not a key of kind spectral, but of adamw and muon"):
         parse_config(raw, "test")
     raw["optimizer"] = {"kind": "adamw", "learning_rate": 0.01, "momentum": 0.5}
-    with pytest.raises(ValueError, match=r"optimizer.momentum: unknown key; .*allowed: kind, .*beta1, beta2, eps"):
+    with pytest.raises(ValueError, match="optimizer.momentum: not a key of kind adamw, but of muon and spectral"):
         parse_config(raw, "test")
     config = configure(raw_config, "x", {"optimizer.kind": "spectral", "optimizer.momentum": 0.5, "schedule.kind": "stairs"})
     assert parse_config(config.model_dump(), "saved") == config

@@ -281,8 +281,9 @@ def test_hostile_flat(import_command: Callable[..., tuple[int, str, str]], tmp_p
 
 def test_prompts_and_answers_are_not_exported(data_directory: Path, tmp_path: Path, command: Command) -> None:
     folder = shutil.copytree(data_directory, tmp_path / "answers")
-    answers = {"file": "a.npy", "sha256": "", "examples": 1, "tokens": 1, "longest": 2, "unigram_entropy": 0.0}
-    edit(folder, lambda c: c.update(answers={"train": answers, "validation": answers}))
+    numbers = {"sha256": "", "examples": 1, "tokens": 1, "longest": 2, "unigram_entropy": 0.0}
+    answers = {split: {"file": f"{split}.npy", **numbers} for split in ("train", "validation")}
+    edit(folder, lambda c: c.update(answers=answers))
     status, _, errors = command("data", "export", folder, "--format", "flat", "--output", tmp_path / "out")
     assert status == 2 and "holds prompts and answers" in errors and not (tmp_path / "out").exists()
 

@@ -136,7 +136,10 @@ def note_syncs(payload: dict[str, Any], topology: Topology) -> list[tuple[str, i
 
     def noted(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        synced.append((path.name, len(metrics.read_bytes().splitlines()) if path == metrics else 0))
+        name = path.name
+        if name.startswith("manifest.json."):  # It is written under a temporary name.
+            name = "manifest.json"
+        synced.append((name, len(metrics.read_bytes().splitlines()) if path == metrics else 0))
         fsync(descriptor)
 
     with patch.object(os, "fsync", noted):
