@@ -129,7 +129,10 @@ def long_row(name: str) -> Row:
     config = pair[0]
     cluster = cluster_of(config)
     gpu = load_gpu(cluster.gpu)
-    memory, inside, outside, seconds = [], [], [], []
+    memory = []
+    inside = []
+    outside = []
+    seconds = []
     for each in pair:
         needs = memory_needs(plan_memory(each, cluster.world_size, on_gpu=True), cluster, gpu)
         sent = links(each, cluster).values()
@@ -220,7 +223,8 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
         return memory_needs(memory, cluster, load_gpu(gpu))["of a GPU"].bytes
 
     available = load_gpu(gpu).memory
-    short, long = 128, 256
+    short = 128
+    long = 256
     slope = (needed(long) - needed(short)) / (long - short)  # memory is an affine function of the length
     thousands = short + int((available - needed(short)) / slope)
     while needed(thousands) > available:
@@ -232,7 +236,8 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
 
 def _with_length(raw: dict[str, Any], length: int) -> Config:
     """Return a configuration with samples of this length, one a micro-batch."""
-    parallel, cluster = raw["parallel"], raw["cluster"]
+    parallel = raw["parallel"]
+    cluster = raw["cluster"]
     samples = cluster["nodes"] * cluster["gpus_per_node"] // (parallel["tp"] * parallel["sp"])
     training = {"micro_batch_size": 1, "global_batch_size": samples, "activation_checkpointing": "full"}
     changed = {
