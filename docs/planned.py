@@ -1,6 +1,6 @@
 """Writes the planner's tables into docs/planning.md: `python docs/planned.py`.
 
-Each table lies between two comments that name it, which stay.
+Each table lies between a comment with its name and `<!-- end -->`. The comments stay.
 """
 
 import re
@@ -42,7 +42,7 @@ Row = list[str]
 
 
 def speeds() -> str:
-    """Return the table of published and measured speeds, beside the estimates."""
+    """Return the table of published and measured speeds, next to the estimates."""
     rows = []
     for _, entry in read_lines(SPEEDS):
         config = parse_config(entry["config"], entry["run"])
@@ -91,7 +91,7 @@ def ladder_row(name: str) -> Row:
 
 
 def stages(sizes: Sequence[str] = LADDER) -> str:
-    """Return the table of what stage 1 would give the files of TAPE in configs/."""
+    """Return the table comparing stages 3 and 1 for the files of TAPE in configs/."""
     header = ["file", "GiB per GPU at stage 3", "at stage 1", "GiB sent in a step at stage 3", "at stage 1"]
     header += ["seconds per step at stage 3", "at stage 1"]
     return markdown(header, [stages_row(f"tape_{size}") for size in sizes])
@@ -124,7 +124,7 @@ def long_samples() -> str:
 
 
 def long_row(name: str) -> Row:
-    """Return the row of two files of configs/long/ in the table `long`."""
+    """Return the row of two files of configs/long/ in the table `long samples`."""
     pair = [load_config(ROOT / f"configs/long/{encoding}_{name}.json") for encoding in ("tape", "rope")]
     config = pair[0]
     cluster = cluster_of(config)
@@ -152,14 +152,14 @@ def long_row(name: str) -> Row:
 
 
 def checkpointing() -> str:
-    """Return the table of what long samples keep, by activation checkpointing."""
+    """Return the table of the memory of long samples, by mode of activation checkpointing."""
     header = ["checkpointing", "N = 8k", "32k", "128k", "largest temporary at 128k", "in host memory at 128k"]
     header.append("GPU's bytes at 128k")
     return markdown(header, [checkpointing_row(mode, chunk) for mode, chunk in CHECKPOINTING])
 
 
 def checkpointing_row(mode: str, chunk: int | None) -> Row:
-    """Return the row of a mode of training.activation_checkpointing, in chunks of so many tokens."""
+    """Return the row of a mode of training.activation_checkpointing and a number of tokens per chunk."""
     name = f"`{mode}`"
     if chunk is not None:
         name += f", chunks of {chunk:,} tokens"
@@ -216,7 +216,7 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
     """
 
     def needed(thousands: int) -> float:
-        """Return the bytes of a GPU that samples of so many times 1,024 tokens need."""
+        """Return the bytes of GPU memory needed by samples of this many times 1,024 tokens."""
         config = _with_length(raw, 1024 * thousands)
         cluster = cluster_of(config)
         memory = plan_memory(config, cluster.world_size, on_gpu=True)
@@ -249,7 +249,7 @@ def _with_length(raw: dict[str, Any], length: int) -> Config:
 
 
 def cluster_of(config: Config) -> ClusterConfig:
-    """Return the cluster that a configuration states."""
+    """Return the cluster stated in a configuration."""
     assert config.cluster is not None
     return config.cluster
 
@@ -279,7 +279,7 @@ def table_of(page: str, name: str) -> str:
 
 
 def written(page: str) -> str:
-    """Return the page with all tables written again."""
+    """Return the page with all tables replaced."""
     for name, table in TABLES.items():
         start = f"<!-- {name} -->\n"
         before, _, rest = page.partition(start)
