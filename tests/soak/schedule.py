@@ -10,7 +10,14 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks of a start: how many divide the data, and how many the samples (docs/parallelism.md)."""
+    """Ranks of a start, by the dimension that they divide (docs/parallelism.md).
+
+    Attributes:
+        data: Number of data-parallel ranks.
+        context: Number of context-parallel ranks.
+        sequence: Number of sequence-parallel ranks.
+        tensor: Number of tensor-parallel ranks.
+    """
 
     data: int = 1
     context: int = 1
@@ -41,7 +48,7 @@ LAYOUTS = (
     Layout(sequence=2, tensor=2),
     Layout(data=2, context=2),
 )
-# Each is a set of features of a model and its data; soak.py has their settings.
+# Sets of features of a model and its data. soak.py has their settings.
 MODELS = (("muon", "mixture"), ("ema", "masks"), ("muon", "ema"), ("mixture", "masks"), ())
 LAUNCHERS = ("fork server", "fork server", "fork server", "fork server", "deepspeed")
 KINDS = (
@@ -76,9 +83,19 @@ FAULTS = 10  # of a round, unless its run is complete before
 
 @dataclass(frozen=True)
 class Fault:
-    """kind, moment, corruption: of the names above; files are corrupted once the run has ended. steps: how many, for
-    the moments "steps" and "save". delay: 0 to 1, a share of the longest wait after the moment. place, amount: 0 to 1, which
-    rank or file, and how long or how much. layout, launcher: ranks of the start, if the fault comes after one."""
+    """One fault of a run.
+
+    Attributes:
+        kind: One of KINDS.
+        moment: One of MOMENTS.
+        corruption: One of CORRUPTIONS. Files are corrupted once the run has ended.
+        steps: Number of steps before the fault, for the moments "steps" and "save".
+        delay: Fraction, 0 to 1, of the longest wait after the moment.
+        place: Position, 0 to 1, among the ranks or files.
+        amount: Duration or size, 0 to 1.
+        layout: Ranks of the start after this fault.
+        launcher: Launcher of the start after this fault.
+    """
 
     kind: str
     moment: str
@@ -93,8 +110,17 @@ class Fault:
 
 @dataclass(frozen=True)
 class Round:
-    """resizes: whether each start may have another number of ranks. stage: of ZeRO. background: of saves. layout: ranks of the
-    undisturbed run, and where nothing resizes of all starts. features: of the model and its data, see MODELS."""
+    """One run of a soak, with its faults.
+
+    Attributes:
+        number: Number of the round.
+        resizes: Whether each start may have another number of ranks.
+        stage: Stage of ZeRO.
+        background: Whether to save in the background.
+        layout: Ranks of the undisturbed run, and of all starts unless the round resizes.
+        features: Features of the model and its data, one of MODELS.
+        faults: Faults of the run, in order.
+    """
 
     number: int
     resizes: bool
@@ -109,8 +135,10 @@ def rounds(seed: int) -> Iterator[Round]:
     """All rounds of a soak, without an end: the same for the same seed."""
     draw = random.Random(seed)
     kinds, moments, corruptions = (_bag(draw, names) for names in (KINDS, MOMENTS, CORRUPTIONS))
-    layouts, launchers = _bag(draw, LAYOUTS), _bag(draw, LAUNCHERS)
-    stages, models = _bag(draw, range(4)), _bag(draw, MODELS)
+    layouts = _bag(draw, LAYOUTS)
+    launchers = _bag(draw, LAUNCHERS)
+    stages = _bag(draw, range(4))
+    models = _bag(draw, MODELS)
     resizes, background = draw.random() < 0.5, draw.random() < 0.5
     number = 0
     while True:

@@ -31,7 +31,7 @@ def _ema(config: dict[str, Any]) -> None:
 
 
 def _mixture(config: dict[str, Any]) -> None:
-    """The same text twice, once with a third of the weight."""
+    """Use the same text twice, once with half the weight of the other."""
     path = config["data"].pop("path")
     config["data"]["mixture"] = {"often": {"path": path, "weight": 2}, "rare": {"path": path, "weight": 1}}
 

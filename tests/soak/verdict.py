@@ -18,7 +18,7 @@ from tests.helpers.bounds import assert_within, relative_difference
 from tests.soak.launch import Failure
 
 MEASURED = ("seconds", "peak_memory")  # of metrics.jsonl, which no two runs have in common
-# Sums over other ranks round these differently.
+# Metrics that other numbers of ranks round differently.
 ROUNDED = ("loss", "grad_norm", "validation_loss", "ema_validation_loss", "validation_losses")
 
 
