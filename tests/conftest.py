@@ -48,7 +48,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def planted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with files json.py, multiprocessing.py and others. The environment is that of a user."""
+    """Make a folder with planted json.py, multiprocessing.py and others the current directory, in a user's environment."""
     folder = tmp_path / "planted"
     plant(folder)
     monkeypatch.chdir(folder)

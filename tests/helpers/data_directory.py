@@ -117,9 +117,10 @@ def hashes_of(directory: Path) -> dict[str, str]:
 
 
 def linked_snapshot(folder: Path) -> Path:
-    """Make a copy of a folder like a snapshot in the hub's cache, whose files are relative links to `blobs`."""
+    """Copy a folder as a snapshot in the hub's cache, whose files are relative links to `blobs`."""
     root = folder.parent / f"hub-{folder.name}"
-    snapshot, blobs = root / "snapshots" / "main", root / "blobs"
+    snapshot = root / "snapshots" / "main"
+    blobs = root / "blobs"
     snapshot.mkdir(parents=True)
     blobs.mkdir()
     for number, path in enumerate(sorted(folder.iterdir())):

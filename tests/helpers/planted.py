@@ -1,4 +1,4 @@
-"""A folder with files that have the names of modules, as an attacker may put them beside a model."""
+"""Folder with planted files named like modules, as an attacker may put them next to a model."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ RAN = "ran.txt"
 
 
 def plant(folder: Path) -> None:
-    """Write files that leave their names in `RAN` when they are run.
+    """Write files that record their names in `RAN` when they run.
 
     Args:
         folder: Folder to write to, created if needed.
@@ -20,7 +20,7 @@ def plant(folder: Path) -> None:
 
 
 def planted_that_ran(folder: Path) -> str:
-    """Return the names of the planted modules that were run."""
+    """Return the names of the planted modules that ran."""
     file = folder / RAN
     if not file.exists():
         return ""
@@ -28,6 +28,6 @@ def planted_that_ran(folder: Path) -> str:
 
 
 def fresh_environment(**changes: str) -> dict[str, str]:
-    """Return this process's environment as a user has it: without what protects Python's search path."""
+    """Return this process's environment as a user has it, without the variables protecting Python's search path."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     return environment | changes

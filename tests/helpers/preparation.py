@@ -61,11 +61,11 @@ def write_lines(folder: Path) -> Source:
 
 
 class Stopped(Exception):
-    """Raised where a preparation is to stop."""
+    """Raised to stop a preparation."""
 
 
 def prepare_until(corpus: Corpus, output: Path, name: str, number: int) -> None:
-    """Prepare a corpus until a pass over a unit is at work, which leaves no result of it."""
+    """Prepare a corpus until a pass works on a unit, whose result is not stored."""
     preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), corpus.source.units())
     tokenizer = corpus.tokenizer
     assert tokenizer is not None

@@ -1,4 +1,4 @@
-"""Speeds of training runs that others published or that we measured, which the planner's estimates must contain."""
+"""Published and measured speeds of training runs, which the planner's estimates must contain."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ RESULTS = ROOT / "docs/results"
 
 @dataclass(frozen=True)
 class PublishedSpeed:
-    """One run.
+    """Speed of one training run.
 
     Attributes:
         name: Name of the run.
-        config: Its configuration.
-        cluster: Its machines.
-        gpu: Their GPU, with the rates that the source states.
+        config: Configuration of the run.
+        cluster: Cluster of the run.
+        gpu: GPU of the cluster, with the rates stated by the source.
         tokens: Tokens per second and GPU.
     """
 

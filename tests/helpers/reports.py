@@ -57,11 +57,11 @@ def make_run(
     return folder
 
 
-OWN_MODULE = "/home/somebody/own.py"  # which is not there
+OWN_MODULE = "/home/somebody/own.py"  # a missing file
 
 
 def train_with_own_module(folder: RunFolder) -> None:
-    """Change the configuration that a run has recorded to one of a run with OWN_MODULE, which registers all it can."""
+    """Change the recorded configuration of a run to one with OWN_MODULE, which registers parts of all kinds."""
     raw = json.loads(folder.config.read_text())
     raw["run"]["imports"] = [OWN_MODULE]
     raw["model"] |= {"encoding": "own", "normalization": "own"}

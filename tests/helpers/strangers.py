@@ -1,4 +1,4 @@
-"""A program that is no rank of a run and reaches the port of its store."""
+"""A client of a run's store that is not one of its ranks."""
 
 import torch.distributed as dist
 
@@ -6,7 +6,7 @@ ALL_IS_WELL = '["all is well", false, 0]'  # a verdict with exit status 0
 
 
 def pretend_success(port: int) -> None:
-    """Set the key of the verdict in the store at a port. The ranks have sent heartbeats."""
+    """Set the verdict in the store at a port to success. The ranks must have sent heartbeats."""
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     [heartbeat] = [key for key in store.list_keys() if key.endswith("watch/heartbeat/0")]
     store.set(heartbeat.replace("heartbeat/0", "verdict"), ALL_IS_WELL)

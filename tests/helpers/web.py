@@ -14,12 +14,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with one answer to GET.
+    """Fault in one answer to GET.
 
-    status: answered instead. location: where 302 redirects to, for HEAD too. after: bytes of the body, before `then`: "reset"
-    the connection, "end" it, "trickle" (a byte every 50 ms), or "stall" until the server ends. ranges: whether a Range is
-    obeyed. most: bytes in an answer to a Range. announced: added to the length and size that are announced. tag: another ETag.
-    encoding: what the server says of the body. retry_after: value of the header Retry-After of a status."""
+    Attributes:
+        status: Status of the answer; 0 for the status of an answer without faults.
+        after: Bytes of the body to send before `then`.
+        then: "reset" the connection, "end" it, "trickle" (a byte every 50 ms), or "stall" until the server ends.
+        location: Target of the redirection of status 302, for HEAD as well.
+        ranges: Whether the server obeys Range.
+        most: Maximum bytes in an answer to a Range.
+        announced: Bytes added to the announced length and size.
+        tag: Another ETag.
+        encoding: Value of the header Content-Encoding.
+        retry_after: Value of the header Retry-After, sent with `status`.
+    """
 
     status: int = 0
     after: int = 0

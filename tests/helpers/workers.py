@@ -42,11 +42,19 @@ WITH_TRANSFORMERS = ("megatape.tasks.engine.runner", "transformers.modeling_util
 
 
 class Workers:
-    """Ranks 0 .. world_size - 1, which log to FOLDER/rank<r>.log; a context manager that kills them at its end.
+    """Ranks 0 .. world_size - 1, logging to FOLDER/rank<r>.log. As a context manager, kills them at its end.
 
-    port: that of the store at which the ranks meet.
-    work: words for `command`, which takes them and returns an exit status, or "module:function", which is called as
-    `run_workers` says. imports: modules that training does not need, imported once for all ranks."""
+    Args:
+        work: Words for `command`, which takes them and returns an exit status, or "module:function", called as described
+            in `run_workers`.
+        world_size: Number of ranks.
+        folder: Folder of the logs and statuses, created if needed.
+        command: Function "module:function" that runs the words.
+        imports: Modules not needed by training, imported once for all ranks.
+
+    Attributes:
+        port: Port of the store of the ranks.
+    """
 
     def __init__(
         self, work: list[str] | str, world_size: int, folder: Path, command: str = MEGATAPE, imports: tuple[str, ...] = ()
