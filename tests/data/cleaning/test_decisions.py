@@ -50,7 +50,7 @@ def outcomes(decide: Decide, texts: list[str]) -> list[str]:
 
 
 def defined(texts: list[str], drop_duplicates: bool, near: bool) -> list[str]:
-    """Return what becomes of each text: it may equal any earlier one that the rule keeps, or resemble one that is kept."""
+    """Return the result for each text. Duplicates count against all earlier texts, near duplicates against kept ones only."""
     found: list[str] = []
     before: list[list[str]] = []
     kept: list[list[str]] = []

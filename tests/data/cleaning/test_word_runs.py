@@ -1,4 +1,4 @@
-"""Words of texts in scripts with and without spaces."""
+"""Words of texts, in scripts with and without spaces."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_words(text: str, words: list[str]) -> None:
 
 
 def test_texts_without_spaces_are_compared_by_their_characters(tmp_path: Path) -> None:
-    """A sentence was a single word, so no evaluation was found in a text, and one other character made two texts different."""
+    """If a sentence were one word, no evaluation would be found in a text, and one changed character would hide a duplicate."""
     (tmp_path / "a.jsonl").write_text(json.dumps({"question": CHINESE[:30]}))
     rule = f"decontaminate:files={tmp_path / 'a.jsonl'}"
     assert verdict(rule, f"他說{CHINESE[5:25]}嗎") == f"dropped by decontaminate: shares 13 words with {tmp_path / 'a.jsonl'}"

@@ -41,7 +41,7 @@ def test_a_long_conversation_keeps_the_exchanges_that_fit(tokenizer: Tokenizer) 
 
 
 def called(arguments: str) -> dict[str, Any]:
-    """A message that calls a tool."""
+    """Return a message that calls a tool."""
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
@@ -63,7 +63,7 @@ TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
 def test_answers_of_weight_0_are_not_learned(
     tokenizer: Tokenizer, form: type[Chat], first: dict[str, Any], second: dict[str, Any], learned: list[int]
 ) -> None:
-    """Their tokens stay before later answers, as generation has them."""
+    """Tokens of unlearned answers stay before later answers, as in generation."""
     fields = form.fields
     turns = [{fields.role: message["role"], fields.content: message["content"]} for message in MESSAGES]
     whole = form(tokenizer, Limits(256)).example({fields.messages: turns})
@@ -82,7 +82,7 @@ def test_an_answer_that_is_not_learned_may_be_empty(tokenizer: Tokenizer) -> Non
 
 
 def test_a_system_prompt_beside_the_messages(tokenizer: Tokenizer) -> None:
-    """As LLaMA-Factory's ShareGPT has it."""
+    """LLaMA-Factory's ShareGPT format has the system prompt in a separate field."""
     form = Chat(tokenizer, Limits(256))
     unlearned: dict[str, Any] = {**MESSAGES[2], "weight": 0}
     weighted: list[dict[str, Any]] = [*MESSAGES[:2], unlearned, *MESSAGES[3:]]

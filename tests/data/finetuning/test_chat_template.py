@@ -25,7 +25,7 @@ from tests.helpers.examples import write_lines
 from tests.helpers.imported import EDGE_CASES, FAMILIES
 
 FORGETFUL = PLAIN.replace("{{ message.content }}", "{{ message.content if loop.last else message.content[:2] }}")
-# Like templates that drop earlier thoughts: the prompt of each answer is the same, the answer itself is not.
+# Like templates dropping earlier thoughts: the prompt of each answer stays the same, but the answer changes.
 FICKLE = PLAIN.replace(
     "{{ message.content }}", "{{ message.content if loop.last or message.role != 'assistant' else 'dropped' }}"
 )
@@ -94,7 +94,7 @@ IN_TWO_MARKS = MARKED.replace("<|im_end|>{% endgen", "{% endgeneration %}{% gene
 
 
 def prompted(template: str, prompt: str) -> str:
-    """The template with other text where generation's prompt has the header of an answer."""
+    """Return the template with other text in place of the answer's header in generation's prompt."""
     return template.removesuffix(HEADER + "{% endif %}") + prompt + "{% endif %}"
 
 
@@ -115,7 +115,7 @@ def prompted(template: str, prompt: str) -> str:
 def test_a_marked_answer_begins_where_generation_begins(
     folders: dict[str, Path], tmp_path: Path, template: str, answer: str
 ) -> None:
-    """Whatever else the mark includes: the model would otherwise be asked after other tokens than it has learned."""
+    """The rest of the mark does not count: otherwise the model would learn to answer after tokens missing from its prompt."""
     tokenizer, found = template_of(adopted(folders, tmp_path, template))
     example = Chat(tokenizer, Limits(256)).example(conversation(MESSAGES))
     for (begin, _), index in zip(example.answers, (2, 4), strict=True):
@@ -219,7 +219,7 @@ def test_the_end_of_an_answer(folders: dict[str, Path], tmp_path: Path) -> None:
     assert template_of(folder)[1].ends == frozenset()
 
 
-# Like GLM-4's: the mark of the next role ends an answer, and nothing ends the last one.
+# Like GLM-4's template: the next role's mark ends an answer, and nothing ends the last answer.
 ROLE_MARKS = (
     "{% for message in messages %}<|{{ message.role }}|>\n{{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
@@ -232,7 +232,7 @@ ROLE_MARKS_MARKED = (
 
 
 def folder_like_glm4(folders: dict[str, Path], tmp_path: Path, template: str, stops: list[str]) -> Path:
-    """A folder with a token for each role. stops: those of generation_config.json."""
+    """Return a tokenizer folder with a token for each role, and `stops` in generation_config.json."""
     folder = adopted(folders, tmp_path, template)
     file = folder / "tokenizer.json"
     backend = Tokenizer.from_file(str(file))
@@ -258,7 +258,7 @@ def folder_like_glm4(folders: dict[str, Path], tmp_path: Path, template: str, st
 def test_the_next_roles_mark_ends_the_last_answer_too(
     folders: dict[str, Path], tmp_path: Path, template: str, end: str, stops: list[str]
 ) -> None:
-    """Without it the model would not learn where to stop. The warning names it, and no token of the answer's text."""
+    """Without the mark, the model would not learn to stop. The warning names the mark, and no token of the answer's text."""
     tokenizer, found = template_of(folder_like_glm4(folders, tmp_path, template, stops))
     form = Chat(tokenizer, Limits(256))
     assert [("ends answers with '<|user|>'" in note, "'.'" in note) for note in form.notes] == [(True, False)] * (not stops)
@@ -289,7 +289,7 @@ def test_answers_that_a_template_does_not_mark_are_counted(folders: dict[str, Pa
 
 
 def test_an_answer_of_weight_0_needs_no_exact_place(folders: dict[str, Path], tmp_path: Path) -> None:
-    """So templates that drop earlier thoughts can be learned from, one answer of a conversation at a time."""
+    """With weight 0 a model can learn from templates that drop earlier thoughts, one answer of a conversation at a time."""
     tokenizer, found = template_of(adopted(folders, tmp_path, FICKLE))
     example = Chat(tokenizer, Limits(256)).example(conversation([*MESSAGES[:2], MESSAGES[2] | {"weight": 0}, *MESSAGES[3:]]))
     ((begin, _),) = example.answers
@@ -302,7 +302,7 @@ WITH_TOOLS = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n
 
 @pytest.mark.parametrize("tools", [TOOLS, json.dumps(TOOLS)], ids=["list", "text"])
 def test_tools_of_a_record_go_through_the_template(folders: dict[str, Path], tmp_path: Path, tools: Any) -> None:
-    """They are before each answer what transformers and generation have there."""
+    """Tools before each answer are the same as in transformers and in generation."""
     folder = adopted(folders, tmp_path, WITH_TOOLS)
     theirs = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer, found = template_of(folder)
@@ -348,7 +348,7 @@ CALL: list[dict[str, Any]] = [
 
 
 def test_calls_of_tools_are_answers(folders: dict[str, Path], tmp_path: Path) -> None:
-    """With arguments as an object, which templates write, and not as OpenAI's text of one; the tool's answer is context."""
+    """Arguments become objects for the template, even if they are JSON text as in OpenAI's format. Tool results are context."""
     tokenizer, found = template_of(adopted(folders, tmp_path, CALLING))
     example = Chat(tokenizer, Limits(256)).example(conversation(CALL) | {"tools": TOOLS})
     answers = ['<tool>{"name": "search", "arguments": {"for": "it"}}<|im_end|>', "Found.<|im_end|>"]

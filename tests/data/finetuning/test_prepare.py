@@ -85,7 +85,7 @@ def test_what_the_command_refuses(
 def test_the_default_share_holds_out_at_least_one_prompt(
     command: Command, tmp_path: Path, tokenizer: Tokenizer, count: int
 ) -> None:
-    """With all of its records, and the same one again; the others stay in their order."""
+    """All records of one prompt are held out. Each preparation picks the same prompt, and the rest keeps its order."""
     (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
     prompts = [prompt for prompt in map(str, range(1000)) if split_of(prompt.encode(), 0.02) == "train"][:count]
     records = [{"prompt": prompt, "answer": answer} for answer in "xy" for prompt in prompts]
@@ -107,7 +107,7 @@ def test_the_default_share_holds_out_at_least_one_prompt(
 
 
 def test_one_array_of_records(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """As alpaca_data.json: the same folder as of lines."""
+    """A JSON array, such as alpaca_data.json, gives the same folder as lines of JSON."""
     (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
     records = [{"instruction": f"Say {number}.", "input": "", "output": f"é {number}"} for number in range(30)]
     write_lines(tmp_path / "lines.jsonl", records)
@@ -181,7 +181,7 @@ def test_too_many_bad_records_end_the_command(command: Command, tmp_path: Path, 
 
 
 def test_files_of_other_names_are_counted(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Names that lines of JSON have are read in any case, compressed or not; others are refused, or printed and counted."""
+    """File names of JSON lines are read in any case, compressed or not. Other files are refused, or printed and counted."""
     (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])
     folder = tmp_path / "records"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Files with one JSON array: every record with its place, in small pieces, and what is refused."""
+"""Files with one JSON array: records with their positions, reading in small pieces, and errors."""
 
 import gzip
 import json
@@ -24,9 +24,9 @@ def read(path: Path, max_bytes: int = 10_000) -> tuple[list[tuple[str, Any]], Re
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("begin", ["", "\ufeff", " \n"], ids=["plain", "mark", "space"])
 def test_every_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None, begin: str) -> None:
-    """Wherever a piece ends: within a string, a number or an escape."""
+    """A piece may end anywhere: within a string, a number or an escape."""
     if begin and chunk < 7:
-        chunk = 7  # the beginning must be seen
+        chunk = 7  # reaches the bracket after `begin`
     monkeypatch.setattr(json_array, "CHUNK_CHARACTERS", chunk)
     path = tmp_path / "a.json"
     path.write_text(begin + json.dumps(RECORDS, indent=indent) + "\n", encoding="utf-8")

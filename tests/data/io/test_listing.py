@@ -1,4 +1,4 @@
-"""Files that are skipped because of their names: found, counted and limited."""
+"""Files skipped because of their names: found, counted and limited."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_extensions_are_compared_without_case(tmp_path: Path) -> None:
 
 
 def test_other_files_are_counted_and_named(tmp_path: Path) -> None:
-    """Hidden files are not, such as those that downloads leave in .cache. A link to a folder counts as one file."""
+    """Hidden files, such as those left by downloads in .cache, do not count. A link to a folder counts as one file."""
     files = {"a.jsonl": 1, "b\x1b.json": 20, "c/d.csv": 300, ".cache/a.metadata": 1, ".gitattributes": 1, "out.partial/x": 1}
     (tmp_path / "linked").symlink_to(tmp_path.parent)
     found = summarize_skipped([listing_of(tmp_path, files)])[str(tmp_path)]
@@ -48,7 +48,7 @@ def test_other_files_are_counted_and_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_large_part_of_a_folder_is_not_skipped(tmp_path: Path, others: dict[str, int], message: str) -> None:
-    """By number or by size. Files that accompany data may be of any size."""
+    """The limit applies to the number and to the size of files. Files that accompany data may have any size."""
     listing = listing_of(tmp_path, {f"{number}.jsonl": 100 for number in range(10)} | others)
     if message:
         with pytest.raises(UserError, match=f"^input {tmp_path}: .*{message}"):
@@ -64,7 +64,7 @@ def test_other_files_on_servers(tmp_path: Path) -> None:
         listings = list_inputs([url], "*.jsonl")
         found = summarize_skipped(listings)
         assert [name.rpartition("/")[2] for name in listed_files(listings)] == ["a.jsonl"]
-        if url.endswith("*.jsonl"):  # the user's own rule
+        if url.endswith("*.jsonl"):  # a pattern of the user's own
             assert not found
         else:
             assert (found[url].files, found[url].bytes, found[url].names) == (2, 10, ["b.json", "d.csv"])

@@ -105,7 +105,7 @@ def test_failures_count_only_where_nothing_comes(web: Web, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("then", ["end", "reset"])
 def test_answers_that_are_always_cut(web: Web, then: str) -> None:
-    """Nothing that came is requested again: of 70 KB each time some were lost, and after eight answers the file."""
+    """Received bytes are never requested again. A read once lost part of each 70 KB, and failed after eight answers."""
     web.always = Fault(after=70_000, then=then)
     assert read(web) == CONTENT
     begins = [int(asked[6:-1] or 0) for method, _, asked in web.requests if method == "GET"]
@@ -114,7 +114,7 @@ def test_answers_that_are_always_cut(web: Web, then: str) -> None:
 
 @pytest.mark.parametrize("date", [False, True])
 def test_a_server_says_how_long_to_wait(web: Web, date: bool) -> None:
-    """Earlier attempts may prolong a server's limit. In seconds or as a date; too long a time is an error that names it."""
+    """Retry-After is in seconds or a date, and may be invalid. Too long a wait is an error that names it."""
     wanted = formatdate(time.time() + 2, usegmt=True) if date else "1"
     web.faults = [Fault(status=429, retry_after=wanted), Fault(status=503, retry_after="soon")]
     began = time.monotonic()
@@ -320,7 +320,7 @@ def test_the_same_files_by_path_and_by_url(web: Web, tmp_path: Path) -> None:
 
 
 def test_file_urls_are_quoted_or_not(tmp_path: Path) -> None:
-    """As programs write them, with quoted spaces and a host, and as people do. The name as it is given comes first."""
+    """Programs write file URLs with quoted spaces and a host, people without. An existing unquoted name has precedence."""
     for name in ("a b/c.jsonl", "d%20e/c.jsonl"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"1")

@@ -1,4 +1,4 @@
-"""Files compressed by bzip2 and xz: complete, bounded, or an error."""
+"""Files compressed by bzip2 and xz: read completely, bounded in memory, or an error."""
 
 import bz2
 import io
@@ -16,13 +16,13 @@ CONTENT = random.Random(0).randbytes(300_000) + bytes(700_000)
     "kind, stored",
     [
         ("bzip2", bz2.compress(CONTENT)),
-        ("bzip2", bz2.compress(CONTENT[:99]) + bz2.compress(CONTENT[99:])),  # as pbzip2 writes it
+        ("bzip2", bz2.compress(CONTENT[:99]) + bz2.compress(CONTENT[99:])),  # several streams, as written by pbzip2
         ("xz", lzma.compress(CONTENT)),
         ("xz", lzma.compress(CONTENT[:99]) + bytes(8) + lzma.compress(CONTENT[99:]) + bytes(4)),
     ],
 )
 def test_content_of_one_and_several_streams(kind: str, stored: bytes) -> None:
-    """In both directions, as a reader of tars seeks."""
+    """Streams are read in both directions, because a reader of tars seeks."""
     file = io.BufferedReader(CompressedStreams(io.BytesIO(stored), kind))
     assert file.read() == CONTENT and file.read(1) == b""
     for position in (10, 300_000, 99, 999_999, 2_000_000):
@@ -31,7 +31,7 @@ def test_content_of_one_and_several_streams(kind: str, stored: bytes) -> None:
 
 
 def test_a_dictionary_that_needs_much_memory_is_refused() -> None:
-    """Its size is known before any content. Those of all of xz's presets are read."""
+    """The size of the dictionary is known before any content. Files of all of xz's presets are read."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "mf": lzma.MF_HC3, "nice_len": 16, "dict_size": 2**28}]
     with pytest.raises(CompressedStreamError, match="it takes more than 192 MiB of memory to unpack"):
         CompressedStreams(io.BytesIO(lzma.compress(b"a", filters=filters)), "xz").read()

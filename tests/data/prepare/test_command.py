@@ -161,7 +161,7 @@ def test_too_many_bad_records_stop_the_command(c4: Path, tmp_path: Path, command
 
 
 def test_files_of_other_names_are_in_the_ledger(command: Command, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Printed before and after the work, by input; merging keeps the counts; too many are refused."""
+    """Skipped files are printed by input before and after the work. Merging keeps the counts, and too many are refused."""
     folder = tmp_path / "lines"
     folder.mkdir()
     (tmp_path / "tok.model").write_bytes(tokenizer.files["tokenizer.model"])

@@ -196,7 +196,7 @@ def test_inputs_without_documents(tmp_path: Path, more: dict[str, Any], message:
 
 @pytest.fixture
 def kept(corpus: Corpus, tmp_path: Path) -> Path:
-    """A folder with its documents; another one is beside it."""
+    """Prepare a folder with its documents, and another one next to it."""
     (tmp_path / "other.jsonl").write_text("".join(json.dumps({"text": text_of(number)}) + "\n" for number in range(900, 950)))
     other = replace(corpus, source=Source("jsonl", (str(tmp_path / "other.jsonl"),)), keep_documents=True)
     prepare(other, tmp_path / "other")
@@ -208,7 +208,7 @@ def kept(corpus: Corpus, tmp_path: Path) -> Path:
 def test_files_that_are_not_those_of_the_folder(
     kept: Path, tmp_path: Path, tokenizer: Tokenizer, earlier: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A missing file was a third of the documents, with status 0; one of another run was read as if it were the folder's."""
+    """A missing file once lost a third of the documents with status 0, and a file of another run was read as the folder's."""
     if earlier:
         edit_index(kept, lambda content: content.pop("document_files"))
     files = sorted(kept.glob("documents-*.jsonl.zst"))
@@ -240,7 +240,7 @@ def test_files_that_are_not_those_of_the_folder(
 
 
 def test_documents_of_a_merged_folder(kept: Path, tmp_path: Path) -> None:
-    """Its files have the documents of the first folder only."""
+    """The folder's files only have the documents of the first merged folder."""
     append([tmp_path / "other"], kept)
     with pytest.raises(UserError, match=f"{kept} was merged, so that its files of documents have only a part"):
         Source("documents", (str(kept),)).units()

@@ -36,7 +36,8 @@ def test_a_plan_of_millions_of_files(tmp_path: Path, tokenizer: Tokenizer) -> No
 
 @pytest.mark.parametrize("name", ["units", "verdicts", "tokenizer", "final"])
 def test_a_planted_link_is_not_followed(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
-    elsewhere, partial = tmp_path / "elsewhere", tmp_path / "out.partial"
+    elsewhere = tmp_path / "elsewhere"
+    partial = tmp_path / "out.partial"
     elsewhere.mkdir()
     partial.mkdir()
     (partial / name).symlink_to(elsewhere)

@@ -147,7 +147,7 @@ def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def rename_table(folder: Path, number: int, name: str) -> Path:
-    """Give a table of the training split another name in the index. Returns the renamed file."""
+    """Rename a table of the training split, in the folder and its index. Return the renamed file."""
 
     def rename(content: dict[str, Any]) -> None:
         table = content["document_tables"]["train"][number]
@@ -160,15 +160,17 @@ def rename_table(folder: Path, number: int, name: str) -> Path:
 
 @pytest.mark.parametrize("shard_tokens", [None, MEMBER_TOKENS])
 def test_a_hostile_folder_writes_nowhere_else(folders: list[Path], tmp_path: Path, shard_tokens: int | None) -> None:
-    """Names of two outputs collide, and the first one is a link to a file of the user's, to which the second was written."""
-    evil, victim = folders[0], tmp_path / ".bashrc"
+    """Names of two outputs collide. The first output is a link to a user's file, so writing the second would overwrite it."""
+    evil = folders[0]
+    victim = tmp_path / ".bashrc"
     planted = rename_table(evil, 0, "trainx.parquet" if shard_tokens is None else "train00.tar")
     victim.write_bytes(planted.read_bytes())
     planted.unlink()
     planted.symlink_to(victim)
     if shard_tokens is None:
         rename_table(evil, 1, "x.parquet")
-    content, names = victim.read_bytes(), set(os.listdir(tmp_path))
+    content = victim.read_bytes()
+    names = set(os.listdir(tmp_path))
     with pytest.raises(UserError, match="exists already, and outputs replace no file"):
         merge([evil], tmp_path / "out", shard_tokens)
     assert victim.read_bytes() == content and set(os.listdir(tmp_path)) == names
@@ -179,7 +181,7 @@ def names_of(folder: Path) -> set[str]:
 
 
 def killed(work: Callable[[], object], place: str, number: int) -> None:
-    """Do work in a process that is killed in the call of this number of os.link or Path.rename."""
+    """Run work in a process that dies in its n-th call of os.link or Path.rename."""
     calls: list[None] = []
     owner, name = {"link": (os, "link"), "rename": (Path, "rename")}[place]
     original = getattr(owner, name)
@@ -200,7 +202,7 @@ def killed(work: Callable[[], object], place: str, number: int) -> None:
 
 @pytest.mark.parametrize(("place", "number"), [("link", 1), ("link", 6), ("rename", 1), ("rename", 4), ("rename", 7)])
 def test_a_killed_append(folders: list[Path], tmp_path: Path, place: str, number: int) -> None:
-    """Until its index is replaced the folder is what it was. The same command does the rest, and leaves nothing else."""
+    """The folder keeps its earlier data until its index is replaced. The same command finishes the work and cleans up."""
     merge(folders[:1], tmp_path / "all")
     merge(folders[:1], tmp_path / "undisturbed")
     append(folders[1:], tmp_path / "undisturbed")
@@ -212,7 +214,7 @@ def test_a_killed_append(folders: list[Path], tmp_path: Path, place: str, number
 
 
 def test_another_append_after_a_killed_one(folders: list[Path], tmp_path: Path) -> None:
-    """It finishes the work of the killed one before its own."""
+    """The second command finishes the work of the killed one before its own."""
     merge(folders[:1], tmp_path / "all")
     killed(lambda: append(folders[1:2], tmp_path / "all"), "rename", 3)
     check_whole(tmp_path / "all", folders, append(folders[2:], tmp_path / "all"))
@@ -221,8 +223,9 @@ def test_another_append_after_a_killed_one(folders: list[Path], tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_an_append_that_fails(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Nothing of it stays, whether its files have their names already or not; a full disk is named with the folder."""
-    before, calls = hashes_of(folders[0]), []
+    """Nothing of a failed append remains, even if it has renamed files already. The error names the folder of a full disk."""
+    before = hashes_of(folders[0])
+    calls = []
     rename = Path.rename
 
     def fail(self: Path, target: Path) -> Path:
@@ -245,7 +248,7 @@ def merged_copy(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_one_fingerprint_of_the_same_documents(folders: list[Path], tmp_path: Path) -> None:
-    """A run on a merged folder resumes on one to which the same documents were appended, and on a merged one of merged ones."""
+    """A run on a merged folder resumes if the same documents were appended, or merged from merged folders."""
     merge(folders, tmp_path / "all")
     merge(folders[:2], tmp_path / "two")
     merge([tmp_path / "two", folders[2]], tmp_path / "nested")
@@ -260,7 +263,7 @@ def test_one_fingerprint_of_the_same_documents(folders: list[Path], tmp_path: Pa
 
 
 def test_append_through_a_link(folders: list[Path], tmp_path: Path) -> None:
-    """Neither the lock nor a file that the index lists already is replaced."""
+    """Neither the lock nor a file listed in the index is replaced."""
     victim = tmp_path / ".bashrc"
     victim.write_text("kept")
     lock = folders[0] / "append.lock"
@@ -283,7 +286,7 @@ def test_append_through_a_link(folders: list[Path], tmp_path: Path) -> None:
 def test_folders_of_relative_links(
     folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool
 ) -> None:
-    """Snapshots of the hub's cache: the result has their files, not links that lead nowhere from it."""
+    """Merging snapshots of the hub's cache writes their files, not relative links, which would be broken in the result."""
     if not links_work:
         monkeypatch.setattr(os, "link", no_links)
     snapshots = [linked_snapshot(folder) for folder in folders]
@@ -296,7 +299,7 @@ def test_folders_of_relative_links(
 
 
 def test_links_to_folders_and_devices(folders: list[Path], tmp_path: Path) -> None:
-    """Each is refused by its name."""
+    """The error names each link to a folder or device."""
     index = load_index(folders[0])
     for name in (index.splits["train"].shards[0].file, index.document_tables["train"][0].file, "tokenizer.model"):
         original = (folders[0] / name).read_bytes()

@@ -164,7 +164,7 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
 
 
 def test_a_path_that_is_not_utf8(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """The drafts of several units have it, and so do the index, the ledger and kept documents: escaped, as places are."""
+    """The path is escaped wherever places are stored: in drafts of several units, index, ledger and kept documents."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path / "texts") + b"\xff"))
     source = replace(write_lines(folder), max_bad_fraction=0.1, unit_bytes=UNIT_BYTES)
     index, _ = prepare(Corpus(source, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "out")
@@ -363,7 +363,7 @@ if multiprocessing.parent_process() is not None:
 
 @pytest.mark.slow
 def test_a_full_disk_of_a_worker(corpus: Corpus, tmp_path: Path) -> None:
-    """The error that a worker sends to the command names the folder, as an error of the command itself does."""
+    """An error sent by a worker names the folder, as does an error of the command's own process."""
     store_tokenizer(corpus, tmp_path)
     (tmp_path / "full_disk.py").write_text(FULL_DISK)
     words = [*arguments(corpus, tmp_path), "--workers", "2", "--unit-bytes", "4000"]

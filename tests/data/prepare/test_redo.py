@@ -1,4 +1,4 @@
-"""Files that changed after their units were read: these units are prepared again, and the result is that of the files."""
+"""Files that changed after their units were read: only these units are prepared again, from the current content."""
 
 import json
 from dataclasses import replace
@@ -30,13 +30,13 @@ def file(corpus: Corpus, number: int) -> Path:
 
 
 def grow(path: Path) -> None:
-    """More text, so that a fresh preparation would divide the files into other units."""
+    """Append text to a file, so that a fresh preparation would divide the files into other units."""
     lines = [json.dumps({"text": text_of(number)}) for number in (5, *range(7000, 7020))]
     path.write_text(path.read_text() + "\n".join(lines) + "\n")
 
 
 def check_equal(corpus: Corpus, output: Path) -> None:
-    """The folder has the documents of a preparation that has begun with the present files."""
+    """Check that the folder has the documents of a fresh preparation of the current files."""
     prepare(corpus, output.with_name("fresh"))
     for split in SPLITS:
         assert np.array_equal(read_all(output, split), read_all(output.with_name("fresh"), split))
@@ -44,7 +44,7 @@ def check_equal(corpus: Corpus, output: Path) -> None:
 
 @pytest.mark.parametrize(("name", "number"), [(FIRST, 4), (LAST, 0), (LAST, 4)])
 def test_documents_that_are_compared(corpus: Corpus, tmp_path: Path, name: str, number: int) -> None:
-    """In the first pass, and after units were written, whose documents are compared with those of the changed file."""
+    """A file changes in the first pass, or after units were written whose documents are compared with the file's."""
     prepare_until(corpus, tmp_path / "out", name, number)
     changed = file(corpus, 1)
     grow(changed)
@@ -55,7 +55,7 @@ def test_documents_that_are_compared(corpus: Corpus, tmp_path: Path, name: str, 
 
 
 def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without comparisons the others stay, also if the command is killed and given again, with or without the option."""
+    """Without comparisons the other units are kept, even if the command is killed and run again, with or without the option."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
     prepare_until(corpus, tmp_path / "out", LAST, 6)
     units = tmp_path / "out.partial" / "units"
@@ -84,7 +84,7 @@ def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.L
 
 
 def test_a_missing_file(corpus: Corpus, tmp_path: Path) -> None:
-    """It is named, and accepted with another time of change once it is there again."""
+    """The error names the missing file. Once restored, it is accepted with another modification time."""
     prepare_until(corpus, tmp_path / "out", LAST, 0)
     lost = file(corpus, 2)
     content = lost.read_bytes()
@@ -101,7 +101,7 @@ def test_a_missing_file(corpus: Corpus, tmp_path: Path) -> None:
 
 
 def test_names_of_no_input(corpus: Corpus, tmp_path: Path) -> None:
-    """A name that is not one file is refused, and nothing is removed."""
+    """A name that matches no input is refused, and nothing is removed."""
     prepare_until(corpus, tmp_path / "out", LAST, 3)
     (tmp_path / "texts" / "deep").mkdir()
     before = sorted((tmp_path / "out.partial").rglob("*"))
@@ -111,7 +111,7 @@ def test_names_of_no_input(corpus: Corpus, tmp_path: Path) -> None:
 
 
 def test_a_file_that_has_become_too_short(corpus: Corpus, tmp_path: Path) -> None:
-    """It has no bytes any more where its last units would begin."""
+    """The file now ends before the start of its last units."""
     prepare_until(corpus, tmp_path / "out", LAST, 0)
     changed = file(corpus, 1)
     changed.write_text(json.dumps({"text": "short"}) + "\n")

@@ -1,4 +1,4 @@
-"""Progress of a preparation, as any machine that sees its folder reads it."""
+"""Progress of a preparation, read from its folder on any machine."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ def corpus(tmp_path: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def set_times(folder: Path, *seconds_ago: float) -> None:
-    """Let the results in a folder have been done so long ago, in order."""
+    """Set the times of the results in a folder, in order, to this many seconds ago."""
     now = time.time()
     paths = sorted(path for path in folder.iterdir() if path.is_dir())
     for path, ago in zip(paths, seconds_ago, strict=True):
@@ -34,7 +34,7 @@ def set_times(folder: Path, *seconds_ago: float) -> None:
 
 
 def test_units_rate_and_time_left(corpus: Corpus, tmp_path: Path, command: Command) -> None:
-    """One pass: the rate is that of the last ten minutes, or since the first unit."""
+    """With one pass, the rate is that of the last ten minutes, or since the first unit if that is shorter."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
     prepare_until(corpus, tmp_path / "out", LAST, 4)
     units = corpus.source.units()
@@ -63,7 +63,7 @@ def test_units_rate_and_time_left(corpus: Corpus, tmp_path: Path, command: Comma
 
 @pytest.mark.parametrize(("name", "number", "read", "written"), [(FIRST, 3, 3, 0), (LAST, 2, None, 2)])
 def test_two_passes(corpus: Corpus, tmp_path: Path, name: str, number: int, read: int | None, written: int) -> None:
-    """A written unit has no draft any more and was read all the same."""
+    """A written unit was read as well, although its draft is gone."""
     prepare_until(corpus, tmp_path / "out", name, number)
     passes = preparation_status(tmp_path / "out").passes
     num_units = len(corpus.source.units())
@@ -73,7 +73,7 @@ def test_two_passes(corpus: Corpus, tmp_path: Path, name: str, number: int, read
 
 
 def test_holders(corpus: Corpus, tmp_path: Path, command: Command) -> None:
-    """Of each lease the process, the input it reads, and its last heartbeat."""
+    """The status shows the process of each lease, its input and its last heartbeat."""
     prepare_until(corpus, tmp_path / "out", LAST, 2)
     partial = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
     with partial.lease("00003"), partial.lease("00001.compare"):
@@ -88,7 +88,7 @@ def test_holders(corpus: Corpus, tmp_path: Path, command: Command) -> None:
 
 
 def test_no_preparation(corpus: Corpus, tmp_path: Path, command: Command) -> None:
-    """One line; of one that has just begun, that its plan is missing."""
+    """A missing or complete preparation is an error of one line. A preparation just begun has no plan yet."""
     status, _, errors = command("data", "status", tmp_path / "out")
     assert status == 2 and f"{tmp_path}/out.partial: not found, so that nothing is being prepared there" in errors
     PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS).create()

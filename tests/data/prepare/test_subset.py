@@ -132,7 +132,7 @@ def test_a_share(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_subset_of_merged_folders(folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """It names the folders of which they were merged."""
+    """A subset records the folders its source was merged from."""
     whole = load_index(folder)
     more = load_index(write(tmp_path, tokenizer, "code", rules={}))
     merge([folder, tmp_path / "code_data"], tmp_path / "all")
@@ -143,7 +143,7 @@ def test_a_subset_of_merged_folders(folder: Path, tmp_path: Path, tokenizer: Tok
 
 
 def test_disjoint_subsets_are_merged(folder: Path, tmp_path: Path) -> None:
-    """They are of one folder, which alone does not make them the same data; with a document in common they are refused."""
+    """Subsets of one folder are not the same data just because of their source. Subsets sharing a document are refused."""
     parts = {"short": Selection(max_tokens=14), "long": Selection(min_tokens=15), "middle": Selection(min_tokens=12)}
     for name, part in parts.items():
         subset(folder, tmp_path / name, part)

@@ -38,14 +38,14 @@ def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> Non
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """A corpus of several units, whose documents are compared exactly and for near duplicates."""
+    """A corpus of several units, whose documents are compared for exact and near duplicates."""
     source = replace(write_lines(tmp_path_factory.mktemp("corpus") / "texts"), unit_bytes=2 * UNIT_BYTES)
     return Corpus(source, 0.1, small_tokenizer(), 0, Cleaning(parse_rules(["near_duplicates"])))
 
 
 @pytest.fixture(scope="module")
 def stopped(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a preparation that ended when it began to write units; the whole result is beside it."""
+    """Return the folder of a preparation that stopped before writing units. The finished preparation is next to it."""
     output = tmp_path_factory.mktemp("stopped") / "out"
     prepare_until(corpus, output, LAST, 0)
     prepare(corpus, output.with_name("whole"))
@@ -54,7 +54,7 @@ def stopped(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def verdicts(stopped: Path, tmp_path: Path) -> Path:
-    """Drafts and comparisons of a copy of the stopped preparation, whose output is tmp_path / "out"."""
+    """Return the drafts and comparisons in a copy of the stopped preparation, whose output is tmp_path / "out"."""
     return shutil.copytree(stopped, tmp_path / "out.partial") / "verdicts"
 
 
@@ -62,10 +62,10 @@ def verdicts(stopped: Path, tmp_path: Path) -> Path:
     "name", ["documents.jsonl", "tokens.bin", "keys.npz", "runs.u4", "run_ends.npy", "counts.json", "checksums.json"]
 )
 def test_a_damaged_draft(corpus: Corpus, verdicts: Path, tmp_path: Path, name: str) -> None:
-    """Its shards would be others, with checksums that fit them."""
+    """Shards made from a damaged draft would have valid checksums."""
     draft = verdicts / "00000"
     if name in ("keys.npz", "runs.u4", "run_ends.npy"):
-        for compared in verdicts.glob("compared-*"):  # they are compared again
+        for compared in verdicts.glob("compared-*"):  # so that documents are compared again
             compared.unlink()
     flip(draft / name, (draft / name).stat().st_size // 2)
     message = f"{draft}/{name}: corrupted.*: remove {draft}, and the same command prepares it again"
@@ -76,9 +76,9 @@ def test_a_damaged_draft(corpus: Corpus, verdicts: Path, tmp_path: Path, name: s
 @pytest.mark.parametrize("place", [183, None])
 @pytest.mark.parametrize("name", ["compared-000.npz", "compared-001.npz", "compared-near.npz"])
 def test_a_damaged_comparison(corpus: Corpus, verdicts: Path, tmp_path: Path, name: str, place: int | None) -> None:
-    """It is named: truncated, or with another first byte of its first array."""
+    """The error names the file if it is truncated, or if the first byte of its first array has changed."""
     compared = verdicts / name
-    if name != "compared-near.npz":  # decided again, from the comparisons
+    if name != "compared-near.npz":  # recomputed from the comparisons
         (verdicts / "compared-near.npz").unlink()
     if place is None:
         compared.write_bytes(compared.read_bytes()[:-2])
@@ -102,7 +102,7 @@ def test_damaged_files_are_made_again(corpus: Corpus, stopped: Path, verdicts: P
 
 
 def test_drafts_of_an_earlier_version(corpus: Corpus, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
-    """They have no checksums, and are read as before."""
+    """Drafts without checksums are read as before."""
     for path in verdicts.glob("*/checksums.json"):
         path.unlink()
     prepare(corpus, tmp_path / "out")

@@ -29,8 +29,10 @@ def test_the_same_tokens_from_the_copies(make_directory: MakeDirectory, document
 
 
 def test_a_planted_link_is_not_followed(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
-    """Another user of the disk may have made it; so may a killed process have left a part of a copy."""
-    directory, root, victim = make_directory(documents), tmp_path / "cache", tmp_path / "victim"
+    """Another user of the disk may have planted the link. A killed process may have left a partial copy."""
+    directory = make_directory(documents)
+    root = tmp_path / "cache"
+    victim = tmp_path / "victim"
     assert np.array_equal(read_all(directory, root), read_all(directory, None))
     victim.write_bytes(b"kept")
     copies = sorted(root.rglob("*.tar"))

@@ -1,4 +1,4 @@
-"""Tables of documents that others may have made: each fault is one line, and none ends the process that reads the folder."""
+"""Untrusted tables of documents: each fault is an error of one line, and none crashes the process reading the folder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_table(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    """A data directory of one unit."""
+    """Return a data directory of one unit."""
     (tmp_path / "texts").mkdir()
     for number in range(20):
         (tmp_path / f"texts/{number}.txt").write_text(f"document {number}" * 3)
@@ -114,7 +114,7 @@ def test_tables_with_other_documents_than_the_index(folder: Path, change: str) -
 
 
 def test_commands_read_tables_in_a_child_process(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that fills the memory or ends pyarrow's process ends the child, not the command, which never opens it."""
+    """A table that fills the memory or crashes pyarrow ends the child process. The command itself never opens it."""
     path = folder / load_index(folder).document_tables["train"][0].file
     signed(folder, path.read_bytes()[:-10] + bytes(10))
     opened: list[Any] = []

@@ -63,7 +63,7 @@ def test_bad_records_are_counted_with_their_place(tmp_path: Path) -> None:
 
 
 def test_numbers_that_nobody_reads_cost_no_text(tmp_path: Path) -> None:
-    """NaN, infinities and huge integers, which Python and JavaScript write and orjson refuses. Null is an empty text."""
+    """Python and JavaScript write NaN, infinities and huge integers, which orjson rejects. A null text is empty."""
     numbers = ("NaN", "Infinity", "-Infinity", "1e999", "9" * 500, "-" + "9" * 5000, "[NaN]")
     lines = [f'{{"text": "{number}", "score": {value}}}' for number, value in enumerate(numbers)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, '{"text": null}', '{"text": "\\ud800", "score": NaN}']))
@@ -93,7 +93,7 @@ def test_zstd(tmp_path: Path) -> None:
 
 
 def test_files_without_checksums_are_named(tmp_path: Path) -> None:
-    """A flipped bit in one of them gives another text without an error."""
+    """A flipped bit in such a file changes the text without an error."""
     lines = json_lines("text")
     checked = zstd.compress(lines, options={zstd.CompressionParameter.checksum_flag: 1})
     files = {

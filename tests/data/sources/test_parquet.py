@@ -43,7 +43,7 @@ OPTIONAL, REQUIRED = b"%\x02\x18\x04text", b"%\x00\x18\x04text"
 
 
 def test_parquet_files_with_faults(tmp_path: Path) -> None:
-    """Rows that are too long or not in UTF-8, and files of another schema are counted; corrupted ones are refused."""
+    """Rows that are too long or not in UTF-8 and files with another schema are counted. Corrupted files are refused."""
     path = tmp_path / "a.parquet"
     write_parquet(path, ["zero", None, "", "three" * 100])
     texts, counts = read("parquet", path, max_record_bytes=400)
@@ -91,7 +91,7 @@ def test_a_decompression_bomb_is_refused_by_its_footer(tmp_path: Path, dictionar
 
 
 def test_fields_of_structs(tmp_path: Path) -> None:
-    """By their path; a column whose name has dots is one, too. All parts of a struct are checked before they are unpacked."""
+    """Fields are named by their path; a column name may contain dots as well. Structs are checked before they are unpacked."""
     path = tmp_path / "a.parquet"
     values = {"metadata": [{"license": "mit", "more": [1]}, None], "other.license": ["cc0", None], "url": [{"host": "h"}] * 2}
     parquet.write_table(pa.table({"text": ["a", "b"], **values}), path)

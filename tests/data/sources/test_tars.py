@@ -38,7 +38,7 @@ def test_samples_of_tars(tmp_path: Path) -> None:
 
 
 def test_names_with_several_dots(tmp_path: Path) -> None:
-    """arXiv's numbers, for example. WebDataset's rule, by which they would be members of one sample, loses them."""
+    """With WebDataset's rule, names such as arXiv's numbers would be members of one sample, and texts would be lost."""
     members = [
         ("2501.00000.txt", b"first"),
         ("2501.00001.json", b'{"text": "second"}'),
@@ -52,14 +52,15 @@ def test_names_with_several_dots(tmp_path: Path) -> None:
         (".txt", b"sixth"),
     ]
     (tmp_path / "a.tar").write_bytes(tar_of(*members))
-    source, counts = Source("webdataset", (str(tmp_path),)), CorpusCounts()
+    source = Source("webdataset", (str(tmp_path),))
+    counts = CorpusCounts()
     found = list(read_documents(source, counts))
     assert [document.text for document in found] == ["first", "second", "third", "fourth", "fifth", "sixth"]
     assert found[2].url == "http://host/2" and counts.total.dropped == {}
 
 
 def test_samples_without_text_are_counted_and_limited(tmp_path: Path) -> None:
-    """Of a folder of notes in Markdown nothing would be read."""
+    """Otherwise a folder of notes in Markdown would silently give no documents."""
     notes = [(f"{number}.md", b"lost") for number in range(11)]
     texts = [(f"{number}.txt", b"text") for number in range(11, 111)]
     (tmp_path / "a.tar").write_bytes(tar_of(*notes, *texts))
@@ -72,7 +73,7 @@ def test_samples_without_text_are_counted_and_limited(tmp_path: Path) -> None:
 
 
 def test_members_of_a_sample_that_are_apart(tmp_path: Path) -> None:
-    """Sorted by extension, each would be a sample of its own: a text without its record, and a record again as a document."""
+    """Sorted by extension, each member would be a sample: a text without its record, and the record as a second document."""
     members = [("a.txt", b"a"), ("b.txt", b"b"), ("a.json", b'{"url": "u", "text": "a"}'), ("c.txt", b"c")]
     (tmp_path / "a.tar").write_bytes(tar_of(*members))
     texts, counts = read("webdataset", tmp_path)

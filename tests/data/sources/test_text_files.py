@@ -32,7 +32,7 @@ def test_text_file_is_one_document(tmp_path: Path) -> None:
     ],
 )
 def test_documents_of_other_formats_are_no_text(tmp_path: Path, content: bytes, format_name: str) -> None:
-    """Many are valid UTF-8. In a folder they are bad records; one that is given itself is refused."""
+    """Many such files are valid UTF-8. In a folder they are bad records, and as an input they are refused."""
     (tmp_path / "a.txt").write_bytes(content)
     (tmp_path / "b.txt").write_text("text")
     texts, counts = read("text", tmp_path)

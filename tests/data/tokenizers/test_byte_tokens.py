@@ -1,4 +1,4 @@
-"""Characters beside stray bytes: decoded as SentencePiece decodes them."""
+"""Characters next to stray bytes: decoded as in SentencePiece."""
 
 import sys
 
@@ -42,7 +42,7 @@ def test_a_stray_byte_costs_only_itself(decoder: Decoder, tokens: list[str], tex
 
 
 def test_every_character(decoder: Decoder) -> None:
-    """As byte tokens and as tokens of their own; U+2581 is a space in Llama 2's tokens."""
+    """Characters are byte tokens or tokens of their own. U+2581 is a space in Llama 2's tokens."""
     codes = [*range(0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x10000, 7), *range(0x10000, sys.maxunicode + 1, 997)]
     characters = [chr(code) for code in codes if code != 0x2581]
     text = "".join(characters)
@@ -51,7 +51,7 @@ def test_every_character(decoder: Decoder) -> None:
 
 
 def test_a_stream_of_tokens(decoder: Decoder) -> None:
-    """As servers decode it: every character comes with its last byte."""
+    """A server decodes token by token: each character appears with its last byte."""
     vocabulary = {name: number for number, name in enumerate(names(bytes(range(256))))}
     tokenizer = Tokenizer(BPE(vocabulary, []))
     tokenizer.decoder = decoder
@@ -67,7 +67,7 @@ def test_letters_are_those_of_the_library() -> None:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_both_decoders_of_a_file(exact: bool) -> None:
-    """Exports have the exact one, which is slow; other files the quick one."""
+    """Exports have the exact decoder, which is slow. Other files have the quick one."""
     after = [decoders.Strip(" ", 1, 0)]
     steps = byte_decoders() if exact else [decoders.ByteFallback(), decoders.Fuse()]
     found = split_decoder(decoders.Sequence([*steps, *after]))
@@ -82,5 +82,5 @@ def test_both_decoders_of_a_file(exact: bool) -> None:
     ids=["bytes", "words after bytes", "words"],
 )
 def test_other_decoders_stay(other: Decoder) -> None:
-    """One that needs single tokens after the bytes would be given their joined text."""
+    """A decoder that needs single tokens after the byte decoder would get their joined text."""
     assert split_decoder(other) == (other, None)

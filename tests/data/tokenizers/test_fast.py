@@ -37,7 +37,7 @@ def test_the_same_ids(tokenizer: Tokenizer, kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["single_word", "lstrip", "rstrip"])
 def test_options_of_added_tokens(tmp_path: Path, option: str) -> None:
-    """gigatoken ignores single_word, so a token within a word was another one in every document that has such a word."""
+    """gigatoken ignores single_word, so documents with the token inside a word would get other ids."""
     folder = FAMILIES["llama3"](tmp_path / "llama3")
     content = json.loads((folder / "tokenizer.json").read_text())
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False} | {option: True}
@@ -61,7 +61,7 @@ def test_options_of_added_tokens(tmp_path: Path, option: str) -> None:
 
 
 def test_an_added_token_that_stands_for_other_texts(tmp_path: Path) -> None:
-    """Where a normalizer makes a token of several texts, these cannot be found in documents, so gigatoken is not used."""
+    """A normalizer can map several texts to one token. They cannot be found in documents, so gigatoken is not used."""
     folder = FAMILIES["qwen"](tmp_path / "qwen")
     content = json.loads((folder / "tokenizer.json").read_text())
     token_id = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))

@@ -261,7 +261,7 @@ def test_ids_beyond_31_bits(edited: Callable[..., Path], place: str) -> None:
 
 @pytest.mark.parametrize("name", ["weight-00000.safetensors", "state.json", "manifest.json", "config.json", "../x"])
 def test_names_that_no_file_of_a_tokenizer_has(folders: dict[str, Path], name: str) -> None:
-    """Checkpoints and exports, which get all files of a tokenizer, would have the file instead of one of their own."""
+    """Checkpoints and exports copy all files of a tokenizer, so such a file would replace one of their own."""
     tokenizer = load_tokenizer(folders["qwen"])
     with pytest.raises(UserError, match=re.escape(f"'{name}' (not a file of a tokenizer, which are tokenizer.json, ")):
         JsonTokenizer({**tokenizer.files, name: b"weights of another model"})

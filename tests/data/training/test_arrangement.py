@@ -1,4 +1,4 @@
-"""Samples of a split in a file: packed once by all ranks of a node, the same as in memory, and verified when they are read."""
+"""Stored samples of a split: packed once a node, equal to those in memory, and verified when read."""
 
 import re
 import threading
@@ -18,7 +18,8 @@ from megatape.data.training.packing import BestFitDataset, pack
 from megatape.errors import UserError
 from tests.helpers.data_directory import Documents, MakeDirectory, edit_index, flip
 
-LENGTH, IDENTITY = 16, "5" * 64
+LENGTH = 16
+IDENTITY = "5" * 64
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def parts(num_parts: int, num_spans: int) -> Iterator[Part]:
 
 
 def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every rank packed all of a corpus, which took 9 GB on each for one of the size of C4."""
+    """Packing a corpus on every rank took 9 GB a rank for a corpus of C4's size."""
     packed: list[int] = []
     datasets: list[BestFitDataset] = []
 
@@ -67,7 +68,7 @@ def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_folder_that_cannot_be_written(directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The samples are the same, in memory; with a cache the file is beside the copies."""
+    """The same samples are kept in memory. With a cache, the file is next to the copies."""
     expected = BestFitDataset(directory, "train", LENGTH)
     (file,) = stored_files(directory)
     file.unlink()
@@ -82,7 +83,7 @@ def test_a_folder_that_cannot_be_written(directory: Path, tmp_path: Path, caplog
 
 
 def test_other_documents_have_another_file(directory: Path) -> None:
-    """Samples of a folder that has changed are not read from the file that it had before."""
+    """A changed folder does not read the samples of its earlier content."""
 
     def drop_first_shard(content: dict[str, Any]) -> None:
         split = content["splits"]["train"]
@@ -98,7 +99,7 @@ def test_other_documents_have_another_file(directory: Path) -> None:
 
 @pytest.mark.parametrize("part", [((10**9,), (3,)), ((0,), (LENGTH + 1,)), ((0, 0), (LENGTH, 1)), ((-5,), (3,)), ((0,), (0,))])
 def test_a_hostile_file(directory: Path, part: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    """A downloaded folder may have a file whose spans lie outside of the split or the sample."""
+    """A downloaded folder may have a file with spans outside the split or the sample."""
     BestFitDataset(directory, "train", LENGTH)
     (file,) = stored_files(directory)
     identity = re.findall(rb'"identity": "([0-9a-f]{64})"', file.read_bytes())[0].decode()
@@ -109,9 +110,10 @@ def test_a_hostile_file(directory: Path, part: tuple[tuple[int, ...], tuple[int,
 
 
 def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:
-    """Where spans and samples cross chunks of the file, too."""
+    """Some spans and samples cross chunks of the file."""
     store(tmp_path / "file", IDENTITY, parts(3, 5000))
-    stored, memory = StoredArrangement(tmp_path / "file", IDENTITY), ArrangementInMemory(parts(3, 5000))
+    stored = StoredArrangement(tmp_path / "file", IDENTITY)
+    memory = ArrangementInMemory(parts(3, 5000))
     assert stored.num_samples == memory.num_samples and stored.num_inputs == memory.num_inputs
     assert stored.shard_samples.tolist() == memory.shard_samples.tolist()
     assert [stored.spans(sample) for sample in range(stored.num_samples)] == list(map(memory.spans, range(memory.num_samples)))
@@ -119,7 +121,7 @@ def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_rank(tmp_path: Path) -> None:
-    """It holds the checksums, not the samples; who writes the file holds one part."""
+    """A rank holds the checksums, not the samples. The writing rank holds one part at a time."""
     store(tmp_path / "warm", IDENTITY, parts(1, 100))
     tracemalloc.start()
     try:
@@ -138,7 +140,7 @@ def test_memory_of_a_rank(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [100, -9, -17, "samples", "checksums", "summary", "short"])
 def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
-    """Each byte is covered: spans, samples, checksums, summary and end."""
+    """Checksums cover each byte: spans, samples, checksums, summary and end."""
     path = tmp_path / "file"
     store(path, IDENTITY, parts(2, 2000))
     size = path.stat().st_size

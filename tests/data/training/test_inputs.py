@@ -1,4 +1,4 @@
-"""From which input of a data directory samples come."""
+"""Inputs of a data directory from which samples come."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ WORDS = {"a": "apple avocado almond", "b": "banana blueberry bread", "c": "carro
 
 
 def write_texts(folder: Path, word: str, count: int = 60) -> Path:
-    """Write files of documents with the words of one letter."""
+    """Write files of documents whose words consist of one letter."""
     folder.mkdir()
     for number in range(2):
         lines = [json.dumps({"text": f"{WORDS[word]} {number} {line} " * 5}) for line in range(count)]
@@ -43,7 +43,7 @@ def open_run(data: Path, tmp_path: Path, samples: int = 24, kind: str = "packed"
 
 
 def check_texts(data: RunData, groups: SampleGroups, words: dict[str, str]) -> None:
-    """Each sample has most of its tokens in documents of its group."""
+    """Check that each sample has most of its tokens in documents of its group."""
     split = data.validation[""]
     for name, samples in groups.items():
         assert samples
@@ -56,7 +56,7 @@ def check_texts(data: RunData, groups: SampleGroups, words: dict[str, str]) -> N
 @pytest.mark.parametrize("kind", ["packed", "best_fit"])
 @pytest.mark.parametrize("unit_bytes", [None, 4000])
 def test_the_inputs_of_a_preparation(kind: str, unit_bytes: int | None, tmp_path: Path) -> None:
-    """The first samples are of one input; those at equal distances are of both, by their shares of the tokens."""
+    """The first samples come from one input, samples at equal distances from both in proportion to their tokens."""
     inputs = [write_texts(tmp_path / "first", "a", 90), write_texts(tmp_path / "second", "b", 30)]
     data = open_run(prepare_inputs(inputs, tmp_path / "data", unit_bytes), tmp_path, kind=kind)
     groups = data.evaluated["spread"][""]
@@ -67,7 +67,7 @@ def test_the_inputs_of_a_preparation(kind: str, unit_bytes: int | None, tmp_path
 
 
 def test_files_as_inputs(tmp_path: Path) -> None:
-    """A file is an input, too; its documents are not those of a file whose name begins alike."""
+    """A file is an input as well. Its documents differ from those of a file whose name has the same beginning."""
     files = [tmp_path / "x.jsonl", tmp_path / "x.jsonl-more.jsonl"]
     for file, word in zip(files, "ab", strict=True):
         file.write_text("".join(json.dumps({"text": f"{WORDS[word]} {line} " * 5}) + "\n" for line in range(80)))
@@ -78,7 +78,7 @@ def test_files_as_inputs(tmp_path: Path) -> None:
 
 
 def test_merged_folders(tmp_path: Path) -> None:
-    """A merged directory has the folders, of which the names of inputs may be equal."""
+    """In a merged directory samples are grouped by folder, because folders may have inputs of the same name."""
     folders = []
     for word in "ab":
         inputs = write_texts(tmp_path / word, word)
@@ -93,7 +93,7 @@ def test_merged_folders(tmp_path: Path) -> None:
 
 
 def test_no_groups(tmp_path: Path) -> None:
-    """One input, and more inputs than have enough samples for losses of their own."""
+    """One input, or too many inputs for losses by input."""
     folder = write_texts(tmp_path / "texts", "a")
     one = open_run(prepare_inputs([folder], tmp_path / "one"), tmp_path)
     assert list(one.evaluated["spread"][""]) == [""]

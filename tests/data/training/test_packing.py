@@ -120,7 +120,7 @@ def test_targets_after_a_prompt(tmp_path: Path) -> None:
 
 
 def test_documents_without_a_prompt_end_are_found_at_opening(tmp_path: Path) -> None:
-    """Not at the step that draws one of them, and again at every resume. The end of one may be in another member."""
+    """Otherwise each resume would fail at the step that draws such a document. Prompts may end in the next member."""
     tokenizer = SentencePieceTokenizer(train_tokenizer(["ab="], 256 + 3 + 3))
     texts = [*["a=b"] * 40, "aaab", "b" * 7, *["ab=a"] * 5, "abba"]
     write_documents(tmp_path, texts, tokenizer)

@@ -1,4 +1,4 @@
-"""The validation samples on which a run is evaluated."""
+"""Validation samples on which a run is evaluated."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from megatape.data.training.selection import select_samples
 
 @pytest.mark.parametrize("count", [1, 3, 64, 99, 100, 1000])
 def test_equal_distances(count: int) -> None:
-    """No part of the split has more than one sample above its share; a small split is taken whole."""
+    """Each part of the split has its share of samples to within one. A small split is taken whole."""
     samples = select_samples(100, count, "spread")
     assert len(samples) == min(count, 100) == len(set(samples))
     for end in range(1, 101):
