@@ -1,4 +1,4 @@
-"""Rewritten files of exports: what is dropped, what stays, and what is refused."""
+"""Rewritten files of exports: dropped statements, kept statements and errors."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from megatape.hf.carried_code import CarriedFile, carry, file_of
 HEAD = "from megatape.model.encodings.encoding import Encoding\n"
 CARRIED_HEAD = "from .encoding import Encoding\n"
 CLASS = "class Own(Encoding):\n    pass\n"
-# Definitions of which each needs the one before, with an import over several lines and a decorator.
+# Chain of definitions, each using the previous one, with an import over several lines and a decorator.
 CHAIN = """from megatape.optim.optimizer import (
     Group,
 )
@@ -25,7 +25,7 @@ def of_groups(count: int) -> int:
 
 
 def carried(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str, name: str = "carried_module") -> CarriedFile:
-    """A file with this code after the import of Encoding."""
+    """Return the rewritten file with this code after the import of Encoding."""
     (folder / f"{name}.py").write_text(HEAD + code)
     monkeypatch.syspath_prepend(folder)
     return CarriedFile(name)
@@ -47,12 +47,12 @@ def carried(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str, name: str 
         ),
         # The registry, in any form.
         (f"from megatape import registry\n{CLASS}registry.ENCODINGS.update(own=registry.EncodingEntry('a:Own', 'b'))\n", CLASS),
-        # A logger needs the name of the module, which is no reason to drop it.
+        # A logger uses the module's name, but is kept.
         (
             f"import logging\nLOG = logging.getLogger(__name__)\n{CLASS}",
             f"import logging\nLOG = logging.getLogger(__name__)\n{CLASS}",
         ),
-        # Line separators of Unicode end no line of Python.
+        # Unicode line separators do not end a line of Python.
         (f"SIGN = '\u2028'\nfrom megatape.config import Config\n{CLASS}", f"SIGN = '\u2028'\n{CLASS}"),
         (f"try:\n    from megatape.config import Config\nexcept ImportError:\n    Config = None\n{CLASS}", CLASS),
     ],
@@ -79,7 +79,7 @@ def test_what_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, 
     ],
 )
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, names: set[str], message: str) -> None:
-    """Statements that change a definition count as well: without them it would compute something else."""
+    """Statements that change a definition count as well: without them the definition would compute something else."""
     file = carried(monkeypatch, tmp_path, code)
     with pytest.raises(UserError, match=f"megatape.config.Config is not in exported models.*{message}|{message}.*"):
         file.check(names)

@@ -90,7 +90,7 @@ def test_the_card_calls_no_other_model_a_base_model(
 @pytest.mark.parametrize("encoding", ["tape_vector", "path_fox"])
 @pytest.mark.parametrize("entry", ["configuration_tape.py", "modeling_tape.py"])
 def test_entry_points_name_every_file_that_they_need(exported: Callable[..., Exported], encoding: str, entry: str) -> None:
-    """transformers before 5.10.1 copies only the files that are named in the file that it loads."""
+    """transformers before 5.10.1 only copies the files named in the file that it loads."""
     path = exported("grouped", encoding).folder / entry
     needed = {Path(file).stem for file in get_relative_import_files(path)}
     assert "stand_ins" in needed
@@ -131,7 +131,7 @@ def run_alone(found: Exported, tokens: Tensor, tmp_path: Path, *folders: Path) -
 
 
 def check_alone(found: Exported, tmp_path: Path, *folders: Path) -> dict[str, Any]:
-    """What that process found out about the model, whose logits must be training's."""
+    """Check that an export's logits, computed without megatape, equal those of training. Return the process's findings."""
     tokens = torch.arange(3, 33).view(2, 15)
     result = run_alone(found, tokens, tmp_path, *folders)
     assert result.returncode == 0, result.stderr
@@ -173,7 +173,7 @@ def test_loads_with_the_oldest_transformers_of_its_card(
 
 @pytest.mark.slow
 def test_an_older_transformers_is_refused_in_a_sentence(exported: Callable[..., Exported], tmp_path: Path) -> None:
-    """The installed version is read from package metadata, which come first here."""
+    """The version comes from the first package metadata on the search path, which this test provides."""
     metadata = tmp_path / "packages" / "transformers-5.3.0.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.3.0\n")

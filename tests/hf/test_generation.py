@@ -124,7 +124,7 @@ class Script:
 def test_characters_after_a_stray_byte_are_shown_as_they_come(
     exported: Callable[..., Exported], tmp_path: Path, own: bool
 ) -> None:
-    """The tokenizers library alone would hold back, and then replace, all of them."""
+    """The tokenizers library alone would hold back these characters and then replace all of them."""
     folder = exported("plain").folder if own else FAMILIES["llama2"](tmp_path / "llama2")
     tokenizer = read_tokenizer(folder)
     row = tokenizer.convert_tokens_to_ids([f"<0x{byte:02X}>" for byte in b"\xe4" + "你好".encode()])

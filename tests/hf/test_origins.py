@@ -1,4 +1,4 @@
-"""Origins of models that model cards name."""
+"""Origins of models and data in model cards."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def configured(raw: dict[str, Any], init_from: Path | None, data: Path) -> Confi
 
 
 def model_folder(path: Path, card: str | None) -> Path:
-    """A folder with a model card in place of a model."""
+    """Write a folder with a model card but without a model."""
     path.mkdir(parents=True)
     if card is not None:
         (path / "README.md").write_text(card)
@@ -32,7 +32,7 @@ def model_folder(path: Path, card: str | None) -> Path:
 
 
 def data_from(directory: Path, path: Path, source: dict[str, Any]) -> Path:
-    """A copy of a data directory with another record of its source."""
+    """Copy a data directory and replace the record of its source."""
     shutil.copytree(directory, path)
     index = json.loads((path / "index.json").read_text())
     (path / "index.json").write_text(json.dumps(index | {"source": source}))
@@ -55,7 +55,7 @@ def data_from(directory: Path, path: Path, source: dict[str, Any]) -> Path:
 def test_a_model_of_transformers(
     raw_config: dict[str, Any], tmp_path: Path, folder: str, card: str | None, base_model: str, license_: str
 ) -> None:
-    """From the folder's place in the cache of the hub, or else from its model card, of which only names are taken."""
+    """The base model is the id in the cache of the hub, or else the name in the model card; other values are ignored."""
     start = model_folder(tmp_path / folder, card)
     assert origins_of(configured(raw_config, start, tmp_path / "nowhere")) == Origins(base_model, license_)
 
@@ -77,7 +77,7 @@ def test_an_import_of_a_model_in_the_cache(raw_config: dict[str, Any], tmp_path:
 
 
 def test_data_sets(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
-    """Those of the hub, also of merged data and subsets; folders of this machine are nobody's business."""
+    """Data sets of the hub are named, also in merged data and subsets. Local folders stay private."""
     hub = data_from(data_directory, tmp_path / "hub", {"kind": "hub", "inputs": ["HuggingFaceFW/fineweb-edu"]})
     c4 = data_from(data_directory, tmp_path / "c4", {"kind": "c4", "inputs": ["/home/somebody/c4"]})
     own = data_from(data_directory, tmp_path / "own", {"kind": "jsonl", "inputs": ["/home/somebody/secret.jsonl"]})
@@ -103,7 +103,7 @@ def test_data_sets(raw_config: dict[str, Any], data_directory: Path, tmp_path: P
     ],
 )
 def test_the_card(raw_config: dict[str, Any], data_directory: Path, origins: Origins, unknown: str) -> None:
-    """Metadata in the hub's terms, rows with links, and a last sentence about the rest."""
+    """The card has metadata in the hub's format, rows with links, and a last sentence about the rest."""
     config = configured(raw_config, None, data_directory)
     card = model_card(config, family_of(config), 7, 1234, "", origins)
     metadata = yaml.safe_load(card.split("---\n")[1])

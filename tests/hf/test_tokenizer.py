@@ -212,7 +212,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, PreTraine
 
 
 def check(ours: Tokenizer, theirs: PreTrainedTokenizerBase, texts: list[str], num_decoded: int = 40) -> None:
-    """Compare ids, and the texts of the first ones: the decoder of an export takes microseconds a token."""
+    """Compare ids, and decoded texts of the first texts only, because the decoder of an export takes microseconds a token."""
     for number, text in enumerate(texts):
         expected = [*ours.begin, *ours.encode(text)]
         found = theirs(text).input_ids
@@ -227,7 +227,7 @@ def test_ids_and_texts(real: tuple[Tokenizer, PreTrainedTokenizerBase], texts: C
 
 
 def test_characters_beside_a_stray_byte(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:
-    """A model that writes one wrong byte must not lose the characters around it."""
+    """A wrong byte written by a model must not lose the characters around it."""
     ours, theirs = real
     stray = theirs.convert_tokens_to_ids("<0xE4>")
     for text in ("你好，世界", "def é(): 漢字 😀\n"):

@@ -1,4 +1,4 @@
-"""The time that the processor needs for a step."""
+"""Processor time of a step."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_launches_and_hooks_of_a_step(raw_config: dict[str, Any]) -> None:
 
 
 def test_a_small_model_waits_for_its_processor(raw_config: dict[str, Any]) -> None:
-    """A GPU would take microseconds for it."""
+    """The GPU alone would take microseconds for a step."""
     config = configure(raw_config, "x", {"zero.stage": 3})
     low, high = plan_speed(config, ClusterConfig(nodes=1, gpus_per_node=1, gpu="h100"), load_gpu("h100")).seconds
     work = host_work(config, 1)

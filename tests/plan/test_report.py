@@ -132,7 +132,7 @@ def test_ranges_ascend(plan: Command) -> None:
         "GPU-hours for the run",
     ]
     for name, low, high in ranges:
-        assert _number(low) < _number(high) or name == "MFU"  # 0% of both, since the model is small
+        assert _number(low) < _number(high) or name == "MFU"  # both are 0%, because the model is small
 
 
 def _number(text: str) -> float:
@@ -140,7 +140,7 @@ def _number(text: str) -> float:
 
 
 def test_gpu_hours_and_money(plan: Command) -> None:
-    """GPU-hours are the hours of the run times its GPUs, and money is their price."""
+    """GPU-hours are the hours of the run times the number of GPUs, and the cost is GPU-hours times the price."""
     run = ("--set", "training.steps=1000000", "--set", "training.global_batch_size=32")
     cluster = ("--nodes", "2", "--gpus-per-node", "4", "--gpu", "h100", *run)
     _, printed, errors = plan(*cluster, "--price", "2.5")
@@ -158,7 +158,7 @@ def test_gpu_hours_and_money(plan: Command) -> None:
 
 
 def _numbers(printed: str, row: str) -> list[float]:
-    """The ends of the range in a row of the report."""
+    """Return the ends of the range in a row of the report."""
     [line] = [line for line in printed.splitlines() if line.startswith(f"{row} ")]
     low, _, high = line.removeprefix(row).partition(" to ")
     return [float(number.replace(",", "")) for number in (low, high)]

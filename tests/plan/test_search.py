@@ -40,7 +40,7 @@ def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[s
 
 
 def test_a_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
-    """A cluster with many ranks has so many settings that the search once took minutes."""
+    """A cluster with many ranks has a large number of settings: a search once took minutes."""
     config = configure(raw_config, "x", {})
     cluster = ClusterConfig(nodes=2**16, gpus_per_node=8, gpu="h100")
     started = time.monotonic()
@@ -50,7 +50,7 @@ def test_a_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
 
 
 def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, Any]) -> None:
-    """A larger micro-batch gains less than the estimate can tell, so what the file states stays. Tensor ranks go."""
+    """A larger micro-batch gains less than the estimate's error, so the file's own stays. Tensor-parallel ranks are dropped."""
     gpu = load_gpu("h100").model_copy(update={"memory_bandwidth": 1e9})  # slower than launching kernels
     cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
     plain = LONG | {"zero.stage": 1, "training.micro_batch_size": 2}
@@ -63,9 +63,10 @@ def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, 
 
 
 def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
-    """Settings that fill a GPU to the last byte of an estimate run out of memory."""
+    """Settings whose estimate fills a GPU to the last byte run out of memory."""
     changes = LONG | {"zero.stage": 1, "training.micro_batch_size": 4}
-    config, cluster = configure(raw_config, "x", changes), ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
+    config = configure(raw_config, "x", changes)
+    cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
     needed = plan_memory(config, cluster.world_size, on_gpu=True).device_total
     for margin, fits in ((0.5 * MARGIN, False), (1.5 * MARGIN, True)):
         gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
@@ -77,7 +78,7 @@ def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("setting", ["nodes", "gpus_per_node"])
 def test_clusters_are_bounded(raw_config: dict[str, Any], setting: str) -> None:
-    """The divisors of a billion ranks took minutes."""
+    """Finding the divisors of a billion ranks took minutes."""
     raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 8, "gpu": "h100"} | {setting: 10**9}
     with pytest.raises(UserError, match=f"cluster.{setting}: .*less than or equal to"):
         parse_config(raw_config, "x")

@@ -1,4 +1,4 @@
-"""The stages of ZeRO beside each other, and which of them is advised."""
+"""Comparison of the stages of ZeRO, and advice on the best one."""
 
 import re
 from typing import Any
@@ -18,20 +18,20 @@ CLUSTER = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
 
 
 def _slow_links(memory: float = 80e9) -> Gpu:
-    """A GPU whose exchanges take most of the time of a step."""
+    """Return a GPU whose exchanges take most of the time of a step."""
     slow = {"node_bandwidth": 1e6, "network_bandwidth": 1e6, "memory": memory}
     return load_gpu("h100").model_copy(update=slow)
 
 
 @pytest.fixture
 def at_stage_3(raw_config: dict[str, Any]) -> Config:
-    """Four micro-batches a step."""
+    """A configuration at stage 3 with four micro-batches a step."""
     changes = {"zero.stage": 3, "training.micro_batch_size": 1, "training.global_batch_size": 8}
     return configure(raw_config, "x", changes | {"training.precision": "bfloat16"})
 
 
 def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
-    """Stage 1 sums gradients once a step. Stages 2 and 3 do in every micro-batch, which the comparison with stage 2 hid."""
+    """Stage 1 sums gradients once a step, stages 2 and 3 in every micro-batch. Comparing stages 2 and 3 alone hid this."""
     plans = plan_stages(at_stage_3, CLUSTER, _slow_links())
     assert [plan.stage for plan in plans] == [1, 2, 3]  # bfloat16 needs master weights
     for plan in plans:
@@ -45,7 +45,7 @@ def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
 
 
 def test_what_stage_3_costs_is_said(at_stage_3: Config) -> None:
-    """A wait for each micro-batch, and the hooks of all modules: before and after them, forward and backward."""
+    """Stage 3 costs a wait for each micro-batch, and hooks before and after each module, forward and backward."""
     advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
     hooks = 2 * 2 * len(list(build_model(at_stage_3.model).modules()))
     assert "after each of 4 backward passes" in advice
@@ -63,7 +63,7 @@ def test_no_advice_where_nothing_is_faster_or_fits(at_stage_3: Config) -> None:
     smaller = _slow_links(needed / (1 - FRAGMENTATION - 0.5 * MARGIN))
     lines = stage_advice(at_stage_3, CLUSTER, smaller)
     assert not any("stage 1 is the fastest" in line for line in lines)
-    weights = at_stage_3.zero.model_copy(update={"offload_parameters": True})  # which stage 3 alone allows
+    weights = at_stage_3.zero.model_copy(update={"offload_parameters": True})  # only allowed at stage 3
     assert stage_advice(at_stage_3.model_copy(update={"zero": weights}), CLUSTER, _slow_links()) == []
 
 

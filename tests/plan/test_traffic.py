@@ -121,7 +121,7 @@ def test_planned_bytes_are_those_sent(
         }
         expected[weights] = expected.get(weights, Sent()) + planned.sent["data"]
         overlapped.pop(weights, None)  # where those of ZeRO are counted with them
-        # Stages 1 and 2 divide the gradients of replicated weights unequally: the planner has the mean over ranks.
+        # Stages 1 and 2 divide the gradients of replicated weights unequally: the planner averages over ranks.
         expected["tensor"] = Sent(expected["tensor"])
         sums = [counted[number]["tensor"].pop(ALL_REDUCE, 0) for counted in results]
         assert sum(sums) / 4 == pytest.approx(expected["tensor"].pop(ALL_REDUCE, 0), abs=1), name

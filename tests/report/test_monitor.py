@@ -63,7 +63,7 @@ def test_one_run(command: Command, data_directory: Path, tmp_path: Path) -> None
 
 
 def test_it_needs_neither_torch_nor_the_modules_of_a_run(data_directory: Path, tmp_path: Path) -> None:
-    """Importing torch takes seconds. The utilization of a GPU is known from what the run has recorded."""
+    """Importing torch takes seconds. The GPU's utilization comes from the run's records."""
     folder = make_run(tmp_path / "own", data_directory)
     train_with_own_module(folder)
     folder.config.write_text(folder.config.read_text().replace('"precision": "float32"', '"precision": "bfloat16"'))
@@ -114,7 +114,7 @@ def test_new_steps_and_a_file_server_that_is_away(data_directory: Path, tmp_path
 
 
 def test_files_of_a_host_whose_clock_is_ahead(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Their age is unknown, and whether the run still trains: the view says so instead of 0 s ago."""
+    """The files' age is unknown, and whether the run still trains. The view says so instead of 0 s ago."""
     folder = make_run(tmp_path / "run", data_directory)
     folder.metrics.write_text("".join(folder.metrics.read_text().splitlines(keepends=True)[:15]))
     checkpoint = folder.checkpoint(15)
@@ -136,7 +136,7 @@ def test_files_of_a_host_whose_clock_is_ahead(command: Command, data_directory: 
 def test_pipes_and_devices_in_a_run_are_not_read(
     command: Command, data_directory: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
-    """Each command that reads runs ends, whichever file of the run is a pipe without a writer or leads to an endless device."""
+    """Each command reading runs ends, even if a file of the run is a pipe without a writer or a link to an endless device."""
     folder = make_run(tmp_path / "run", data_directory)
     path = folder.directory / name
     if name == "positions":

@@ -57,8 +57,9 @@ def cells(text: str, label: str) -> list[str]:
 
 
 def test_runs_with_modules_of_a_user_s_own_need_no_import(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Losses and settings need no code; only the numbers of parameters do."""
-    own, rope = make_run(tmp_path / "own", data_directory), make_run(tmp_path / "rope", data_directory, encoding="rope")
+    """Losses and settings need no code, only the numbers of parameters do."""
+    own = make_run(tmp_path / "own", data_directory)
+    rope = make_run(tmp_path / "rope", data_directory, encoding="rope")
     train_with_own_module(own)
     text, content, errors = page_of(command, tmp_path / "page", own.directory, rope.directory)
     assert not errors
@@ -71,7 +72,7 @@ def test_runs_with_modules_of_a_user_s_own_need_no_import(command: Command, data
 
 
 def test_a_name_that_is_not_of_a_module_is_refused(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Types are checked also where names are not."""
+    """Types are checked even where names are not."""
     folder = make_run(tmp_path / "run", data_directory)
     text = folder.config.read_text()
     folder.config.write_text(text.replace('"encoding": "tape"', '"encoding": "tap"'))
@@ -104,7 +105,7 @@ def test_runs_that_differ_only_in_their_seed(command: Command, data_directory: P
 
 
 def test_runs_on_different_validation_samples(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """A run of an earlier version, which did not record how it selects samples, and a new one share no line; a note says so."""
+    """An earlier version did not record its selection of samples. Its run and a new run share no line, and a note says so."""
     runs = [make_run(tmp_path / f"seed-{seed}", data_directory, seed=seed) for seed in (1, 2)]
     earlier = runs[0].metrics
     earlier.write_text(earlier.read_text().replace(', "validation_selection": "spread"', ""))
@@ -120,7 +121,7 @@ def test_runs_on_different_validation_samples(command: Command, data_directory: 
 
 
 def test_validation_loss_of_each_input(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """The overview has those of the last evaluation, without values that are no numbers."""
+    """The overview has the losses of the last evaluation, without values that are not numbers."""
     run = make_run(tmp_path / "run", data_directory)
     *lines, last = run.metrics.read_text().splitlines(keepends=True)
     parts = '"validation_losses": {"texts/a": 4.5, "texts/b": 5.25, "bad": "x"}, "validation_selection"'
@@ -230,7 +231,7 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     (tmp_path / "more/pipe").mkdir()
     os.mkfifo(tmp_path / "more/pipe/results.json")
     (first.parent / "perplexity.png").write_bytes(b"\x89PNG")
-    shutil.copytree(first.parent, tmp_path / "more/copy")  # whose row and picture would be the same
+    shutil.copytree(first.parent, tmp_path / "more/copy")  # a copy with the same row and picture
     (first.parent / "perplexity-dark.png").write_bytes(b"\x89PNG on black")
     (tmp_path / "more/b/number.png").write_bytes(b"\x89PNG")  # of one number, which the table has
     (tmp_path / "more/c/large.png").write_bytes(b"0" * 2**21)

@@ -35,7 +35,7 @@ def cut(folder: RunFolder, steps: int) -> None:
 
 
 def select_first(folder: RunFolder) -> None:
-    """Give a run the metrics of an earlier version, which evaluated on the first samples and did not record it."""
+    """Give a run the metrics of an earlier version, which evaluated on the first samples without recording it."""
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     for line in lines:
         line.pop("validation_selection", None)
@@ -141,8 +141,10 @@ def test_states(state: str, data_directory: Path, tmp_path: Path) -> None:
 
 
 def test_best_of_several(data_directory: Path, tmp_path: Path) -> None:
-    """The lowest losses are marked, and a run without them does not count. On other data nothing is comparable, on other
-    validation samples the validation loss is not."""
+    """The lowest losses are marked, and runs without losses do not count.
+
+    No loss of runs on different data is comparable, and no validation loss of runs on different validation samples.
+    """
     folders: list[Any] = [make_run(tmp_path / str(seed), data_directory, seed=seed) for seed in (2000, 1, 3000)]
     folders.append(make_run(tmp_path / "new", data_directory))
     cut(folders[-1], 0)

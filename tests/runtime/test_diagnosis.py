@@ -71,7 +71,7 @@ def test_hang() -> None:
 
 
 def test_hang_in_the_background() -> None:
-    """A thread beside the main ones hangs: the main threads wait for their own threads, and none is behind."""
+    """A background thread hangs. Each main thread waits for its own background thread, so none is behind."""
 
     def saving(rank: int, count: int, behind: float) -> Peer:
         own = beat(5)._replace(background_limit=300.0, background="the save after step 4", num_background=count)

@@ -1,4 +1,4 @@
-"""Values keep their types on the way to another rank, and reading a text runs no code in it."""
+"""Values keep their types on the way to another rank, and reading them runs no code."""
 
 import errno
 import pickle
@@ -66,7 +66,7 @@ def test_other_types_are_refused_when_they_are_sent(value: Any) -> None:
 
 
 class Payload:
-    """Value whose pickle makes a file when it is read."""
+    """Value whose pickle writes a file when it is read."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker

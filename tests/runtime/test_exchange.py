@@ -80,7 +80,7 @@ def test_values_of_all_ranks(others: list[Any]) -> None:
 
 
 def exchange_with_a_stranger(payload: None, topology: Topology) -> str:
-    """How rank 0 meets a process in the place of rank 1 that sends a pickle."""
+    """Exchange a value on rank 0 with a process that sends a pickle in place of rank 1. Return the outcome."""
     if topology.is_main:
         try:
             return str(exchange.exchange("a value", topology))
@@ -96,7 +96,7 @@ def exchange_with_a_stranger(payload: None, topology: Topology) -> str:
 
 
 class Ending:
-    """Value whose pickle ends the process that reads it."""
+    """Value whose pickle ends the process reading it."""
 
     def __reduce__(self) -> Any:
         return exec, ("import os; print('a pickle ran'); os._exit(3)",)
@@ -108,7 +108,7 @@ def test_what_another_process_sends_does_not_run(tmp_path: Path) -> None:
 
 
 def test_no_collective_pickles() -> None:
-    """torch's and DeepSpeed's collectives of objects unpickle what other processes send."""
+    """Collectives of objects in torch and DeepSpeed unpickle data from other processes."""
     pickling = re.compile(r"\b(all_gather|gather|scatter|broadcast|send|recv)_object(_list|s)?\b")
     files = list((ROOT / "megatape").rglob("*.py"))
     assert files
@@ -116,7 +116,7 @@ def test_no_collective_pickles() -> None:
 
 
 def exchange_values(payload: None, topology: Topology) -> list[Any]:
-    """What every rank gets of values of several lengths."""
+    """Exchange values of several lengths. Return the values that this rank receives."""
     return exchange.exchange(["x" * 1000 * topology.rank, topology.rank, ("a", None)], topology)
 
 

@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(30)
 def test_a_pipe_is_not_waited_for(path: Path) -> None:
-    """In the lease's place, without a writer."""
+    """A pipe without a writer is in the lease's place."""
     path.parent.mkdir()
     os.mkfifo(path)
     for look in (Lease(path).check_free, Lease(path).attempt):

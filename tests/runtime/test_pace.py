@@ -71,7 +71,7 @@ def test_one_slow_step_is_not_enough(pace: Pace) -> None:
 
 
 def test_work_in_the_background_is_measured_like_phases(pace: Pace, clock: Clock) -> None:
-    """One that was measured in the background gives the main thread's its limit, and the other way round."""
+    """Saves in the background and saves in the main thread share their measured durations."""
 
     def save(seconds: float) -> float:
         with pace.in_background(PhaseKind.SAVE, "a save"):

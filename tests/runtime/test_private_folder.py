@@ -1,4 +1,4 @@
-"""Compiled code is never loaded from a folder in /tmp that somebody else made or can write to."""
+"""Compiled code is never loaded from a folder in /tmp that another user made or can write to."""
 
 import os
 import tempfile

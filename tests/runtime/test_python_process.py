@@ -1,4 +1,4 @@
-"""Python processes that the package starts run no module of the current directory."""
+"""Child Python processes of the package import no module from the current directory."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def test_a_supervised_command(tmp_path: Path) -> None:
 
 
 def test_children_find_what_the_parent_was_given(own_modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders of modules that --import names, and those on PYTHONPATH; the package where no installation has it."""
+    """Children find modules given by --import, those on PYTHONPATH, and the package even if it is not installed."""
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "own_part.py").write_text("print('own part')\n")
@@ -63,7 +63,7 @@ def test_children_find_what_the_parent_was_given(own_modules: None, tmp_path: Pa
 
 
 def test_the_user_may_keep_the_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty PYTHONSAFEPATH lets scripts of a user's own find their neighbours."""
+    """With an empty PYTHONSAFEPATH, a user's scripts can import modules from their own folder."""
     monkeypatch.setenv("PYTHONSAFEPATH", "")
     code = "import sys; print(repr(sys.path[0]))"
     done = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True)

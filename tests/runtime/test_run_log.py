@@ -1,4 +1,4 @@
-"""Lines of ranks: what is shown, where, and that a reader who has gone ends nothing. Events can be read again."""
+"""Lines of ranks: their content, their target, and readers that are gone. Events can be read again."""
 
 import io
 import logging
@@ -64,7 +64,7 @@ def test_a_reader_who_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("letter", ["x", "\U0001f600"])
 def test_a_long_event_can_be_read_again(tmp_path: Path, letter: str) -> None:
-    """As of an error with a long text, or of a long command line: a line of more than a megabyte is never read."""
+    """An error or a command line can be long, but a line of more than a megabyte is never read."""
     folder = RunFolder(tmp_path)
     log = RunLog(folder, Lease(folder.lease), Topology(0, 1, 0))
     log.record("failed", letter * 2_000_000, environment={"command": letter * 2_000_000, "ranks": 2})
@@ -78,7 +78,7 @@ def test_a_long_event_can_be_read_again(tmp_path: Path, letter: str) -> None:
 
 
 def test_secrets_of_urls_are_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In events with their facts, and in lines with the traceback of an error."""
+    """Secrets are masked in events with their facts, and in lines with the traceback of an error."""
     folder = RunFolder(tmp_path)
     log = RunLog(folder, Lease(folder.lease), Topology(0, 1, 0))
     url = "https://me:pa55@example.org/data"

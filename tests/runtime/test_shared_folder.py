@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def share(payload: list[str], topology: Topology) -> str:
-    """Secret of a rank in hexadecimal digits, or the error."""
+    """Share the secret. Return it in hexadecimal digits, or the error."""
     try:
         return share_secret(Path(payload[topology.rank]), topology, patience=1).hex()
     except OSError as error:
@@ -83,7 +83,7 @@ def share(payload: list[str], topology: Topology) -> str:
 
 
 def test_all_ranks_get_the_same_secret(tmp_path: Path) -> None:
-    """The folder of the run is not made for it, and nothing stays in the folder where that will be."""
+    """Sharing neither creates the run's folder nor leaves files in its parent."""
     parent = tmp_path / "runs"
     parent.mkdir()
     folders = [str(parent / "run")] * 2
@@ -93,6 +93,6 @@ def test_all_ranks_get_the_same_secret(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_cannot_be_written(tmp_path: Path) -> None:
-    folders = ["/proc/none/run"] * 2  # nobody can make a file in /proc
+    folders = ["/proc/none/run"] * 2  # no user can create files in /proc
     found = run_workers("tests.runtime.test_shared_folder:share", 2, folders, tmp_path / "workers")
     assert all("must be one folder that all ranks see and can write: [Errno 2]" in text for text in found), found

@@ -1,4 +1,4 @@
-"""Handlers of signals, inside a block and after it."""
+"""Signal handlers, inside a block and after it."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("ends_process", [False, True])
 def test_after_the_block(ends_process: bool) -> None:
-    """A library gives handlers back. Where the process ends, a second signal does not replace its status."""
+    """A library restores handlers. At the end of a process, a second signal does not replace its status."""
     taken: list[int] = []
 
     def take(number: int, frame: FrameType | None) -> None:

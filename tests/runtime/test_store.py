@@ -1,4 +1,4 @@
-"""The store of a run listens on one host's loopback interface only, and messages of strangers in it are ignored."""
+"""A run's store listens only on loopback if the run has one host, and messages of strangers are ignored."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ TIMEOUT = timedelta(seconds=10)
 
 
 def listening(port: int) -> set[str]:
-    """Addresses at which this process listens on a port."""
+    """Return the addresses at which this process listens on a port."""
     connections = psutil.Process().net_connections("tcp")
     return {entry.laddr.ip for entry in connections if entry.status == psutil.CONN_LISTEN and entry.laddr.port == port}
 
@@ -38,7 +38,7 @@ def listening(port: int) -> set[str]:
 def test_where_the_store_listens(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], topology: Topology, is_loopback: bool
 ) -> None:
-    """Where it may not be one host, and MASTER_ADDR is an address that others reach, it listens on all interfaces."""
+    """The store listens on all interfaces if ranks may be on several hosts and MASTER_ADDR is not a loopback address."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "TORCHELASTIC_RUN_ID", "CROSS_RANK", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
     port = free_port()
@@ -56,7 +56,7 @@ def test_where_the_store_listens(
 
 
 def test_a_single_rank_listens_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So any number of runs may follow each other in one process, whatever has the port."""
+    """So several runs can follow each other in one process, even if another program uses the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
@@ -68,7 +68,7 @@ def test_a_single_rank_listens_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the kind that torch's has, which the commands know."""
+    """The error has the type of torch's error, which the commands handle."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
@@ -107,7 +107,7 @@ def test_messages(store: Any) -> None:
 
 @pytest.mark.parametrize("text", ['["all is well", false, 0]', "", "[", "\xff[1]", "0" * 64 + "[1]", "{}", "[" * 100_000])
 def test_a_message_of_a_stranger_is_ignored(store: Any, signed: Messages, text: str) -> None:
-    """Nor does it keep a rank from leaving its own."""
+    """Nor does a stranger's message prevent a rank from writing its own."""
     store.set("watch/verdict", text)
     assert signed.get("verdict") is None
     assert signed.put_first("verdict", "rank 1 failed", 1)
@@ -115,14 +115,14 @@ def test_a_message_of_a_stranger_is_ignored(store: Any, signed: Messages, text: 
 
 
 def test_a_signed_message_has_its_name(store: Any, signed: Messages) -> None:
-    """A stranger that reads a message cannot leave it under another name."""
+    """A stranger that reads a message cannot store it under another name."""
     signed.put("failure", 1, "gloo: connection lost")
     store.set("watch/verdict", store.get("watch/failure").decode())
     assert signed.get("verdict") is None
 
 
 def listen(payload: None, topology: Topology) -> list[str]:
-    """Addresses at which a rank listens, for the store and for the collectives of gloo."""
+    """Return the addresses at which a rank listens, for the store and for the collectives of gloo."""
     dist.barrier()
     connections = psutil.Process(os.getpid()).net_connections("tcp")
     return sorted({entry.laddr.ip for entry in connections if entry.status == psutil.CONN_LISTEN})

@@ -63,10 +63,10 @@ def leave_late(_: Any, topology: Topology) -> str:
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_a_stranger_cannot_end_the_ranks_as_complete(tmp_path: Path, signed: bool) -> None:
-    """A client of the store that is no rank sets the key of the verdict, with status 0.
+    """A client of the store that is not a rank sets the verdict, with status 0.
 
-    Ranks that share a secret ignore the verdict, and it does not take the place of theirs. Before they share one the run ends,
-    with the status of a failure.
+    Ranks with a shared secret ignore this verdict and can still write theirs. Before they share a secret, the run ends with the
+    status of a failure.
     """
     results = run_workers("tests.runtime.test_watch:meet_a_stranger", 2, signed, tmp_path, timeout=90)
     if signed:
@@ -77,7 +77,7 @@ def test_a_stranger_cannot_end_the_ranks_as_complete(tmp_path: Path, signed: boo
 
 
 def meet_a_stranger(signed: bool, topology: Topology) -> list[Any]:
-    """Error that ends each rank, and its status, if rank 1 fails some time after a stranger's verdict."""
+    """Fail on rank 1 some time after a stranger's verdict. Return the error that ends this rank, and its status."""
     try:
         with Watch(topology, replace(LIMITS, period=0.1)) as watch:
             if signed:
@@ -97,7 +97,7 @@ def meet_a_stranger(signed: bool, topology: Topology) -> list[Any]:
 
 
 class Store(dict[str, str]):
-    """Methods of a store that the watch uses."""
+    """Fake store with the methods used by the watch."""
 
     set = dict.__setitem__
 
@@ -177,7 +177,7 @@ def watched(topology: Topology, error: Exception) -> str:
 
 
 def count_collectives(payload: None, topology: Topology) -> list[list[int]]:
-    """How many count after one of a group beside training, and one of training: those of training, and the others."""
+    """Run a collective in a background group, then one in training's. Return the counts (training, background) after each."""
     beside = dist.new_group(backend="gloo", group_desc=BACKGROUND_GROUP)
     counts = [torch_internals.count_collectives(BACKGROUND_GROUP)]
     for group in (beside, None):

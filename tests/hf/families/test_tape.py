@@ -173,7 +173,7 @@ SIZE = 3
 
 @pytest.mark.usefixtures("own_modules")
 def test_an_encoding_is_carried_without_the_optimizer_beside_it(sentencepiece_model: Path, tmp_path: Path) -> None:
-    """One file with an encoding, an optimizer, a schedule and their registry lines, which imports what exports do not have."""
+    """One file has an encoding, an optimizer, a schedule and their registry lines, and imports modules missing from exports."""
     encoding = (ROOT / "examples/add_encoding.py").read_text()
     others = (ROOT / "tests/helpers/own_optimizer.py").read_text()
     added = 'import fractions\nregistry.SCHEDULES["stairs"] = STAIRS\nprint(fractions.Fraction(STAIRS.options.count("o")))\n'
