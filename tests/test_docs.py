@@ -203,7 +203,7 @@ def test_links_exist() -> None:
 
 
 def test_readme_and_ci_run_the_same_commands() -> None:
-    """Readers find how to clone, run and test on the first screen of README, and CI runs the same two commands."""
+    """The first screen of README shows how to clone, run and test, and CI runs the same two commands."""
     first_screen = (ROOT / "README.md").read_text().splitlines()[:24]
     assert "git clone URL megatape && cd megatape" in first_screen
     ci = (ROOT / ".ci" / "run").read_text().splitlines()

@@ -47,7 +47,7 @@ def test_deep_json_is_refused() -> None:
 
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
-    """Writer and reader have the same limits: the largest value passes both, and a larger one neither."""
+    """Writer and reader have the same limits: both accept the largest value and reject a larger one."""
     path = tmp_path / "file.json"
     deepest: Any = 1
     for _ in range(MAX_DEPTH):
@@ -104,8 +104,10 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_private_file(tmp_path: Path) -> None:
-    """Nobody else reads it, and nothing is written through a link that another user has planted."""
-    path, planted, target = tmp_path / "secret", tmp_path / "planted", tmp_path / "target"
+    """Only its owner can read it, and links planted by another user are not followed."""
+    path = tmp_path / "secret"
+    planted = tmp_path / "planted"
+    target = tmp_path / "target"
     planted.symlink_to(target)
     mask = os.umask(0)
     try:
@@ -197,8 +199,10 @@ def test_append(before: bytes | None, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_no_output_goes_through_a_link(tmp_path: Path) -> None:
-    """A planted link, or another name of a file, would let a downloaded folder change files outside of itself."""
-    victim, link, pipe = tmp_path / "victim", tmp_path / "link", tmp_path / "pipe"
+    """Through a planted link, or another name of a file, a downloaded folder could change files outside itself."""
+    victim = tmp_path / "victim"
+    link = tmp_path / "link"
+    pipe = tmp_path / "pipe"
     victim.write_bytes(b"kept")
     os.mkfifo(pipe)
     for target in (victim, tmp_path / "missing"):
@@ -221,7 +225,7 @@ def test_no_output_goes_through_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("links_work", [True, False])
 def test_a_link_to_a_file_becomes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool) -> None:
-    """A relative link leads nowhere from another folder. What is no file is named."""
+    """A relative link is broken in another folder. Errors name links to anything but files."""
     if not links_work:
         monkeypatch.setattr(os, "link", no_links)
     names = "file", "linked", "folder", "device", "loop", "nothing"
@@ -254,8 +258,9 @@ def no_links(source: Path, target: Path) -> None:
 
 
 def test_a_rename_that_was_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by the client of a file server that lost the answer: it repeats the request, which finds nothing."""
-    make, path = os.rename, tmp_path / "file"
+    """The client of a file server may lose the answer and repeat the request, which then finds no file."""
+    make = os.rename
+    path = tmp_path / "file"
 
     def lose_answer(source: Path, target: Path) -> None:
         make(source, target)
@@ -271,8 +276,9 @@ def test_a_rename_that_was_made_is_no_error(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_rename_that_was_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not something else has the new name."""
-    source, target = tmp_path / "source", tmp_path / "target"
+    """The rename fails whether or not another file has the new name."""
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     source.write_text("new")
 
     def fail(*_: Path) -> None:
@@ -288,7 +294,7 @@ def test_a_rename_that_was_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says which disk call failed, not for which file."""
+    """The kernel reports the failed disk call, but not the file."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -308,8 +314,10 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_lock_that_is_removed(tmp_path: Path) -> None:
-    """Each process has the lock of the file that has the name, and the last one leaves none."""
-    path, holders, most = tmp_path / "lock", [0], [0]
+    """Each process locks the file that has the name, and the last process removes it."""
+    path = tmp_path / "lock"
+    holders = [0]
+    most = [0]
 
     def work() -> None:
         for _ in range(20):
@@ -330,8 +338,9 @@ def test_a_lock_that_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o444])
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_a_rewritten_file_keeps_its_mode(tmp_path: Path, mode: int, umask: int) -> None:
-    """A private file stays private, and one of a group stays the group's; a new one follows the umask."""
-    path, new = tmp_path / "file", tmp_path / "new"
+    """A private file stays private, and a group's file stays the group's. A new file follows the umask."""
+    path = tmp_path / "file"
+    new = tmp_path / "new"
     path.write_text("old")
     path.chmod(mode)
     before = os.umask(umask)

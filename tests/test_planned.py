@@ -1,4 +1,4 @@
-"""The tables of docs/planning.md are those that docs/planned.py writes."""
+"""Tables of docs/planning.md equal those written by docs/planned.py."""
 
 import runpy
 from typing import Any

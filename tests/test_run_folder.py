@@ -45,7 +45,7 @@ def test_events_of_a_wrong_type(tmp_path: Path) -> None:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "config.json", "latest"])
 def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
-    """When a run starts in a folder in which a file is a pipe without a writer."""
+    """A run starts in a folder with a pipe without a writer in place of a file."""
     folder = RunFolder(tmp_path)
     folder.metrics.write_text('{"step": 3}\n')
     folder.config.write_text("{}")

@@ -1,4 +1,4 @@
-"""Commands and their child processes run no module of the current directory, however they are started."""
+"""Commands and their child processes import no module from the current directory, however they are started."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ CONSOLE_SCRIPT = "import sys\nfrom megatape.__main__ import main\nif __name__ ==
 
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:
-    """A command that starts workers, and a process of its own for pyarrow."""
+    """Words of a command that starts workers, and a child process for pyarrow."""
     inputs = []
     for number in range(2):
         texts = [f"text {number} of many, {line}" for line in range(60)]
@@ -47,7 +47,7 @@ def test_planted_modules_do_not_run(start: str, words: list[str], tmp_path: Path
     }
     folder = tmp_path / "model"
     plant(folder)
-    # The last entry of PYTHONPATH is empty, which is the current directory to Python.
+    # Python takes the empty last entry of PYTHONPATH as the current directory.
     done = _run([sys.executable, *starts[start], *words], folder, fresh_environment(PYTHONPATH=f"{ROOT}:"))
     assert (done.returncode, planted_that_ran(folder)) == (0, ""), done.stderr
     assert (tmp_path / "out/index.json").exists()
@@ -55,7 +55,7 @@ def test_planted_modules_do_not_run(start: str, words: list[str], tmp_path: Path
 
 @pytest.mark.parametrize("start", ["-m megatape prepare corpus", "data_prep/prepare_corpus.py"])
 def test_a_clone_that_is_not_installed_starts(start: str, words: list[str], tmp_path: Path) -> None:
-    """Its package is found in the current directory, in child processes too, and no other module is."""
+    """The package is found in the current directory, in child processes as well, and no other module is."""
     clone = tmp_path / "clone"
     shutil.copytree(ROOT / "megatape", clone / "megatape")
     shutil.copytree(ROOT / "data_prep", clone / "data_prep")
@@ -63,7 +63,7 @@ def test_a_clone_that_is_not_installed_starts(start: str, words: list[str], tmp_
     libraries = [folder for folder in sys.path if "site-packages" in folder]
     environment = fresh_environment(PYTHONPATH=os.pathsep.join(libraries))
     is_found = "import importlib.util, sys; sys.exit(importlib.util.find_spec('megatape') is not None)"
-    without_site = [sys.executable, "-S"]  # an editable installation is not found
+    without_site = [sys.executable, "-S"]  # hides an editable installation
     assert _run([*without_site, "-c", is_found], tmp_path, environment).returncode == 0
     done = _run([*without_site, *start.split(), *words], clone, environment)
     assert (done.returncode, planted_that_ran(clone)) == (0, ""), done.stderr
@@ -71,11 +71,14 @@ def test_a_clone_that_is_not_installed_starts(start: str, words: list[str], tmp_
 
 
 def test_only_named_folders_of_the_start_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A user may name the current directory on PYTHONPATH. DeepSpeed names it unasked on several hosts."""
+    """A user may name the current directory on PYTHONPATH. DeepSpeed adds it unasked on several hosts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONSAFEPATH", "")
     monkeypatch.setattr(sys, "argv", ["scripts/start.py"])
-    here, script, other, library = str(tmp_path), str(tmp_path / "scripts"), "/other", "/library"
+    here = str(tmp_path)
+    script = str(tmp_path / "scripts")
+    other = "/other"
+    library = "/library"
 
     def left(path_variable: str, before: list[str]) -> list[str]:
         monkeypatch.setenv("PYTHONPATH", path_variable)

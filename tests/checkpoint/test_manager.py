@@ -1,4 +1,4 @@
-"""What counts as a failed save, and what callbacks may leave in a checkpoint."""
+"""Saves that fail, saves that only seem to fail, and limits of what callbacks store in a checkpoint."""
 
 import copy
 import errno
@@ -25,7 +25,7 @@ STEPS = 3
 
 
 class FullDisk(Callback):
-    """Meets an error of the file system after the second checkpoint."""
+    """Callback that raises an error of the file system after the second checkpoint."""
 
     def on_checkpoint(self, checkpoint: Path) -> None:
         if checkpoint.name.endswith("2"):
@@ -34,7 +34,7 @@ class FullDisk(Callback):
 
 @contextmanager
 def lost_answers() -> Iterator[None]:
-    """Renames of checkpoints are made and reported as failed."""
+    """Rename checkpoints, but report each rename as failed."""
     make = os.rename
 
     def lose_answer(source: Any, target: Any) -> None:
@@ -47,7 +47,7 @@ def lost_answers() -> Iterator[None]:
 
 
 class Nested(Callback):
-    """Has a state that is nested as deep as no reader of checkpoints takes."""
+    """Callback whose state is nested too deeply for readers of checkpoints."""
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {}
@@ -65,7 +65,7 @@ DISTURBANCES: dict[str, tuple[AbstractContextManager[None], type[Callback]]] = {
 
 
 def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
-    """Train under each disturbance. Returns the errors that end the runs, "" for none."""
+    """Train under each disturbance. Return the error that ends each run, or "" if none does."""
     ends = {}
     for name, (disturbance, callback) in DISTURBANCES.items():
         changed = copy.deepcopy(raw)
@@ -85,9 +85,9 @@ def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
 
 
 def test_what_is_no_failed_save(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A callback's error after a save, which ends the run as it is, and the reported error of a rename that was made.
+    """A callback's error after a save ends the run. Neither this nor an error of a successful rename is a failed save.
 
-    What a callback keeps costs no checkpoint either: it is left out if it could not be read again.
+    A callback's state costs no checkpoint either: a save drops the state if a resume could not read it.
     """
     raw_config["training"]["steps"] = STEPS
     [ends] = run_workers("tests.checkpoint.test_manager:train", 1, raw_config, tmp_path / "workers")

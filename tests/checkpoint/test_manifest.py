@@ -58,7 +58,7 @@ def test_faults_of_files(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("name", ["exp_avg-00000.safetensors", "tokenizer.json", "state.json"])
 def test_a_file_that_is_not_listed(checkpoint: Path, name: str) -> None:
-    """It is of another checkpoint, or was planted; a tokenizer.json would be preferred to the run's tokenizer.model."""
+    """An unlisted file is planted or from another checkpoint; a tokenizer.json would replace the run's tokenizer.model."""
     (checkpoint / "notes.txt").write_text("no part of any checkpoint")
     load_manifest(checkpoint)
     (checkpoint / name).write_text("{}")
@@ -67,7 +67,7 @@ def test_a_file_that_is_not_listed(checkpoint: Path, name: str) -> None:
 
 
 def test_no_file_is_written_twice(checkpoint: Path) -> None:
-    """Else a tokenizer's file could replace the weights that the same save has written."""
+    """Otherwise a tokenizer's file could replace weights written by the same save."""
     with pytest.raises(FileExistsError, match="a exists already"):
         write_file(checkpoint / "a", [b"other"])
     check_hashes(checkpoint, load_manifest(checkpoint))

@@ -92,7 +92,7 @@ def test_compose() -> None:
 
 
 def test_compose_starts_no_rank_again_after_an_error_of_the_user(tmp_path: Path) -> None:
-    """Docker's own policy knows no statuses but 0. Here the data is missing."""
+    """Docker's own restart policy only distinguishes status 0. In this test the data is missing."""
     service = compose()["services"]["rank0"]
     assert service["restart"] == "no"
     program, *words = service["command"]
@@ -109,7 +109,7 @@ def test_compose_starts_no_rank_again_after_an_error_of_the_user(tmp_path: Path)
 
 
 def test_documented_volumes_have_what_the_configuration_names() -> None:
-    """`docker run` of docs/cluster.md finds its data, and keeps its run."""
+    """The `docker run` command of docs/cluster.md finds its data and keeps its run."""
     page = (ROOT / "docs/cluster.md").read_text()
     found = re.search(r"^docker run (?:.*\\\n)*.*$", page, re.MULTILINE)
     assert found

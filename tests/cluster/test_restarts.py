@@ -72,10 +72,10 @@ SUPERVISOR = """
 import os, pathlib, signal, sys
 from megatape.cluster.restarts import RunFolder, supervise
 status = supervise(sys.argv[2:], RunFolder(pathlib.Path(sys.argv[1])), 3, ends_process=True)
-os.kill(os.getpid(), signal.SIGTERM)  # process groups and schedulers repeat it
+os.kill(os.getpid(), signal.SIGTERM)  # process groups and schedulers repeat signals
 sys.exit(status)
 """
-# Its ranks record the end of the run, as they do on SIGTERM or Ctrl-C; it reports another status.
+# Launcher whose ranks record the end of the run, as on SIGTERM or Ctrl-C. The launcher itself reports another status.
 STOPPED_LAUNCHER = """
 import json, pathlib, signal, sys, time
 folder, event, step, status = sys.argv[1:]
@@ -187,8 +187,8 @@ def test_a_signal_ends_both(folder: RunFolder, number: signal.Signals) -> None:
 def test_what_ranks_recorded_is_the_status_of_a_stop(
     folder: RunFolder, number: signal.Signals, event: str, step: int, reported: int, status: int
 ) -> None:
-    """A signal to the whole group ends launchers with statuses of their own."""
-    folder.events.write_text(json.dumps({"event": "stopped", "step": 3}) + "\n")  # by an earlier start
+    """Launchers end with statuses of their own if the whole process group gets a signal."""
+    folder.events.write_text(json.dumps({"event": "stopped", "step": 3}) + "\n")  # recorded by an earlier start
     launcher = [sys.executable, "-SE", "-c", STOPPED_LAUNCHER, str(folder.directory), event, str(step), str(reported)]
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     with subprocess.Popen([*supervisor, *launcher], start_new_session=True) as process:
@@ -269,7 +269,7 @@ def test_the_log_of_deepspeeds_launcher_is_hidden(
 def test_the_command_gets_an_absolute_path(
     raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relative path that begins with - would be an option of the command."""
+    """A relative path beginning with - would be an option of the command."""
     raw_config["run"]["directory"] = str(folder.directory)
     (tmp_path / "--help").write_text(json.dumps(raw_config))
     monkeypatch.chdir(tmp_path)

@@ -217,7 +217,7 @@ def test_logs_lie_where_they_are_looked_for(study: Study, tmp_path: Path, name: 
 
 
 def test_no_value_becomes_an_option(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """sbatch gets an absolute path, an image is no option of apptainer, and a folder no second mount."""
+    """sbatch gets an absolute path. An image cannot become an option of apptainer, nor a folder a second mount."""
     (tmp_path / "sbatch").write_text(SBATCH.format(folder=tmp_path))
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -167,7 +167,7 @@ HOSTILE = "\x1b[2Ja\x07\r\tb\x9b31m\n\x7f é"
 def test_control_characters_do_not_drive_the_terminal(
     talk: Talk, monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO], shown: str
 ) -> None:
-    """A terminal shows them; pipes, files and the conversation have the text of the model."""
+    """A terminal shows control characters as escapes; pipes, files and the conversation get the model's text."""
     output = stdout()
     monkeypatch.setattr(sys, "stdout", output)
     chat, _ = talk.run("a\n", [talk.answer(HOSTILE)])
@@ -177,7 +177,7 @@ def test_control_characters_do_not_drive_the_terminal(
 
 @pytest.mark.parametrize(("stdout", "shown"), [(Terminal, '{"a": "é\\u009b\\u007f"}'), (io.StringIO, '{"a": "é\x9b\x7f"}')])
 def test_lines_of_json_in_a_terminal(monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO], shown: str) -> None:
-    """They stay JSON of the same value."""
+    """Lines of JSON stay valid and keep their values."""
     line = json.dumps({"a": "é\x9b\x7f"}, ensure_ascii=False)
     monkeypatch.setattr(sys, "stdout", stdout())
     assert visible_json(line) == shown

@@ -379,7 +379,7 @@ def test_a_reader_that_ends_ends_the_command_quietly(command: Command, monkeypat
         command("generate", "exported", "--prompt", "a")
 
 
-# None in sys.modules makes an import an error.
+# A module that is None in sys.modules cannot be imported.
 CHILD = """
 import json, sys
 sys.modules.update(torch=None, transformers=None)
@@ -390,7 +390,7 @@ for words in json.load(sys.stdin):
 
 
 def test_missing_folders_and_tasks_are_found_before_torch_is_imported(tmp_path: Path) -> None:
-    """The import takes many seconds, after which the user would read that a name is misspelt."""
+    """Importing torch takes many seconds: a user would wait for them only to read that a name is misspelt."""
     pytest.importorskip("lm_eval")
     (tmp_path / "model").mkdir()
     (tmp_path / "own").mkdir()

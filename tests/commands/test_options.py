@@ -30,7 +30,7 @@ def test_only_errors_of_deepspeed(logger: logging.Logger) -> None:
         assert bool(theirs.filter(theirs.makeRecord("DeepSpeed", level, "file", 1, "text", (), None))) == shown
 
 
-# A rank whose store ends, as it does with rank 0.
+# A rank whose store ends, as if rank 0 had ended.
 LOST_STORE = """
 import sys
 from megatape.commands.options import prepare_deepspeed

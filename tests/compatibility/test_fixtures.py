@@ -88,7 +88,7 @@ def test_a_run_resumes(tmp_path: Path) -> None:
             assert entry[key] == expected[key]
         for key in ("loss", "grad_norm"):
             assert_close([entry[key]], [expected[key]], bounds.TRAINED, what=key)
-    # It goes on with the first 8 of 31 validation samples; a new run would take 8 at equal distances.
+    # The run keeps the first 8 of 31 validation samples. A new run would take 8 at equal distances.
     assert found[-1]["validation_selection"] == "first"
     assert_close([found[-1]["validation_loss"]], [recorded[-1]["validation_loss"]], bounds.TRAINED, what="validation loss")
 

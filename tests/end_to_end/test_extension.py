@@ -255,7 +255,7 @@ def test_what_cannot_be_imported(tmp_path: Path, command: Command, monkeypatch: 
     ):
         status, _, errors = command("plan", "--import", word, "--config", "nowhere.json")
         assert (status, errors.count("\n")) == (2, 1) and message in errors, errors
-    with pytest.raises(UserError, match="'-x/part.py' begins with -"):  # another command would take it for an option
+    with pytest.raises(UserError, match="'-x/part.py' begins with -"):  # another command would parse it as an option
         imports.import_given("-x/part.py")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "part.py").write_text("import missing_below")

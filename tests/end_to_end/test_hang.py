@@ -99,7 +99,7 @@ def freeze() -> None:
 
 
 def hang_in_save() -> None:
-    """The disk never answers when a tensor file of the third checkpoint is written."""
+    """Make the disk hang when a tensor file of the third checkpoint is written."""
     fsync = os.fsync
 
     def hang(fd: Any) -> None:
@@ -153,7 +153,7 @@ def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, 
 
 
 def test_a_rank_that_hangs_in_a_background_save_is_named(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Training goes on until the next save is due, and then the main threads of all ranks wait alike."""
+    """Training continues until the next save is due. Then the main threads of all ranks wait alike."""
     raw_config["checkpoint"] = {"interval": 1, "background": True}
     with start(raw_config, tmp_path / "workers", 2, "save") as workers:
         assert workers.statuses(60) == [1, 1], workers.logs()

@@ -59,7 +59,7 @@ def check_stopped(run: Path, output: str) -> Path:
 
 
 def run_and_signal_again(words: list[str]) -> int:
-    """The command, after which its process gets the signals that launchers and process groups repeat."""
+    """Run the command, then repeat signals to its process as launchers and process groups do."""
     status = main(words)
     for number in STOPPING:
         os.kill(os.getpid(), number)

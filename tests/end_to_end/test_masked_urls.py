@@ -1,4 +1,4 @@
-"""A password in the URL of a run's data: the run reads its data, and no file or line of it has the password."""
+"""A password in the URL of a run's data: the run reads its data, but its files and output hide the password."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ PASSWORD = "pa55-of-mine"
 
 
 def found_in(folder: Path) -> list[str]:
-    """Files below a folder that have the password."""
+    """Return the files below a folder that contain the password."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
     return [str(path.relative_to(folder)) for path in files if PASSWORD.encode() in path.read_bytes()]
@@ -50,7 +50,7 @@ def test_a_password_stays_in_the_process(
 
 
 def test_the_report_of_an_earlier_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Its files have the URL as it was given."""
+    """Files of an earlier version have the URL with its password."""
     folder = RunFolder(Path(raw_config["run"]["directory"]))
     folder.directory.mkdir()
     raw_config["data"] |= {"path": f"https://me:{PASSWORD}@example.org/data", "cache": str(tmp_path / "cache")}
@@ -63,7 +63,7 @@ def test_the_report_of_an_earlier_run(raw_config: dict[str, Any], tmp_path: Path
 
 
 def test_a_job_reads_its_data_by_its_snapshot(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The configuration that a Slurm job is started with has the password, and only this user can read it."""
+    """The configuration for a Slurm job contains the password, and only its owner can read it."""
     raw_config["data"] |= {"path": f"https://me:{PASSWORD}@example.org/data", "cache": str(tmp_path / "cache")}
     config = parse_config(raw_config, "test")
     take_snapshot(tmp_path / "snapshot", {"config.json": config})

@@ -14,13 +14,15 @@ from tests.helpers.data_directory import small_tokenizer
 from tests.helpers.workers import run_workers
 
 CASES = "tests.helpers.training_cases:train_cases"
-LENGTH, SAMPLES, STEPS = 32, 8, 6
+LENGTH = 32
+SAMPLES = 8
+STEPS = 6
 
 
 def write_data(directory: Path, empty: dict[str, range]) -> Path:
-    """Write a data directory of 8 samples a split, some of which are ends of documents alone.
+    """Write a data directory of 8 samples a split, some of which consist only of ends of documents.
 
-    With masks of documents an end has no target.
+    With document masks, an end has no target.
 
     Args:
         directory: New folder.

@@ -55,7 +55,7 @@ print("checkpoint")
 def test_ctrl_c_waits_for_the_last_lines(
     hidden: str | None, quickstart: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its own line is the last one, and no traceback."""
+    """The script's own line comes last, without a traceback."""
     pattern = hidden and quickstart[hidden]
     interrupted = partial(quickstart["run"], Path(sys.executable).name, "-c", INTERRUPTED, hidden=pattern)
     monkeypatch.setitem(quickstart["main"].__globals__, "install", interrupted)

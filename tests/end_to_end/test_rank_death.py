@@ -1,6 +1,6 @@
-"""A rank that dies in the middle of training: all others end within a minute and say which one it was.
+"""A rank that dies in the middle of training: all others end within a minute and name the dead rank.
 
-A stranger's message in the ranks' store, that the run ended well, neither ends the ranks nor hides the death.
+A stranger's message in the ranks' store, claiming that the run ended well, neither ends the ranks nor hides the death.
 """
 
 import json

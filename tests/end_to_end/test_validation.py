@@ -1,4 +1,4 @@
-"""The validation loss of a run: of samples of all inputs, the same on any number of ranks."""
+"""Validation loss of a run: on samples of all inputs, equal on any number of ranks."""
 
 import json
 from pathlib import Path
@@ -25,9 +25,9 @@ def last_metrics(folder: Path) -> dict[str, Any]:
 
 
 def test_each_input_has_its_loss(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The first input repeats one word, which a model of four steps predicts better than the random letters of the second.
+    """The first input repeats one word. A model of four steps predicts it better than the second input's random letters.
 
-    The loss of all samples is between the losses of the inputs, and closer to the loss of the longer one.
+    The loss on all samples is between the losses on the inputs, and closer to the loss on the longer input.
     """
     inputs = [tmp_path / "easy", tmp_path / "hard"]
     texts = ["apple " * 200, " ".join(f"{number * 7919 % 10007}" for number in range(120))]

@@ -188,7 +188,7 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
         ["`tape+yarn`", "1", "", "-2 (-2 to -2)"],
     ]
 
-    # An earlier version evaluated the first samples: such losses have a column of their own, and no difference.
+    # An earlier version evaluated on the first samples: its losses have a separate column and no difference.
     earlier = [(label, [replace(one, selection="first") for one in outcomes]) for label, outcomes in rows[:1]]
     newer = [(label, [replace(one, selection="spread") for one in outcomes]) for label, outcomes in rows[1:]]
     text = report([*earlier, *newer], [], "the command", tmp_path)

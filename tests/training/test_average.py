@@ -118,7 +118,7 @@ def test_earlier_versions_refuse_it(stable: Path, command: Command, tmp_path: Pa
 
 
 def test_snapshots_of_relative_links(stable: Path, command: Command, tmp_path: Path) -> None:
-    """The average has the files that it takes from the newest one, not links that lead nowhere from it."""
+    """The average copies files from the newest snapshot, not relative links, which would be broken in the average."""
     given = [linked_snapshot(Path(shutil.copytree(each, tmp_path / each.name))) for each in checkpoints(stable, 1, 2)]
     out = tmp_path / "deep" / "average"
     status, _, errors = command("average", *given, "--output", out)

@@ -121,10 +121,11 @@ def test_copies_where_links_do_not_work(
 def test_a_snapshot_of_relative_links(
     stable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_work: bool
 ) -> None:
-    """The branch has its files, as far as the manifest lists them, and nothing to which other links lead."""
+    """The branch has the snapshot's files listed in the manifest, and no targets of other links."""
     if not links_work:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
-    checkpoint, secrets = stable / "checkpoints" / "step-00000006", tmp_path / "secrets"
+    checkpoint = stable / "checkpoints" / "step-00000006"
+    secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "key").write_text("private")
     snapshot = linked_snapshot(Path(shutil.copytree(checkpoint, tmp_path / "step-00000006")))
@@ -139,7 +140,7 @@ def test_a_snapshot_of_relative_links(
 
 
 def test_a_file_that_links_to_a_device(stable: Path, command: Command, tmp_path: Path) -> None:
-    """It is named, and nothing is written."""
+    """The error names the link, and nothing is written."""
     copied = tmp_path / "step-00000006"
     shutil.copytree(stable / "checkpoints" / "step-00000006", copied)
     (copied / "rng.safetensors").unlink()

@@ -1,4 +1,4 @@
-"""Memory that does not suffice is one line with a remedy, before the first step where that is known."""
+"""Errors of memory: one line with a remedy, before the first step if the shortage is known by then."""
 
 import errno
 from pathlib import Path
@@ -35,7 +35,7 @@ def config(raw_config: dict[str, Any]) -> Config:
 @pytest.mark.parametrize(("made", "status"), [(0, ExitStatus.USER_ERROR), (3, ExitStatus.DIED)])
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
-    """A traceback of 48 lines hid what to do. A run that made steps is started again, one that made none is not."""
+    """A traceback of 48 lines hid the remedy. A run that made steps is restarted, a run that made none is not."""
     with pytest.raises(OutOfMemory) as found, memory_errors(config, ONE, lambda: made):
         raise ERRORS[error]
     text = str(found.value)
@@ -83,7 +83,7 @@ def test_memory_that_is_about_to_be_free_is_waited_for(config: Config) -> None:
 
 
 def test_the_remedy_fits(config: Config) -> None:
-    """It is the smallest change: one setting before two."""
+    """The remedy is the smallest change: one setting rather than two."""
     larger = smallest_fitting_change(config, 1, False, 2.0**40)
     assert larger is not None
     changes, memory = larger
@@ -96,7 +96,7 @@ def test_the_remedy_fits(config: Config) -> None:
 
 
 def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Its weights alone would take terabytes: without the check the kernel kills the process."""
+    """The run's weights alone would take terabytes: without the check the kernel would kill the process."""
     raw_config["model"] |= {"hidden_size": 4096, "mlp_size": 2**23}
     (tmp_path / "config.json").write_text(parse_config(raw_config, "test").model_dump_json())
     status, _, errors = command("pretrain", "--config", tmp_path / "config.json")
@@ -106,8 +106,9 @@ def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: 
 
 
 def test_memory_of_the_host(tmp_path: Path) -> None:
-    """The least of the host's and of the limits of control groups, whose page cache is free."""
-    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    """The free memory is the minimum of the host's and of all control groups', whose page cache counts as free."""
+    proc = tmp_path / "proc"
+    groups = tmp_path / "groups"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text("MemTotal: 4000 kB\nMemFree: 1 kB\nMemAvailable: 3000 kB\nSwapFree: 500 kB\n")
     assert host_memory(proc, groups) == 3500 * 1024 and host_capacity(proc, groups) == 4000 * 1024

@@ -108,7 +108,7 @@ def test_the_trained_share_is_told(raw_config: dict[str, Any]) -> None:
 
 
 def test_skipped_documents_are_counted(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A line for each split, when a run begins."""
+    """A run prints a line for each split at its start."""
     prepare_addition(AdditionTask(2, 30, 0), tmp_path / "data", lambda tokens: None)
     raw_config["data"] = {"path": str(tmp_path / "data"), "sequence_length": 12, "samples": "documents", "prompt_end": "9"}
     with pytest.raises(UserError, match=r"split train of .* without the data.prompt_end '9': \d+, the first is document"):

@@ -1,4 +1,4 @@
-"""Warnings about what a run starts with."""
+"""Warnings at the start of a run."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ ENCODINGS["own"] = EncodingEntry(f"{{__name__}}:Own", "own")
 def test_a_run_says_whether_its_model_can_be_exported(
     raw_config: dict[str, Any], tmp_path: Path, body: str, warning: str
 ) -> None:
-    """Before it trains, when moving the encoding to a file of its own costs nothing."""
+    """The warning comes before training, when moving the encoding to its own file costs nothing."""
     path = tmp_path / "with_options.py"
     path.write_text(FILE.format(body=body))
     import_given(str(path))

@@ -27,9 +27,9 @@ READS = {"_local_scalar_dense", "nonzero", "equal"}  # operators for whose resul
 PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}  # which call no operator on a CPU
 OURS, THEIRS = (str(Path(package.__file__ or "").parent) for package in (megatape, deepspeed))
 WRAPPERS = (compiler.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
-TENSOR_PARALLEL = f"{OURS}/parallel/"  # whose exchanges of activations are no part of this; sums of gradients are
+TENSOR_PARALLEL = f"{OURS}/parallel/"  # exchanges of activations, not checked here, and sums of gradients, which are
 
-# One sum of the gradients of replicated weights, whatever the number of weights and micro-batches, and the status.
+# One sum of the gradients of replicated weights, for any number of weights and micro-batches, and one of the status.
 EXCHANGE = {"sum_parts allreduce_": 1, "sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
 # Of DeepSpeed 0.19.8: gradients, and the norm, which it reads to clip by it, once for each parameter group at stage 2.
 NORM = {"get_grad_norm_direct allreduce_", "_model_parallel_all_reduce allreduce_", "is_invalid_grad_norm _local_scalar_dense"}
@@ -96,9 +96,10 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
 
 
 def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The loss, which decides whether the step is taken, and the norm, which DeepSpeed has waited for itself.
+    """A step reads the loss, to decide whether it is taken, and the norm, for which DeepSpeed has already waited.
 
-    The four micro-batches of a step have one sum of the gradients of replicated weights over tensor-parallel ranks."""
+    The four micro-batches of a step have one sum of the gradients of replicated weights over tensor-parallel ranks.
+    """
     raw_config["parallel"] = {"tp": 2}
     raw_config["training"]["micro_batch_size"] = 2
     for results in run_workers("tests.training.test_trainer:count_waits", 2, raw_config, tmp_path / "workers"):

@@ -1,4 +1,4 @@
-"""The gradients of weights that every tensor-parallel rank holds are summed over these ranks without rounding to bfloat16."""
+"""Gradients of replicated weights are summed over tensor-parallel ranks without rounding to bfloat16."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ STAGES: list[dict[str, Any]] = [
 
 
 def compare_sums(raw: dict[str, Any], topology: Topology) -> list[tuple[int, list[str]]]:
-    """Return, for each of STAGES, the number of replicated weights and the names of those with another gradient.
+    """Return, for each of STAGES, the number of replicated weights and the names of weights with a wrong gradient.
 
     The expected gradient is the float32 sum over micro-batches, then over ranks, of the bfloat16 gradients of each backward
     pass. A sum of two numbers does not depend on their order, so it is exact.

@@ -50,7 +50,7 @@ def test_settings_need_no_deepspeed() -> None:
 
 
 def test_the_documentation_lists_what_deepspeed_is_given(raw_config: dict[str, Any]) -> None:
-    """The section on DeepSpeed of docs/architecture.md has each key of ZeRO's settings."""
+    """The DeepSpeed section of docs/architecture.md names each key of the ZeRO settings."""
     raw_config["zero"] = {"stage": 3, "offload_optimizer": True, "offload_parameters": True}
     given = deepspeed_config(parse_config(raw_config, "test"), 1)["zero_optimization"]
     section = (ROOT / "docs/architecture.md").read_text().split("\n## DeepSpeed\n")[1].split("\n## ")[0]

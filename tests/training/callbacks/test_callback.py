@@ -1,4 +1,4 @@
-"""What callbacks may keep in checkpoints."""
+"""Limits of the state that callbacks store in checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tests.helpers.run_context import make_context
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """A value of JSON with so many levels."""
+    """Return a JSON value with this many levels."""
     value: dict[str, Any] = {}
     for _ in range(depth - 1):
         value = {"inner": value}
@@ -21,7 +21,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_a_state_that_no_reader_takes_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of too many levels or bytes, also of all callbacks together; the others are kept, and a warning comes once."""
+    """States with too many levels or bytes, alone or together, are dropped. The others are kept, and a warning comes once."""
     states = {
         "deepest": nested(MAX_STATE_DEPTH),
         "too deep": nested(MAX_STATE_DEPTH + 1),
