@@ -127,11 +127,12 @@ def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) ->
     words = [str(BIN / command), *arguments]
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     if command == "deepspeed":
-        environment["PYTHONSAFEPATH"] = "1"  # its launcher would look for modules in the current directory first
+        # Otherwise DeepSpeed's launcher looks for modules in the current directory first.
+        environment["PYTHONSAFEPATH"] = "1"
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # install() leaves compiling to Python
     output = subprocess.PIPE if hidden else None
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=output, encoding="utf-8", errors="replace") as process:
-        # Ctrl-C reaches the program as well, which writes a checkpoint and says so.
+        # Ctrl-C also reaches the program, which writes a checkpoint and reports it.
         interrupts: list[int] = []
         before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
         for line in process.stdout or ():
