@@ -80,7 +80,7 @@ def option(
         ge: smallest value.
         argument: form on the command line: `metavar`; `positional=True`; `repeatable=True` for a list that is given one value
             at a time; `nargs` and `const` as argparse has them; `flag`, if it is not the name of the field; `completions`,
-            names that shells complete, where the type does not list the values.
+            names that shells complete, if the type does not list the values.
 
     Returns:
         A pydantic field, to be assigned or to stand in `Annotated`.

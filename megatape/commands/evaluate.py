@@ -22,8 +22,8 @@ def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS:
             raise UserError(
-                f"{name!r} is not a task: {choose_one(name, TASKS)}; the file of one of your "
-                f"own is given by {OPTION} before the tasks"
+                f"{name!r} is not a task: {choose_one(name, TASKS)}; to use a task of your own, give its file with "
+                f"{OPTION} before the tasks"
             )
         if names.count(name) > 1:
             raise UserError(f"{name!r} is given twice")

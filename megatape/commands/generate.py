@@ -110,7 +110,7 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
     if path.suffix not in (".jsonl", ".txt"):
         raise UserError(f"prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
     if not path.exists():
-        raise MissingPath(f"prompts {path}: there is no such file: give a .jsonl or .txt file")
+        raise MissingPath(f"prompts {path}: no such file: give a .jsonl or .txt file")
     with content_errors(f"prompts {path} is not UTF-8 text", "convert it"):
         text = path.read_text(encoding="utf-8").rstrip("\n")
     if not text:
@@ -127,8 +127,10 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
         try:
             if "messages" not in record:
                 check_text(record["prompt"], "the prompt")
-            elif (last := checked_conversation(record).messages[-1]["role"]) not in ("user", "tool"):
-                raise UserError(f"the last message is of the {last}: end with one of the user or a tool, to be answered")
+            else:
+                last = checked_conversation(record).messages[-1]["role"]
+                if last not in ("user", "tool"):
+                    raise UserError(f"the last message is of the {last}: end with one of the user or a tool, for an answer")
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         records.append(record)
@@ -226,7 +228,7 @@ def _show(text: str) -> None:
 
 
 def checked_conversation(record: dict[str, Any]) -> "Conversation":
-    """The conversation of a record. Raises RecordError or UserError."""
+    """Return the conversation of a record. Raises RecordError or UserError."""
     from megatape.data.finetuning.conversation import parse_conversation
 
     conversation = parse_conversation(record)
@@ -249,7 +251,7 @@ def read_conversation(path: Path) -> "list[Message]":
         conversation = checked_conversation(as_type(read_json(path), dict[str, Any]))
         messages = conversation.messages
         if conversation.tools or conversation.not_learned:
-            raise UserError("it has tools or weights, which it would lose when it is saved; `prompts` takes them")
+            raise UserError("it has tools or weights, which would be lost when the chat is saved: give it to `prompts` instead")
         if messages[-1]["role"] == "user":
             raise UserError("its last message is of the user, which `prompts` answers")
     return messages
@@ -262,7 +264,7 @@ def with_system(messages: "list[Message]", text: str) -> "list[Message]":
 
 
 def conversation_with(messages: "list[Message]", text: str) -> "Conversation":
-    """A conversation with another message of the user."""
+    """Return a conversation with one more message of the user."""
     from megatape.data.finetuning.conversation import Conversation
 
     return Conversation([*messages, {"role": "user", "content": text}])

@@ -40,7 +40,8 @@ def run(options: Options) -> None:
     from megatape.hf.model_folder import download_model
 
     disable_progress_bar()
-    folder, hub = options.folder, ""
+    folder = options.folder
+    hub = ""
     if options.download is not None:
         check_absent(options.out)
         folder = Path(options.download or options.folder.name)

@@ -11,8 +11,8 @@ class Options(ImportOptions):
 
     Attributes:
         directory: folder of a run, run.directory of its configuration
-        set: change of its configuration, such as data.path if the data moved, or if its URL has a password, which no file of
-            the run has; may be repeated
+        set: change of its configuration, such as data.path if the data has moved, or if its URL has a password (passwords are
+            not recorded); may be repeated
     """
 
     directory: Path = option(positional=True, metavar="RUN")

@@ -90,7 +90,7 @@ class RecordLimitOptions(CommandOptions):
         max_record_bytes: skip longer lines and text files; memory grows with it
         max_bad_fraction: end if more of the records are malformed or too long
         max_skipped_fraction: end if more of a folder's files or bytes, or of the samples of tars,
-            are skipped because of their names
+            are skipped because of file names
     """
 
     max_record_bytes: Count = option(MAX_RECORD_BYTES, metavar="N")
@@ -127,7 +127,7 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
             more: Other fields of the source.
 
         Raises:
-            UserError: Options contradict each other, or the files are wrong.
+            UserError: Options contradict each other, or the files are not the expected ones.
         """
         from megatape.data.sources.expected import check_expected
         from megatape.data.sources.source import Source
@@ -223,7 +223,7 @@ class ModelOptions(FrozenBaseOptions):
     trust_remote_code: bool = False
 
     def check_folders(self, *models: Path) -> None:
-        """Check that models and adapter exist, which takes no import of torch. Raises MissingPath."""
+        """Check that the models and the adapter exist, without importing torch. Raises MissingPath."""
         for model in models:
             check_model_folder(model)
         if self.adapter is not None:
@@ -231,13 +231,13 @@ class ModelOptions(FrozenBaseOptions):
 
 
 def prepare_deepspeed(verbose: bool = False) -> None:
-    """Check what DeepSpeed reads from the environment while it is imported, and unless `verbose` show only errors of its log.
+    """Check the environment variables that DeepSpeed reads on import, and unless `verbose` only log its errors.
 
-    Torch's C++ code logs errors only as well: when rank 0 has ended, it would warn on each other rank, with the stack frames of
-    each call that no longer reaches the store. Torch reads the variable when it is imported.
+    The same holds for the log of torch's C++ code: when rank 0 has ended, each other rank would print a warning with stack
+    frames for every call that no longer reaches the store. Torch reads the variable on import.
 
     Args:
-        verbose: Show all that DeepSpeed and torch log.
+        verbose: Whether to show the whole logs of DeepSpeed and torch.
 
     Raises:
         UserError: As `limits_of_environment`.

@@ -53,16 +53,20 @@ class Parser(argparse.ArgumentParser):
         flags = [word.partition("=")[0] for word in words if word.startswith("--")]
         unknown = next((flag for flag in flags if " " not in flag and not any(each.startswith(flag) for each in known)), None)
         remedy = f"see `{self.prog} --help`"
+        flag = self._value_without_flag(words)
         if unknown:
-            message, remedy = f"{unknown} is not an option", f"{did_you_mean(unknown, known)}{remedy}"
+            message = f"{unknown} is not an option"
+            remedy = f"{did_you_mean(unknown, known)}{remedy}"
         elif names and words[0] not in names:
-            message, remedy = f"{words[0]} is not a command", choose_one(words[0], names)
-        elif stray := self._value_without_flag(words):
-            message, remedy = f"unexpected: {words[0]}", f"did you mean {stray} {words[0]}? {remedy}"
+            message = f"{words[0]} is not a command"
+            remedy = choose_one(words[0], names)
+        elif flag:
+            message = f"unexpected: {words[0]}"
+            remedy = f"did you mean {flag} {words[0]}? {remedy}"
         raise UserError(f"{message}: {remedy}")
 
     def _value_without_flag(self, words: list[str]) -> str:
-        """The flag of which the first word is probably the value: the required one that is missing; "" if that is not so."""
+        """Return the flag whose value the first word probably is: the only missing required one, or "" if there is none."""
         has_positionals = any(not action.option_strings for action in self.options)
         if self.commands or has_positionals or not words or words[0].startswith("-"):
             return ""

@@ -15,11 +15,11 @@ class Options(ConfigOptions):
         nodes: number of nodes (default: cluster.nodes)
         gpus_per_node: GPUs per node (default: cluster.gpus_per_node)
         host_gib: GiB of host memory per node (default: cluster.host_gib)
-        search: print the fastest settings that fit the cluster, of ranks, ZeRO, activation
-            checkpointing, offloading and micro-batch, and advise the simplest of those that are
-            equally fast; takes at most 10 seconds (docs/planning.md)
+        search: print the fastest settings that fit the cluster (ranks, ZeRO, activation
+            checkpointing, offloading and micro-batch), and advise the simplest of the equally fast
+            ones; takes at most 10 seconds (docs/planning.md)
         measured: results.jsonl of megatape benchmark gpu: correct the step time by it
-        price: price of a GPU-hour, in any currency: print what the run costs
+        price: price of a GPU-hour in any currency: print the cost of the run
     """
 
     nodes: int | None = option(None, metavar="N")

@@ -24,7 +24,7 @@ from tests.helpers.imported import write_qwen
 from tests.helpers.tiny_models import save_tiny
 
 CASES = {
-    "--prompts nowhere.jsonl": "--prompts nowhere.jsonl: there is no such file: give a .jsonl or .txt file",
+    "--prompts nowhere.jsonl": "--prompts nowhere.jsonl: no such file: give a .jsonl or .txt file",
     "--prompts bad.jsonl": "--prompts bad.jsonl:2: not JSON",
     "--prompts role.jsonl": "--prompts role.jsonl:1: message 1: `role` is 'function', not one of system, user, assistant, tool",
     "--prompt a --max-new-tokens 0": "--max-new-tokens: must be greater than or equal to 1, got '0'",
@@ -34,8 +34,8 @@ CASES = {
     "--chat --conversation nowhere/talk.json": "--conversation nowhere/talk.json: nowhere is not a folder: create it, or give",
     "--chat --conversation list.json": 'list.json is not a conversation {"messages": [...]} (must be an object',
     "--chat --conversation open.json": 'open.json is not a conversation {"messages": [...]} (its last message is of the user',
-    "--chat --conversation tools.json": "it has tools or weights, which it would lose when it is saved",
-    "--chat --conversation weights.json": "it has tools or weights, which it would lose when it is saved",
+    "--chat --conversation tools.json": "it has tools or weights, which would be lost when the chat is saved",
+    "--chat --conversation weights.json": "it has tools or weights, which would be lost when the chat is saved",
     "--chat --conversation .": "Is a directory",
     "--chat --system f\udcfcr": "--system 'f\\udcfcr' is not valid UTF-8",
 }

@@ -10,7 +10,7 @@ class Options(CommandOptions):
     """An unfinished preparation.
 
     Attributes:
-        output: data directory that is being prepared
+        output: data directory being prepared
     """
 
     output: Path = option(positional=True, metavar="FOLDER")
@@ -24,7 +24,7 @@ def run(options: Options) -> None:
     status = preparation_status(options.output)
     print(f"unfinished preparation {status.folder}")
     if not status.passes:
-        print("its plan is not stored yet: the source is listed, or a tokenizer is trained")
+        print("its plan is not stored yet: a process is still listing the source or training a tokenizer")
     for of_pass in status.passes:
         line = f"{of_pass.name}: {of_pass.num_done:,} of {of_pass.num_units:,} units"
         if of_pass.total_bytes:
@@ -37,7 +37,7 @@ def run(options: Options) -> None:
     for lease in status.leases:
         line = f"{printable(lease.work)}: {printable(lease.holder)}, last heartbeat {format_duration(lease.seconds_silent)} ago"
         if lease.has_ended:
-            line += ", which has ended: another process takes over its work"
+            line += ", but the process has ended: another one takes over its work"
         print(line)
     if not status.leases:
-        print("no process is at work: the same command resumes")
+        print("no process is running: run the same command again to resume")

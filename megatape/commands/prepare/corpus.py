@@ -32,7 +32,7 @@ class Options(HeldOutOptions, SourceOptions):
             there
         unit_bytes: size of the parts of the input that processes share, and of which each writes
             shards of its own (default: by the size of the input and --workers, at most 64 MiB)
-        redo: a file that has changed since it was read, of an unfinished preparation: prepare its
+        redo: file of an unfinished preparation that has changed since it was read: prepare its
             units again; repeatable
         task: on several machines: the share that this one begins with, counted from 0 (default: by
             the index of a Slurm array and the rank of a launcher)

@@ -58,7 +58,7 @@ def test_units_rate_and_time_left(corpus: Corpus, tmp_path: Path, command: Comma
     assert (only.bytes_per_second, only.seconds_left) == (0, None)
     status, printed, errors = command("data", "status", tmp_path / "out")
     assert status == 0 and f"write: 4 of {len(units)} units, " in printed, errors
-    assert printed.endswith("no process is at work: the same command resumes\n") and "left at" not in printed
+    assert printed.endswith("no process is running: run the same command again to resume\n") and "left at" not in printed
 
 
 @pytest.mark.parametrize(("name", "number", "read", "written"), [(FIRST, 3, 3, 0), (LAST, 2, None, 2)])
@@ -84,7 +84,7 @@ def test_holders(corpus: Corpus, tmp_path: Path, command: Command) -> None:
         assert unit.work == f"unit 3 ({corpus.source.units()[3]})" and unit.has_ended is False
         assert unit.holder.startswith(f"process {os.getpid()} on host ") and 74 < unit.seconds_silent < 100
         _, printed, _ = command("data", "status", tmp_path / "out")
-        assert "last heartbeat 1 min" in printed and "no process is at work" not in printed
+        assert "last heartbeat 1 min" in printed and "no process is running" not in printed
 
 
 def test_no_preparation(corpus: Corpus, tmp_path: Path, command: Command) -> None:
