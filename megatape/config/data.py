@@ -80,8 +80,8 @@ class DataConfig(Section):
             sample as fit
         prompt_end: text of a single token, such as `=`: only the tokens after it are targets
             (default: all tokens are); needs `documents` samples
-        missing_prompt_end: documents without `prompt_end`: error refuses the data when a run opens
-            them, skip leaves those documents out
+        missing_prompt_end: handling of documents without `prompt_end`: error refuses the data when
+            a run opens them, skip drops these documents
         mask_documents: stop attention and positions at document boundaries, and let no target cross
             one
         random_offset: add a random offset from 0 .. 2 max_positions to the positions of a training

@@ -31,19 +31,19 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 @path_errors()
 def load_recorded_config(path: Path, overrides: Sequence[str] = (), masked: bool = False) -> Config:
-    """Read the configuration that a run has recorded, for commands that show a run and do not build its model.
+    """Read the configuration that a run has recorded, for commands that show the run without building its model.
 
-    They need not be given the modules of a user's own with which the run was trained. Without them, names that no registry has
-    are accepted, and settings of their optimizers and schedules are not checked.
+    These commands work without the user's own modules, even if the run was trained with them. Unregistered names are then
+    accepted, and the settings of unregistered optimizers and schedules are not checked.
 
     Args:
-        path: The file.
+        path: Configuration file.
         overrides: Changes of the form `section.key=value`.
-        masked: Whether to hide passwords and signatures of URLs, which earlier versions recorded.
+        masked: Whether to hide passwords and signatures in URLs. Earlier versions recorded them.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ConfigError: It is no configuration.
+        FileNotFoundError: The file is missing.
+        ConfigError: The file is not a valid configuration.
     """
     raw = _read(path)
     if masked:
@@ -71,7 +71,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _recorded_imports(raw: dict[str, Any]) -> object:
-    """Return what a configuration has recorded as run.imports, None if it has recorded nothing."""
+    """Return the unchecked value of run.imports in a configuration, or None if it is missing."""
     run = raw.get("run")
     return run.get("imports") if isinstance(run, dict) else None
 
@@ -106,14 +106,14 @@ def save_config(config: Config, path: Path, with_secrets: bool = False) -> None:
     """Write the resolved configuration, with every default, for `load_config` to read.
 
     Args:
-        config: The configuration.
-        path: The file.
-        with_secrets: Write passwords and signatures of URLs, too, which only a run that reads its data by this file needs. If
-            there are any, only this user can read the file.
+        config: Configuration to write.
+        path: File to write.
+        with_secrets: Whether to write passwords and signatures in URLs. Only a run that reads its data with this file needs
+            them. If there are any, only this user can read the file.
 
     Raises:
         OSError: The file cannot be written.
-        UserError: It would be too large to be read again.
+        UserError: The file would be too large to be read again.
     """
     content = json_content(config.model_dump(), str(path), indent=2) + b"\n"
     masked = json_content(mask_values(config.model_dump()), str(path), indent=2) + b"\n"
@@ -162,9 +162,9 @@ class _Place(NamedTuple):
     """A section in a configuration.
 
     Attributes:
-        section: Its type.
-        kind: Its kind, "" if it has no kinds.
-        by_kind: The validator that chooses the type by the kind, None if it has no kinds.
+        section: Type of the section.
+        kind: Kind of the section, "" if it has no kinds.
+        by_kind: Validator that chooses the type by the kind, None if the section has no kinds.
     """
 
     section: type[BaseModel]
@@ -172,7 +172,7 @@ class _Place(NamedTuple):
     by_kind: ByKind | None
 
     def kinds_with(self, key: object) -> list[str]:
-        """Other kinds of the section that have this key."""
+        """Return the other kinds of the section that have this key."""
         if self.by_kind is None:
             return []
         return [kind for kind, entry in self.by_kind.entries.items() if key in entry.load_options().model_fields]
@@ -180,7 +180,8 @@ class _Place(NamedTuple):
 
 def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> _Place:
     """Find the section at `location` below one with these values."""
-    parts, place = iter(location), _Place(section, "", None)
+    parts = iter(location)
+    place = _Place(section, "", None)
     for part in parts:
         field, raw = section.model_fields[part], raw[part]
         (section,) = sections_in(field.annotation)

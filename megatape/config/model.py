@@ -171,7 +171,7 @@ class ModelConfig(Section):
         return self
 
     def _check_encoding(self) -> None:
-        """Raise ConfigError for settings that the encoding does not have."""
+        """Raise ConfigError for settings that the encoding does not support."""
         encoding, rotated = ENCODINGS[self.encoding], self.head_dim * self.rotary_fraction
         scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         in_pairs = abs(rotated - round(rotated)) < 1e-6 and round(rotated) % 2 == 0 < round(rotated)

@@ -36,7 +36,7 @@ class EvaluationConfig(Section):
 
     Attributes:
         interval: steps between evaluations; the last step is always evaluated
-        samples: validation samples per evaluation, over all ranks, at equal distances in the split
+        samples: validation samples per evaluation, over all ranks, evenly spaced in the split
     """
 
     interval: Free[PositiveInt] = 500

@@ -71,13 +71,13 @@ def check_growing(name: str, stages: Sequence[Section]) -> None:
             raise ConfigError(f"{name} has {later} after {earlier}: both must grow")
 
 
-# Validation context of a configuration that a run has recorded, for readers that were not given its modules. The run checked it
-# when it began, so names that no registry has are those of the modules, and checks that ask a registry are skipped.
+# Validation context for reading a run's recorded configuration without the user's own modules. The run checked it when it
+# began, so unregistered names belong to these modules, and checks against a registry are skipped.
 RECORDED = {"recorded": True}
 
 
 def is_recorded(info: ValidationInfo) -> bool:
-    """Whether a validator reads a recorded configuration without its modules."""
+    """Whether a validator reads a recorded configuration without the user's own modules."""
     return info.context == RECORDED
 
 
@@ -119,7 +119,7 @@ class ByKind:
         return raw if options is None else options.model_validate(raw, context=info.context)
 
     def _recorded_options(self, raw: dict[str, Any]) -> type[Section]:
-        """Make a section of the shared keys and those of a kind that is not registered, whose values are not checked."""
+        """Make the section of an unregistered kind: shared keys, and keys of its own with unchecked values."""
         unchecked = Annotated[Any, Identity.COMPARED]
         own: dict[str, Any] = {name: (unchecked, ...) for name in raw if name not in self.shared.model_fields}
         return create_model(self.shared.__name__, __base__=self.shared, __doc__=self.shared.__doc__, **own)
