@@ -136,7 +136,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             except OSError as error:
                 steps = f"steps {self.saved_step + 1} to {step} are not saved"
                 raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
-            self._listener.on_checkpoint(checkpoint)  # its errors are no failure of the save
+            self._listener.on_checkpoint(checkpoint)  # outside the try block: errors of the listener are not failed saves
         return place.folder.checkpoint(step)
 
     @property
@@ -257,7 +257,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         return write
 
     def _in_background(self, step: int, write: Callable[[], Path]) -> Callable[[], Path]:
-        """Let the watch over the ranks know that a thread writes."""
+        """Wrap `write`, so that the watch over the ranks knows about a save in the background."""
         pace = self._place.pace
 
         def work() -> Path:
@@ -281,10 +281,10 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             if is_last:
                 self.save_last()
         else:
-            self._listener.on_checkpoint(checkpoint)  # its errors are no failure of the save
+            self._listener.on_checkpoint(checkpoint)  # outside the try block: errors of the listener are not failed saves
 
     def _report(self, save: Callable[[], Path]) -> Path:
-        """Save, count and report the checkpoint, and return its folder."""
+        """Run `save`, report the checkpoint, and return its folder."""
         started = time.perf_counter()
         try:
             checkpoint = save()

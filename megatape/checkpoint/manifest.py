@@ -114,15 +114,15 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any
     """Write a file and wait until it is on disk.
 
     Args:
-        path: The file, which must not exist.
-        parts: Its content.
+        path: File to write. It must not exist.
+        parts: Content, in parts.
 
     Returns:
-        Its size in bytes and sha256, as the manifest records them. Both are of what was given, not of what the file then held:
-        a file that was altered meanwhile fails verification.
+        Size in bytes and sha256, as the manifest records them. Both are computed from `parts` and not from the file, so a file
+        altered in the meantime fails verification.
 
     Raises:
-        OSError: There is a file or a link of this name, or it cannot be written.
+        OSError: A file or link of this name exists, or the file cannot be written.
     """
     digest, size = hashlib.sha256(), 0
     with named_if_full(path), create_file(path) as file:
@@ -136,7 +136,7 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any
 
 
 def load_manifest(directory: Path) -> dict[str, Any]:
-    """Read the manifest and check that every file is there in its size, and no other file of a checkpoint.
+    """Read the manifest, and check that every listed file has the recorded size and that no checkpoint file is unlisted.
 
     Args:
         directory: Folder of the checkpoint.
@@ -145,8 +145,8 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         The manifest without its own hash.
 
     Raises:
-        FileNotFoundError: The folder is no complete checkpoint.
-        UserError: It is corrupted or of another format.
+        FileNotFoundError: The folder is not a complete checkpoint.
+        UserError: The checkpoint is corrupted or has another format.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
@@ -171,7 +171,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
     for name in os.listdir(directory):
         if _is_part(name) and name not in manifest["files"]:
             raise UserError(
-                f"{directory / name}: the manifest does not list it, so it is no part of this checkpoint: remove it"
+                f"{directory / name}: the manifest does not list it, so it does not belong to this checkpoint: remove it"
             )
     for name, entry in manifest["files"].items():
         file = directory / name
@@ -187,7 +187,7 @@ def load_manifest(directory: Path) -> dict[str, Any]:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a file of this name is a part of checkpoints: tensors, the state, or a tokenizer's file."""
+    """Whether checkpoints have files of this name: tensors, the training state or a tokenizer's file."""
     return name in (STATE, *TOKENIZER_FILES) or name.endswith(".safetensors")
 
 
@@ -218,14 +218,14 @@ def save_manifest(
 
 
 def as_json(value: Any, name: str = "a file") -> bytes:
-    """Return the content of a JSON file of a checkpoint.
+    """Encode a JSON file of a checkpoint.
 
     Args:
-        value: Value of the file.
-        name: Name of the file, for errors.
+        value: Value to encode.
+        name: Name of the file in error messages.
 
     Raises:
-        UserError: The file could not be read again: it would be too large or nested too deep.
+        UserError: The file would be too large or too deeply nested to be read again.
     """
     return json_content(value, name, indent=1)
 

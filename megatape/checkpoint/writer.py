@@ -165,7 +165,12 @@ def _write_tensors(
 
 
 def _write_rest(partial: Path, contents: Contents, generators: dict[str, Tensor]) -> dict[str, FileEntry]:
-    """Write the files beside those of tensors. Raises UserError for a name that is written already, or no tokenizer's."""
+    """Write the training state, the random generators and the tokenizer.
+
+    Raises:
+        OSError: A file cannot be written, or exists.
+        UserError: A file name is not one of a tokenizer.
+    """
     entries = {
         STATE: write_file(partial / STATE, [as_json(contents.state, STATE)]),
         RNG: save_tensors(generators, partial / RNG),
