@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
-MAX_LISTED = 10  # longest list of names in a message that has found the nearest one
+MAX_LISTED = 10  # maximum number of names in a message that suggests the nearest one
 
 
 class ExitStatus(IntEnum):
@@ -17,7 +17,7 @@ class ExitStatus(IntEnum):
     """
 
     DONE = 0  # all steps are made, or a user at the keyboard asked for the end
-    DIED = 1  # a rank died, hung, ran out of memory in a later step or met an internal error: started again while it advances
+    DIED = 1  # a rank died, hung, ran out of memory after a first step, or had an internal error: restarted while it advances
     USER_ERROR = 2  # arguments, configuration, files, or too little memory for a first step: not started again
     DIVERGED = 3  # loss or weights are not finite: not started again
     NOT_SAVED = 74  # EX_IOERR of sysexits.h, the last checkpoint could not be written: started again after a pause
@@ -59,7 +59,7 @@ class RankMismatch(UserError):
 
 
 class OutOfMemory(UserError):
-    """A rank has run out of memory, or would in its first step."""
+    """A rank ran out of memory, or would run out of it in its first step."""
 
 
 class LeaseLost(UserError):
@@ -151,11 +151,12 @@ def choose_one(name: str, names: Iterable[str]) -> str:
     """Return advice about an unknown name.
 
     Args:
-        name: The unknown name.
-        names: The known names, in the order in which they are listed.
+        name: Unknown name.
+        names: Known names, in the order of the list.
 
     Returns:
-        Such as "did you mean tape? choose one of tape, rope". Of more than MAX_LISTED names only the nearest, if one is near.
+        Advice such as "did you mean tape? choose one of tape, rope". With more than MAX_LISTED names, only the similar one, if
+        there is one.
     """
     known = [*names]
     question = did_you_mean(name, known)
@@ -185,12 +186,10 @@ def check_word(text: str) -> str:
         The text.
 
     Raises:
-        UserError: It begins with "-", as options of programs do, or has a control character.
+        UserError: The text begins with "-" like an option, or has a control character.
     """
     if text.startswith("-"):
-        raise UserError(
-            f"{text!r} begins with -, by which programs would take it for an option: write ./{text} or another name"
-        )
+        raise UserError(f"{text!r} begins with -, so programs would take it for an option: write ./{text} or another name")
     return check_line(text)
 
 

@@ -24,7 +24,7 @@ from megatape.runtime.waiting import wait_until
 LOG = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), on Linux only
-ORPHAN_NOTICE = 10.0  # seconds of waiting for the command's orphans before a line says so
+ORPHAN_NOTICE = 10.0  # seconds of waiting for the command's orphans before a warning
 ORPHAN_TIMEOUT = 1800.0  # seconds for the command's orphans, which may be writing a checkpoint
 
 
@@ -104,7 +104,7 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int, ends_proce
         words: The command.
         folder: Folder of the run.
         restarts: Maximum number of restarts.
-        ends_process: Whether the process ends afterwards, and ignores signals from then on.
+        ends_process: Whether this process ends afterwards. It then ignores further signals.
 
     Returns:
         The exit status of the last start.
@@ -154,18 +154,18 @@ def supervise(words: Sequence[str], folder: RunFolder, restarts: int, ends_proce
 
 
 def _status_of_stop(status: int, events: Sequence[dict[str, Any]], by_user: bool) -> int:
-    """Return the status of a run that was asked to stop.
+    """Return the exit status of a run after a request to stop.
 
-    The signal often ends the launcher as well, or makes it report 1, while its ranks write their checkpoint. What they recorded
-    then counts.
+    The signal often ends the launcher as well, or makes it report 1, while its ranks write their checkpoint. In this case the
+    events recorded by the ranks decide.
 
     Args:
         status: Exit status of the command.
-        events: Events that the run recorded since the start of the command.
-        by_user: Whether the request was Ctrl-C.
+        events: Events recorded by the run since the start of the command.
+        by_user: Whether the user pressed Ctrl-C.
     """
-    is_of_the_run = status in FINAL and status != ExitStatus.INTERRUPTED
-    if is_of_the_run or status == ExitStatus.NOT_SAVED or not events:
+    comes_from_ranks = status in FINAL and status != ExitStatus.INTERRUPTED
+    if comes_from_ranks or status == ExitStatus.NOT_SAVED or not events:
         return status
     last = events[-1]
     if last.get("event") == "finished":
@@ -180,7 +180,7 @@ def _status_of_stop(status: int, events: Sequence[dict[str, Any]], by_user: bool
 
 
 def _events(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the events of the run, none if they cannot be read."""
+    """Return the events of the run, or an empty list if they cannot be read."""
     try:
         return [event for _, event in read_lines(folder.events)]
     except (OSError, UserError):

@@ -180,7 +180,7 @@ def submit(
     """
     if shutil.which("sbatch") is None:
         raise UserError("no sbatch is installed here: run this on a login node of the Slurm cluster")
-    run = RunFolder(directory.absolute())  # sbatch would take a relative path that begins with - for an option
+    run = RunFolder(directory.absolute())  # sbatch would read a relative path starting with - as an option
     folder = run.submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     text = render(folder)
     take_snapshot(folder, configs)
@@ -195,10 +195,10 @@ def submit(
 
 
 def _inside(study: Study, job: Job) -> str:
-    """Command that runs Python: this environment's interpreter, or that of an image with the run's folders mounted.
+    """Return the command that runs Python: this environment's interpreter, or an image's with the run's folders mounted.
 
     Raises:
-        UserError: The name of the image or a folder would become another option.
+        UserError: The name of the image or of a folder would be read as an option.
     """
     image = job.pyxis or job.apptainer
     if image is None:

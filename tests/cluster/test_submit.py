@@ -228,7 +228,7 @@ def test_no_value_becomes_an_option(study: Study, tmp_path: Path, monkeypatch: p
     assert (number, folder.is_absolute()) == ("7", True)
     assert (tmp_path / "asked").read_text() == f"--parsable {folder}/job.sbatch\n"
     for image in ({"apptainer": "--writable"}, {"pyxis": "-x"}):
-        with pytest.raises(UserError, match="begins with -, by which programs would take it for an option"):
+        with pytest.raises(UserError, match="begins with -, so programs would take it for an option"):
             render(study, new_job("tiny", 1, 1, False, **image), SNAPSHOT)
     job = new_job("tiny", 1, 1, False, apptainer="image.sif")
     for name in ("a,b", "a:b"):
