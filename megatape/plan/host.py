@@ -1,7 +1,7 @@
-"""The time that the processor needs to launch a step: a GPU that is faster than its processor waits.
+"""CPU time for launching a step. A GPU that computes faster than the CPU launches has to wait.
 
-The limits of each range are fitted to runs on one H200 (docs/planning.md): its virtual machine has a slow processor, which is
-the bad case. The good case is that of a current server.
+The limits of each range are fitted to runs on one H200 (docs/planning.md). Its virtual machine has a slow CPU, which is the bad
+case. The good case is a current server.
 """
 
 from typing import NamedTuple
@@ -11,24 +11,25 @@ from megatape.plan.trace import run_pass
 from megatape.plan.work import eager_work
 
 # Seconds, (bad, good).
-LAUNCH_SECONDS = (80e-6, 8e-6)  # for each kernel, with autograd and the Python around it
-HOOK_SECONDS = (100e-6, 20e-6)  # for each hook of a module, of which ZeRO stage 3 has four
-UPDATE_SECONDS = (40e-3, 3e-3)  # for DeepSpeed's work around the optimizer in a step
+LAUNCH_SECONDS = (80e-6, 8e-6)  # per kernel, including autograd and Python code
+HOOK_SECONDS = (100e-6, 20e-6)  # per module hook; ZeRO stage 3 has four per module
+UPDATE_SECONDS = (40e-3, 3e-3)  # per step, for DeepSpeed's work around the optimizer
 
 
 class HostWork(NamedTuple):
-    """Number of things that the processor does for a step.
+    """Work of the CPU for one optimizer step.
 
     Attributes:
-        launches: Kernels of all micro-batches. Compiled parts launch fewer, but measured steps are no faster to launch.
-        hooks: Hooks of modules that ZeRO stage 3 runs.
+        launches: Number of kernels in all micro-batches. Compiled parts launch fewer kernels, but measured steps do not launch
+            faster.
+        hooks: Number of module hooks that ZeRO stage 3 runs.
     """
 
     launches: int
     hooks: int
 
     def seconds(self, case: int) -> tuple[float, float]:
-        """Return the time of launching, which can overlap with the GPU's work, and the time of the update, which cannot.
+        """Return the seconds of launching, which overlaps with the GPU's work, and of the update, which does not.
 
         Args:
             case: 0 for the bad case, 1 for the good one.

@@ -47,12 +47,12 @@ def plan_memory(config: Config, world_size: int, on_gpu: bool) -> Memory:
 
 
 def plan_total(config: Config, world_size: int, on_gpu: bool) -> Memory:
-    """Plan the memory of `plan_memory` with the activations as one part, which takes half the time.
+    """Plan the same memory as `plan_memory`, but with activations as a single part, which takes half the time.
 
     Args:
         config: Configuration of the run.
         world_size: Number of ranks.
-        on_gpu: Whether attention is that of a GPU.
+        on_gpu: Whether to plan for the attention backend of a GPU.
     """
     state = plan_state(config, world_size)
     host = dict(state.host)
@@ -64,13 +64,15 @@ def plan_total(config: Config, world_size: int, on_gpu: bool) -> Memory:
 
 @cache
 def plan_state(config: Config, world_size: int) -> Memory:
-    """Plan the memory of a rank without activations: what it needs however short its samples are.
+    """Plan the memory of a rank without activations: the part needed even with the shortest samples.
 
     Args:
         config: Configuration of the run.
         world_size: Number of ranks.
     """
-    zero, size, ranks = config.zero, element_bytes(config), config.replicas(world_size)
+    zero = config.zero
+    size = element_bytes(config)
+    ranks = config.replicas(world_size)
     one = run_pass(config) if zero.stage == 3 else run_weights(config)
     parameters = list(one.model.parameters())
     weights: float = elements(parameters)
@@ -154,7 +156,7 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
 
 
 def _largest_temporary(config: Config, on_gpu: bool) -> int:
-    """Return the most bytes that the backward pass, or the loss, needs for a moment."""
+    """Return the peak of temporary bytes in the backward pass and the loss."""
     return max(recomputed_bytes(config, on_gpu) + _rounded(config), _logits(config, on_gpu))
 
 

@@ -15,10 +15,10 @@ from megatape.torch_internals import ATTENTION_OPERATORS, is_view, tree_leaves
 # Shares of the data sheet's rates that busy GPUs reach, in the bad and in the good case. docs/planning.md compares the
 # resulting speeds with published and measured ones.
 MATRIX_EFFICIENCY = (0.50, 0.75)
-A100_MATRIX_EFFICIENCY = (0.60, 0.85)  # A100s reach more of their peak, a third of an H100's.
+A100_MATRIX_EFFICIENCY = (0.60, 0.85)  # A100s come closer to their peak, which is a third of an H100's.
 FUSED_EFFICIENCY = (0.30, 0.55)
 MEMORY_EFFICIENCY = (0.6, 0.85)
-EAGER_SLOWDOWN = 1.2  # PyTorch's single kernels move bytes this much more slowly than compiled ones, measured on an H200.
+EAGER_SLOWDOWN = 1.2  # Bandwidth of compiled kernels over that of PyTorch's single kernels, measured on an H200.
 LINK_EFFICIENCY = (0.5, 0.8)  # between GPUs, and between a GPU and its host
 FLOAT32_SLOWDOWN = 16  # of plain float32 products against bfloat16 ones, on A100 and H100
 

@@ -1,4 +1,4 @@
-"""What to do about a run whose memory does not suffice, while it starts or trains."""
+"""Advice for a run whose memory does not suffice, while it starts or trains."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from megatape.errors import UserError
 from megatape.plan.memory import Memory, plan_total
 from megatape.plan.needs import MARGIN
 
-REMEDY_SECONDS = 8.0  # Limit of the search for a change, while other ranks wait.
+REMEDY_SECONDS = 8.0  # Time limit of the search for a change. Other ranks wait meanwhile.
 
 Changes = dict[str, Any]  # section.key -> value
 
@@ -22,13 +22,13 @@ def smallest_fitting_change(
 
     Args:
         config: Configuration of the run.
-        world_size: Number of ranks, which stays.
-        on_gpu: Whether the run is on GPUs.
-        available: Bytes of a rank's device, or of its share of the host on a CPU.
-        limit: Seconds of the search.
+        world_size: Number of ranks, which does not change.
+        on_gpu: Whether the run uses GPUs.
+        available: Bytes of a rank's device or, on a CPU, of its share of the host.
+        limit: Time limit of the search in seconds.
 
     Returns:
-        The changes and the memory with them; None if no change was found.
+        The changes and the memory planned with them, or None if no change was found.
     """
     deadline = time.monotonic() + limit
     for changes in _changes(config):
@@ -47,7 +47,7 @@ def smallest_fitting_change(
 
 
 def _changes(config: Config) -> Iterator[Changes]:
-    """Yield changes, those of fewer settings first, and of equally many those that cost less time."""
+    """Yield changes, sorted by the number of changed settings and then by their cost in time."""
     training = config.training
     micro = [2**power for power in reversed(range(training.micro_batch_size.bit_length()))]
     modes = [training.activation_checkpointing, *get_args(ActivationCheckpointing)]
@@ -72,7 +72,7 @@ def _changes(config: Config) -> Iterator[Changes]:
 
 
 def _cost(changes: Changes) -> tuple[int, bool, bool]:
-    """Return a key that sorts changes: a smaller micro-batch costs less than recomputation, and that less than exchanges."""
+    """Return a sort key: a smaller micro-batch costs less time than recomputation, and recomputation less than exchanges."""
     return len(changes), "zero.stage" in changes, "training.activation_checkpointing" in changes
 
 

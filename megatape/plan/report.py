@@ -42,12 +42,12 @@ def report(config: Config, measured: Path | None = None, price: float | None = N
 
     Args:
         config: Configuration of the run.
-        measured: results.jsonl of a benchmark, by which the step time is corrected.
+        measured: results.jsonl of a benchmark, for correcting the step time.
         price: Price of a GPU-hour, in any currency.
 
     Raises:
         UserError: The ranks do not divide the batch, the GPU is unknown, or nothing was measured.
-        FileNotFoundError: A file that is named is missing.
+        FileNotFoundError: `measured` or the file of the GPU is missing.
     """
     cluster = config.cluster
     if cluster is not None:
@@ -56,7 +56,7 @@ def report(config: Config, measured: Path | None = None, price: float | None = N
     if measured is not None:
         raise UserError("measured corrects the time of a step on a cluster: add `nodes`, `gpus_per_node` and `gpu`")
     if price is not None:
-        raise UserError("price is that of a GPU-hour of a cluster: add `nodes`, `gpus_per_node` and `gpu`")
+        raise UserError("price needs a cluster, whose GPU-hours it pays for: add `nodes`, `gpus_per_node` and `gpu`")
     world_size = config.parallel.sample_ranks
     config.accumulation(world_size)
     memory = plan_memory(config, world_size, on_gpu=False)
@@ -80,7 +80,10 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
     ]
     fits = all(need.fits for need in needs.values())
     if fits:
-        advice = stage_advice(config, cluster, gpu, None if step is None else step.correction)
+        correction = None
+        if step is not None:
+            correction = step.correction
+        advice = stage_advice(config, cluster, gpu, correction)
     else:
         advice = ["", *_advice(Space(config, cluster, gpu, limit=SEARCH_SECONDS))]
     offloads = config.zero.offload_optimizer or config.zero.offload_parameters
@@ -178,12 +181,12 @@ def _speed(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep 
 
 
 def _cost(config: Config, cluster: ClusterConfig, seconds: tuple[float, float], price: float | None) -> list[Row]:
-    """Return the rows about GPU-hours and money of a run whose steps take `seconds`, (low, high)."""
-    steps = config.tokens / config.step_tokens  # steps of the full batch
+    """Return the rows on GPU-hours and cost of a run whose steps take `seconds`, (low, high)."""
+    steps = config.tokens / config.step_tokens  # steps with a full batch
     low, high = (steps * each * cluster.world_size / 3600 for each in seconds)
     rows = [("GPU-hours for the run", format_range(low, high))]
     if price is not None:
-        rows.append((f"  money at {price:g} a GPU-hour", format_range(price * low, price * high)))
+        rows.append((f"  cost at {price:g} a GPU-hour", format_range(price * low, price * high)))
     return rows
 
 
@@ -195,12 +198,14 @@ def _compared(step: MeasuredStep) -> Row:
 
 
 def _advice(space: Space) -> list[str]:
-    """Return the smallest change that makes a run fit, in lines of a report."""
+    """Return the smallest change that makes a run fit, as lines of a report."""
     place = space.smallest_change()
-    candidate = None if place is None else space.candidate(place)
+    candidate = None
+    if place is not None:
+        candidate = space.candidate(place)
     if place is None or candidate is None:
         if space.timed_out:
-            return ["the search for a change that makes it fit ended at its limit of time: use more nodes or larger GPUs"]
+            return ["the search for a change that makes it fit ran out of time: use more nodes or larger GPUs"]
         return ["nothing that the settings can save makes it fit: use more nodes, or GPUs and nodes with more memory"]
     needs = ", ".join(f"{format_bytes(need.bytes)} {where}" for where, need in candidate.needs.items())
     return ["the smallest change that makes it fit:", f"  {_options(space.changes(place))}: {needs}"]
@@ -218,14 +223,14 @@ def search_report(
     most: int = 5,
     limit: float | None = SEARCH_SECONDS,
 ) -> str:
-    """Report the fastest settings of a run that fit its cluster, and what to do with the file's own if they do not.
+    """Report the fastest settings of a run that fit its cluster, and how to change the file's own if they do not fit.
 
     Args:
         config: Configuration with a cluster.
-        measured: results.jsonl of a benchmark, by which the step time is corrected.
+        measured: results.jsonl of a benchmark, for correcting the step time.
         price: Price of a GPU-hour, in any currency.
-        most: Number of settings to print.
-        limit: Seconds of the search, None for no limit.
+        most: Maximum number of settings to print.
+        limit: Time limit of the search in seconds, None for no limit.
 
     Raises:
         UserError: No cluster is stated, or nothing was measured.
@@ -260,7 +265,7 @@ def search_report(
 
 
 def _settings(space: Space, places: Sequence[Place]) -> str:
-    """Return a table of settings, their speed and their memory."""
+    """Return a table of settings with their speed and memory."""
     names = [key.rpartition(".")[2] for ladder in space.ladders for key in ladder[0]]
     header = [*names, "seconds per step", "memory of a GPU", "of a node's host"]
     rows = []
@@ -278,7 +283,7 @@ def _settings(space: Space, places: Sequence[Place]) -> str:
 
 
 def _advised(space: Space, place: Place, num_equal: int) -> list[str]:
-    """Return the options of the advised settings, and why they are advised."""
+    """Return the options of the advised settings, and the reason for the advice."""
     reason = f"the simplest of {num_equal} settings within {TOLERANCE:.0%} of the fastest: the estimate cannot tell them apart"
     if num_equal == 1:
         reason = f"the search found no other setting within {TOLERANCE:.0%} of it"

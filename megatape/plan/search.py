@@ -4,7 +4,7 @@ A setting is a position on a ladder. On most ladders each step saves memory and 
 by going down from the top: none is faster than those above it, and places below one that fits are skipped. The first ladders
 have no such order: every combination of them has a top of its own.
 
-Candidates are made when the search reaches them, and the search ends at a deadline with the best that it has found.
+Candidates are created when the search reaches them. At a deadline, the search ends with the best ones found so far.
 """
 
 import time
@@ -23,16 +23,16 @@ from megatape.plan.memory import plan_state, plan_total
 from megatape.plan.needs import Need, check_cluster, memory_needs
 from megatape.plan.speed import TOLERANCE, plan_speed
 
-SEARCH_SECONDS = 8.0  # Limit of a search. With the start of Python it leaves a command below ten seconds.
+SEARCH_SECONDS = 8.0  # Time limit of a search. Including the start of Python, a command takes less than ten seconds.
 
-BOUND_STEP = 1.1  # Ratio of two bounds of seconds below which they count as equal.
+BOUND_STEP = 1.1  # Lower bounds of a step's seconds count as equal if their ratio is below this.
 
 Place = tuple[int, ...]  # on each ladder
 Setting = dict[str, Any]  # section.key -> value
-FREE = 2  # Ladders without an order, which come first: tensor-parallel ranks and stages, of which more may be faster.
-SECTIONS = ("parallel", "zero", "training")  # Sections of the configuration that have the settings.
-SHORT = 1024  # Tokens of a sample on a rank, below which its ranks would exchange more than they compute.
-LARGE = 2**16  # Tokens of a micro-batch, of which more change the time of a step by less than its estimate can say.
+FREE = 2  # The first two ladders (tensor-parallel ranks, ZeRO stage) have no order: a higher value may be faster or slower.
+SECTIONS = ("parallel", "zero", "training")  # Sections of the configuration that contain the settings.
+SHORT = 1024  # Minimum tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
+LARGE = 2**16  # Maximum tokens of a micro-batch. Beyond it, step times change by less than the error of the estimate.
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Candidate:
 
     @cached_property
     def fits(self) -> bool:
-        """Whether all memory suffices, with the margin of advice."""
-        state = plan_state(self.config, self.cluster.world_size)  # quickly counted, and often too much already
+        """Whether all memory suffices, with the margin of advised settings."""
+        state = plan_state(self.config, self.cluster.world_size)  # fast to plan, and often too large already
         without_activations = memory_needs(state, self.cluster, self.gpu).values()
         if not all(need.fits_with_margin for need in without_activations):
             return False
@@ -75,8 +75,9 @@ class Candidate:
 
     @property
     def complexity(self) -> int:
-        """Number of techniques in use that a simpler run lacks."""
-        parallel, zero = self.config.parallel, self.config.zero
+        """Number of techniques in use for dividing or saving memory."""
+        parallel = self.config.parallel
+        zero = self.config.zero
         techniques = [
             parallel.tp > 1,
             parallel.sp > 1,
@@ -97,7 +98,7 @@ class Space:
         cluster: The machines.
         gpu: Their GPU.
         correction: As `plan_speed` has it.
-        limit: Seconds after which searches end with what they have found; None for no limit.
+        limit: Time limit of searches in seconds, None for no limit. At the limit they end with the places found so far.
 
     Attributes:
         ladders: Values of one setting, or of some that change together; all but the first two from fast to small.
@@ -110,8 +111,10 @@ class Space:
     ) -> None:
         self.ladders = _ladders(config, cluster)
         self.timed_out = False
-        self._config, self._cluster = config, cluster
-        self._gpu, self._correction = gpu, correction
+        self._config = config
+        self._cluster = cluster
+        self._gpu = gpu
+        self._correction = correction
         self._deadline = None if limit is None else time.monotonic() + limit
         self._raw = config.model_dump()
         self._candidates: dict[Place, Candidate | None] = {}
@@ -124,13 +127,13 @@ class Space:
         return self.candidate(self.start)
 
     def candidate(self, place: Place) -> Candidate | None:
-        """Return the candidate at a place, or None if the ranks there do not divide something."""
+        """Return the candidate at a place, or None if its ranks do not divide evenly."""
         if place not in self._candidates:
             self._candidates[place] = self._make(place)
         return self._candidates[place]
 
     def valid(self) -> dict[Place, Candidate]:
-        """Make the candidates of all places, and return those that are valid."""
+        """Return the valid candidates by place, after examining all places."""
         found = {}
         for place in product(*map(self._positions, range(len(self.ladders)))):
             candidate = self.candidate(place)
@@ -144,12 +147,14 @@ class Space:
         return {key: value for ladder, old, new in steps for key, value in ladder[new].items() if value != ladder[old][key]}
 
     def fastest(self) -> Iterator[Place]:
-        """Yield the places that fit, the fastest first, without those that save more than another one that fits.
+        """Yield the places that fit, fastest first.
 
-        After the limit, the places found until then follow.
+        Places that save more memory than another fitting place are skipped. After the time limit, only places found before it
+        follow.
         """
         fitting: list[Place] = []
-        groups = self._tops()  # those of the next number of tensor-parallel ranks come once the search could end
+        # The next number of tensor-parallel ranks is tried only once the search could end without it.
+        groups = self._tops()
         waiting: list[tuple[float, bool, Place]] = []
         seen: set[Place] = set()
         while True:
@@ -174,7 +179,7 @@ class Space:
                 heappush(waiting, (candidate.seconds, True, place))
                 continue
             if candidate is not None and not any(place[FREE:]):
-                # Places below are no faster. Bounds that are nearly equal are made equal: simpler places go first.
+                # Places below are no faster. Nearly equal bounds are rounded to the same one, so that simpler places go first.
                 seconds = BOUND_STEP ** floor(log(candidate.seconds, BOUND_STEP))
             for below in self._below(place):
                 if below not in seen:
@@ -185,9 +190,9 @@ class Space:
         """Search for the settings to advise.
 
         Returns:
-            The places that fit, the fastest first, up to the first one that is slower than the fastest by more than the
-            tolerance of the estimate; and the simplest of those within it, None if none fits. The configuration's own place is
-            among them if it is within the tolerance: of equally simple places, the one with the fewest changes is advised.
+            The fitting places within the estimate's tolerance of the fastest one, fastest first, with the configuration's own
+            place if it is within the tolerance; and the simplest of them, None if none fits. Of equally simple places, the one
+            with the fewest changes is chosen.
         """
         own = self.own
         found: list[Place] = []
@@ -215,13 +220,15 @@ class Space:
         return found, min(found, key=effort)
 
     def smallest_change(self) -> Place | None:
-        """Find the place that fits and differs from the configuration in the fewest settings; of several the fastest.
+        """Find the fitting place with the fewest changes of the configuration, the fastest one if there are several.
 
-        After the limit, it is the fastest of those found until then; None if there is none.
+        After the time limit, return the fastest of the places found before it, or None.
         """
         numbers = range(len(self.ladders))
         for size in range(1, len(self.ladders) + 1):
-            fitting = [place for changed in combinations(numbers, size) for place in self._fitting(changed)]
+            fitting: list[Place] = []
+            for changed in combinations(numbers, size):
+                fitting += self._fitting(changed)
             if fitting:
                 return min(fitting, key=lambda place: self._at(place).seconds)
             if self.timed_out:
@@ -229,7 +236,7 @@ class Space:
         return None
 
     def _fitting(self, changed: tuple[int, ...]) -> Iterator[Place]:
-        """Yield the places that fit and differ from the configuration on these ladders, and on no other."""
+        """Yield the fitting places that differ from the configuration on exactly these ladders."""
         values = [[at] for at in self.start]
         for number in changed:
             values[number] = [at for at in self._positions(number) if at != self.start[number]]
@@ -241,7 +248,7 @@ class Space:
                 yield place
 
     def _tops(self) -> list[list[Place]]:
-        """Return the top of each stage, by number of tensor-parallel ranks."""
+        """Return the top place of each ZeRO stage, in a list for each number of tensor-parallel ranks."""
         rest = [0] * (len(self.ladders) - FREE)
         return [[(tensor, stage, *rest) for stage in self._positions(1)] for tensor in self._positions(0)]
 
@@ -262,13 +269,13 @@ class Space:
         return candidate
 
     def _is_late(self) -> bool:
-        """Whether the limit is over, which `timed_out` records."""
+        """Whether the time limit is over. If so, set `timed_out`."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             self.timed_out = True
         return self.timed_out
 
     def _make(self, place: Place) -> Candidate | None:
-        """Make the candidate at a place, None if it is invalid."""
+        """Create the candidate at a place, or return None if it is invalid."""
         settings = [ladder[at] for ladder, at in zip(self.ladders, place, strict=True)]
         for setting in settings:
             for key, value in setting.items():
@@ -278,7 +285,7 @@ class Space:
         if self._cluster.world_size % (tp * sp * cp):
             return None
         if cp not in (1, self._config.parallel.cp) and tp * sp < gcd(self._config.model.num_kv_heads, self._cluster.world_size):
-            return None  # ring attention costs more than to divide heads
+            return None  # ring attention costs more than dividing heads
         try:
             candidate = parse_config(self._raw, "plan")
             check_cluster(candidate, self._cluster)

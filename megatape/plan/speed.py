@@ -20,22 +20,22 @@ from megatape.plan.work import step_work
 from megatape.plan.zero3 import gathered
 from megatape.zero.settings import stage3_limits
 
-# Seconds of a run on several GPUs over those of the same work on one: GPUs that train for minutes lower their clocks to stay
-# within their power limit, and exchanges take some of their processors. Fitted to the published runs of docs/planning.md, as
-# (bad, good).
+# Slowdown of GPUs that train together against one GPU with the same work, (bad, good), fitted to the published runs in
+# docs/planning.md. After minutes of training, GPUs lower their clocks to stay within their power limit, and exchanges occupy
+# some of their multiprocessors.
 SUSTAINED_SLOWDOWN = (1.25, 1.08)
 A100_SUSTAINED_SLOWDOWN = (1.0, 1.0)
 
-# Relative difference of two steps below which their estimates do not say which one is faster: similar published runs scatter by
-# as much around the estimate.
+# If two estimates differ by less than this share, they do not tell which step is faster: similar published runs scatter as much
+# around the estimate.
 TOLERANCE = 0.10
 
 # Share of the data sheet's rate of host memory, (bad, good): a processor also reads the lines that it overwrites.
 HOST_EFFICIENCY = (0.3, 0.6)
 
-# Of whole runs, beside those about operations.
+# Assumptions about whole runs, in addition to those about operations.
 RUN_ASSUMPTIONS = (
-    f"GPUs that train together take {SUSTAINED_SLOWDOWN[1]} to {SUSTAINED_SLOWDOWN[0]} times as long as one alone, but A100s",
+    f"GPUs training together take {SUSTAINED_SLOWDOWN[1]} to {SUSTAINED_SLOWDOWN[0]} times as long as one alone, except A100s",
     f"{LAUNCH_SECONDS[1] * 1e6:.0f} to {LAUNCH_SECONDS[0] * 1e6:.0f} microseconds to launch a kernel, while the GPU computes",
     f"{HOOK_SECONDS[1] * 1e6:.0f} to {HOOK_SECONDS[0] * 1e6:.0f} microseconds to run a hook of stage 3, while the GPU computes",
 )
@@ -119,13 +119,14 @@ def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: flo
         config: Configuration of the run.
         cluster: Machines of the run.
         gpu: Their GPU.
-        correction: Measured seconds of a step on one GPU over `middle`. The remaining range is that of the exchanges between
-            GPUs, and of the clocks of GPUs that train together.
+        correction: Measured seconds of a step on one GPU divided by `middle`. The remaining range comes from exchanges between
+            GPUs, and from the clocks of GPUs that train together.
 
     Returns:
-        Ranges of its seconds and its utilization, and its FLOPs.
+        Ranges of seconds and utilization, and FLOPs.
     """
-    world_size, training = cluster.world_size, config.training
+    world_size = cluster.world_size
+    training = config.training
     forward = forward_flops(config.model, config.data.sequence_length, training.num_shifted_groups) * training.global_batch_size
     model_flops = 3 * forward
     head = 2 * config.model.hidden_size * config.model.vocab_size * config.step_tokens  # the output matrix is not recomputed
@@ -138,7 +139,7 @@ def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: flo
 
 
 class _Step:
-    """The parts of an optimizer step, and how they overlap.
+    """Parts of an optimizer step and their overlap.
 
     Args:
         config: Configuration of the run.
@@ -163,7 +164,7 @@ class _Step:
             self._slowdown = A100_SUSTAINED_SLOWDOWN if gpu.name == "A100" else SUSTAINED_SLOWDOWN
 
     def bad_seconds(self) -> float:
-        """Return the time of a step in which nothing overlaps but launches."""
+        """Return the time of a step in which only launches overlap."""
         case = 0
         exchanges = sum(self._exchange_seconds(case).values())
         beside, after = self._offload.seconds(self._gpu, case)
@@ -171,7 +172,7 @@ class _Step:
         return self._with_host(computing + exchanges + beside + after, case)
 
     def good_seconds(self) -> float:
-        """Return the time of a step in which everything overlaps that can."""
+        """Return the time of a step with all possible overlap."""
         case = 1
         compute_bound, memory_bound = (self._slowdown[case] * part for part in self._times[case])
         exchanges = self._exchange_seconds(case)
@@ -191,7 +192,7 @@ class _Step:
         return seconds
 
     def _with_host(self, on_device: float, case: int) -> float:
-        """Return the time of a step on the device and the host. A measured step contains the host's part."""
+        """Return the time of a step on the device and the host. A measured step already includes the host's part."""
         if self._is_measured:
             return on_device
         launching, update = self._host.seconds(case)

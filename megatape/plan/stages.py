@@ -1,4 +1,4 @@
-"""The stages of ZeRO beside each other: the memory, exchanges and time that each would need for a run."""
+"""Comparison of the ZeRO stages for a run: memory, exchanges and time of each."""
 
 from dataclasses import dataclass
 from math import prod, sqrt
@@ -15,7 +15,7 @@ from megatape.tables import columns
 from megatape.units import format_bytes, format_range
 
 STAGES = (0, 1, 2, 3)
-FASTER = 0.99  # Share of the seconds below which another stage is advised.
+FASTER = 0.99  # Another stage is advised if its steps take at most this share of the time.
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class StagePlan:
     """A run at one stage of ZeRO.
 
     Attributes:
-        stage: The stage.
+        stage: Stage of ZeRO.
         needs: Memory by device, as `memory_needs` returns it.
-        sent: Bytes that a rank sends to its data-parallel ranks in a step.
+        sent: Bytes that a rank sends to other data-parallel ranks per step.
         seconds: Seconds of a step, (low, high).
     """
 
@@ -36,7 +36,7 @@ class StagePlan:
 
     @property
     def fits(self) -> bool:
-        """Whether all memory suffices, without anything to spare."""
+        """Whether all memory suffices, if only just."""
         return all(need.fits for need in self.needs.values())
 
     @property
@@ -72,7 +72,7 @@ def plan_stages(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: fl
 
 
 def stage_advice(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> list[str]:
-    """Compare the stages of ZeRO, and name the fastest one that fits if that is not the run's.
+    """Compare the stages of ZeRO, and advise the fastest one that fits if it is not the run's.
 
     Args:
         config: Configuration of a run that fits.
@@ -81,7 +81,7 @@ def stage_advice(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: f
         correction: See `plan_speed`.
 
     Returns:
-        Lines of a report, none if the other settings allow one stage only.
+        Lines of a report, empty if the other settings allow only one stage.
     """
     plans = plan_stages(config, cluster, gpu, correction)
     if len(plans) < 2:
@@ -117,7 +117,7 @@ def _advise(config: Config, cluster: ClusterConfig, plans: list[StagePlan]) -> l
 
 
 def _at_stage(config: Config, stage: int) -> Config | None:
-    """Return the configuration with another stage, or None if its other settings do not allow that."""
+    """Return the configuration with another stage, or None if its other settings do not allow it."""
     if stage == config.zero.stage:
         return config
     raw = config.model_dump()

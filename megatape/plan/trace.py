@@ -64,9 +64,9 @@ def run_pass(config: Config) -> Pass:
 
 
 def run_weights(config: Config) -> Pass:
-    """Return a pass whose modules and parameters are those of a run, but whose events may not be.
+    """Return a pass with the modules and parameters of a run, but maybe different events.
 
-    It is the same for all ranks that divide samples and for all checkpointing, so that a search runs it once.
+    It does not depend on activation checkpointing or on the ranks that divide samples, so a search runs it only once.
     """
     plain = changed(config, "training", activation_checkpointing="none", chunk_tokens=None)
     return run_pass(changed(plain, "parallel", sp=1, cp=1))

@@ -50,7 +50,7 @@ def plan_traffic(config: Config, world_size: int) -> Traffic:
 
 
 def _replicated(config: Config, replicas: int) -> Sent:
-    """Return what a tensor-parallel rank sends to sum the gradients of replicated weights, on average over ranks."""
+    """Return the bytes that a tensor-parallel rank sends to sum gradients of replicated weights, averaged over ranks."""
     tensor_size = config.parallel.tp
     weights = [
         parameter
@@ -59,14 +59,15 @@ def _replicated(config: Config, replicas: int) -> Sent:
     ]
     if tensor_size == 1 or not weights:
         return Counter()
-    divided = 1 if config.zero.stage == 0 else replicas  # ZeRO has divided the gradients over the replicas
+    divided = 1 if config.zero.stage == 0 else replicas  # ZeRO has already divided the gradients over the replicas
     multiple = replicas if config.zero.stage == 3 else 1
     whole = sent_bytes(ALL_REDUCE, elements(weights, multiple) * GRADIENT_BYTES, tensor_size)
     return Counter({ALL_REDUCE: whole // divided})
 
 
 def _data(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]:
-    stage, weight_bytes = config.zero.stage, element_bytes(config)
+    stage = config.zero.stage
+    weight_bytes = element_bytes(config)
     one = run_pass(config) if stage == 3 else run_weights(config)
     parameters = list(one.model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]

@@ -54,7 +54,7 @@ def step_work(config: Config) -> Work:
 
 
 def eager_work(config: Config) -> Work:
-    """Return the work of `step_work` without torch.compile, one operation for each kernel that Python launches."""
+    """Return the work of `step_work` without torch.compile, with one operation per kernel that Python launches."""
     return _eager_work(changed(config, "training", compile=False))
 
 

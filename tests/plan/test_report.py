@@ -147,12 +147,12 @@ def test_gpu_hours_and_money(plan: Command) -> None:
     assert errors == ""
     hours = _numbers(printed, "hours for the run")
     gpu_hours = _numbers(printed, "GPU-hours for the run")
-    money = _numbers(printed, "  money at 2.5 a GPU-hour")
+    money = _numbers(printed, "  cost at 2.5 a GPU-hour")
     assert gpu_hours == pytest.approx([8 * number for number in hours], rel=0.01)
     assert money == pytest.approx([2.5 * number for number in gpu_hours], rel=0.01)
-    assert "money" not in plan(*cluster)[1]
-    assert "money at 2.5" in plan("--search", "--nodes", "1", "--gpus-per-node", "1", "--gpu", "h100", "--price", "2.5")[1]
-    assert "--price is that of a GPU-hour of a cluster" in plan("--price", "2")[2]
+    assert "cost at" not in plan(*cluster)[1]
+    assert "cost at 2.5" in plan("--search", "--nodes", "1", "--gpus-per-node", "1", "--gpu", "h100", "--price", "2.5")[1]
+    assert "--price needs a cluster" in plan("--price", "2")[2]
     for price in ("-1", "nan"):
         assert plan(*cluster, "--price", price)[0] == 2
 
