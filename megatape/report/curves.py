@@ -95,7 +95,7 @@ class Group:
 
 
 def grouped(runs: list[Run]) -> list[Group]:
-    """Group the runs: those are together that differ only in training.seed and run.directory, and are evaluated alike."""
+    """Group runs that differ only in training.seed and run.directory and are evaluated on the same selection of samples."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[_without_seed(run)].append(run)

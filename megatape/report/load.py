@@ -31,9 +31,8 @@ class Run:
         folder: Its paths.
         config: Its resolved configuration.
         metrics: Column of COLUMNS -> float64 [steps], by step; NaN where nothing was recorded.
-        selection: How the validation samples of its last evaluation were selected (data/training/selection.py); empty before
-            the first evaluation.
-        part_losses: Validation loss of its last evaluation on each corpus and input that has one of its own.
+        selection: Selection of validation samples in its last evaluation (data/training/selection.py), empty before the first.
+        part_losses: Validation losses by corpus and input, as far as its last evaluation recorded them.
         events: Objects of events.jsonl, in the order of their lines.
         data: Path -> index of each of its data directories that exists.
     """
@@ -60,7 +59,7 @@ class Run:
 
     @property
     def evaluated(self) -> tuple[str, int, str]:
-        """Validation samples of the evaluations: data, number of samples and selection. Losses on the same are comparable."""
+        """Data, number and selection of the validation samples. Losses of runs are comparable if these are equal."""
         return self.config.data.model_dump_json(), self.config.evaluation.samples, self.selection
 
     @property
@@ -72,7 +71,7 @@ class Run:
 
     @property
     def missing_modules(self) -> list[str]:
-        """Modules of the run that this process did not import; its model cannot be built without them."""
+        """Modules of the run that this process has not imported. Without them, the model cannot be built."""
         return imports.not_given(self.config.run.imports)
 
     def last(self, column: str) -> float:
@@ -164,7 +163,7 @@ def _columns(entries: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _part_losses(recorded: Any) -> dict[str, float]:
-    """Return the losses in a line of metrics by corpus and input, without what are no numbers."""
+    """Return the losses by corpus and input in a line of metrics, without values that are not finite numbers."""
     if not isinstance(recorded, dict):
         return {}
     losses = {str(name): _number(loss) for name, loss in recorded.items()}
@@ -175,7 +174,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
     kinds = {"time": int | float, "event": str, "step": int, "detail": str}
     entries = [entry for _, entry in read_lines(path)]
     events = [entry for entry in entries if all(isinstance(entry.get(key), kind) for key, kind in kinds.items())]
-    return [mask_values(event) for event in events]  # runs of earlier versions have URLs as they were given
+    return [mask_values(event) for event in events]  # earlier versions recorded URLs with their passwords
 
 
 def entropy(index: Index) -> float:

@@ -24,7 +24,7 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
         output: The new folder.
 
     Returns:
-        The path of the page, and a note for each file that could not be shown and on runs that do not compare.
+        Path of the page, and notes on files that could not be shown and on runs that are not comparable.
 
     Raises:
         ExistingPath: `output` exists.
@@ -85,7 +85,7 @@ def watch_report(
 
 
 def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float | None = None) -> tuple[str, list[str], bool]:
-    """The page, its notes (different validation samples, and files that are not shown), and whether all runs have finished."""
+    """Return the page, its notes (see `write_report`), and whether all runs have finished."""
     loaded = load_runs(directories)
     notes = runs.incomparable(loaded)
     groups, states = curves.grouped(loaded), progress(loaded)

@@ -16,7 +16,7 @@ ENDS = ("finished", "stopped", "failed")
 QUIET = ("started", "finished")  # events that need no mention
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
 LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}  # figures and their columns
-CLOCK_TOLERANCE = 10.0  # seconds by which clocks of hosts may differ unnoticed
+CLOCK_TOLERANCE = 10.0  # maximum difference between clocks of hosts, in seconds, that is not reported
 QUIET_SECONDS, QUIET_STEPS = 120.0, 20  # without a step for both, a run is silent
 
 
@@ -86,7 +86,7 @@ def _progress(run: Run) -> Progress:
 
 
 def is_ahead(written: float) -> bool:
-    """Whether a file's time lies in the future: the clocks of this machine and of the file's host differ.
+    """Whether a file's time lies in the future, because the clocks of this machine and the file's host differ.
 
     Args:
         written: Time in seconds since 1970.
@@ -95,7 +95,7 @@ def is_ahead(written: float) -> bool:
 
 
 def describe_age(written: float) -> str:
-    """Say how old a file is, such as "41 s ago"; or how far its time is ahead of this machine's clock.
+    """Describe the age of a file, such as "41 s ago", or how far its time is ahead of this machine's clock.
 
     Args:
         written: Time in seconds since 1970.
@@ -150,13 +150,13 @@ def _utilization(run: Run, pace: float) -> float | None:
 
 
 def _sample_flops(run: Run) -> int | None:
-    """FLOPs of training on one sample, as recorded or counted. None if neither is possible."""
+    """Return the FLOPs of training on one sample, as recorded or counted, or None if neither is possible."""
     recorded = run.environment.get("sample_flops", "")
     if recorded.isdecimal():
         return int(recorded)
     if run.missing_modules:
         return None
-    from megatape.model.accounting import forward_flops  # imports torch, only for runs that earlier versions began
+    from megatape.model.accounting import forward_flops  # imports torch, which only runs of earlier versions need
 
     config = run.config
     return 3 * forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)

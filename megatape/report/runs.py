@@ -22,8 +22,10 @@ def overview(runs: list[Run]) -> Table:
 
 
 def _overview(run: Run) -> dict[str, str]:
-    model, training = run.config.model, run.config.training
-    length, environment = run.config.data.sequence_length, run.environment
+    model = run.config.model
+    training = run.config.training
+    length = run.config.data.sequence_length
+    environment = run.environment
     software = zip(("Python", "torch", "DeepSpeed"), environment.get("python/torch/deepspeed", "").split("/"), strict=False)
     written = datetime.fromtimestamp(run.folder.metrics.stat().st_mtime, UTC) if run.last_step else None
     return {
@@ -50,27 +52,28 @@ def _evaluated_samples(run: Run) -> str:
     count = f"{run.config.evaluation.samples:,}"
     if run.config.data.mixture:
         count += " of each corpus"
-    return {"first": f"the first {count}", "spread": f"{count} at equal distances"}.get(run.selection, "")
+    return {"first": f"the first {count}", "spread": f"{count}, evenly spaced"}.get(run.selection, "")
 
 
 def incomparable(runs: Sequence[Run]) -> list[str]:
-    """Return a line if runs on the same data were evaluated on different validation samples."""
+    """Return a note if runs on the same data were evaluated on different validation samples, in a list."""
     measured = [run for run in runs if run.selection]
     data = {run.evaluated[0] for run in measured}
     if len(data) == len({run.evaluated for run in measured}):
         return []
     samples = "; ".join(f"{run.name}: {_evaluated_samples(run)}" for run in measured)
-    return [f"validation losses do not compare, since runs were evaluated on different samples ({samples})"]
+    return [f"validation losses are not comparable: runs were evaluated on different samples ({samples})"]
 
 
 def _parameters(run: Run) -> dict[str, str]:
-    """Numbers of parameters of a run's model, which only its modules can build."""
+    """Return the rows on the model's parameters, which cannot be counted without the run's modules."""
     if run.missing_modules:
         rows = ("trained", "of embedding and head", "of the position encoding")
         return {"parameters": f"not counted: add {options_for(run.missing_modules)}"} | dict.fromkeys(rows, "")
     from megatape.model.accounting import count_parameters, count_trainable  # imports torch, which the monitor does not need
 
-    model, training = run.config.model, run.config.training
+    model = run.config.model
+    training = run.config.training
     count = count_parameters(model)
     trained = count_trainable(model, training.trainable, training.frozen)
     return {

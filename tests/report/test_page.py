@@ -112,12 +112,12 @@ def test_runs_on_different_validation_samples(command: Command, data_directory: 
     text, content, errors = page_of(command, tmp_path / "out", *(run.directory for run in runs))
     assert content["labels"] == ["seed-1", "seed-2"]
     note = (
-        "validation losses do not compare, since runs were evaluated on different samples (seed-1: the first 8; seed-2: 8 at "
-        "equal distances)"
+        "validation losses are not comparable: runs were evaluated on different samples (seed-1: the first 8; seed-2: 8, "
+        "evenly spaced)"
     )
     assert f"warning: {note}" in errors
     assert note in text
-    assert cells(text, "validation samples") == ["the first 8", "8 at equal distances"]
+    assert cells(text, "validation samples") == ["the first 8", "8, evenly spaced"]
 
 
 def test_validation_loss_of_each_input(command: Command, data_directory: Path, tmp_path: Path) -> None:
