@@ -1,9 +1,9 @@
-"""The program `megatape COMMAND ...`: as a script, as `python -m megatape`, and by this file's path, for launchers."""
+"""Program `megatape COMMAND ...`: runs as a script, as `python -m megatape`, or by this file's path (for launchers)."""
 
 import os
 import sys
 
-if not __package__:  # started by its path
+if not __package__:  # this file was started by its path
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 from megatape.search_path import drop_start_folders
@@ -13,5 +13,6 @@ drop_start_folders()
 from megatape.commands.main import main
 
 if __name__ == "__main__":
-    __spec__ = None  # Processes of multiprocessing then run this file, and find the package, however this process found it.
+    # Without a spec, multiprocessing starts its processes from this file's path, so they always find the package.
+    __spec__ = None
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""The program of child processes: `python -P PATH/child.py [--import MODULE]... [MODULE [WORD ...]]`.
+"""Program of child processes: `python -P PATH/child.py [--import MODULE]... [MODULE [WORD ...]]`.
 
-It imports what --import names and calls the function `main` of MODULE with the words. Its path is enough to find the package
-(runtime/python_process.py).
+Imports the modules given with --import, and calls the function `main` of MODULE with the words. The path of this file is enough
+to find the package (runtime/python_process.py).
 """
 
 import os

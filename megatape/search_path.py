@@ -1,23 +1,23 @@
-"""The folders in which a process that runs a command looks for modules.
+"""Module search path of a command.
 
 Python begins sys.path with the current directory (`python -m`) or with the folder of the script. A command often runs in a
-folder that somebody else has filled, such as a downloaded model, where a file json.py would run instead of Python's own.
+folder with untrusted files, such as a downloaded model, where a file json.py would run instead of Python's own.
 
-This module imports only what Python has loaded before it first reads sys.path.
+This module only imports modules that Python loads before it first reads sys.path.
 """
 
 import os
 import sys
 
-SAFE_PATH = "PYTHONSAFEPATH"  # a new Python process with this variable adds neither of the two folders
+SAFE_PATH = "PYTHONSAFEPATH"  # environment variable that keeps new Python processes from adding either folder
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # contains megatape/
 
 
 def named_folders() -> list[str]:
     """Return the folders that the user has put on PYTHONPATH.
 
-    An empty entry, which `PYTHONPATH=$PYTHONPATH:FOLDER` makes, means the current directory to Python, but hardly to the user.
-    On several hosts the `deepspeed` command puts the current directory first.
+    Empty entries, the result of `PYTHONPATH=$PYTHONPATH:FOLDER`, are skipped. Python reads them as the current directory, which
+    the user hardly means. On several hosts, the `deepspeed` command puts the current directory first; it is skipped as well.
     """
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     is_on_several_hosts = os.environ.get("CROSS_SIZE", "1") != "1"
@@ -27,17 +27,17 @@ def named_folders() -> list[str]:
 
 
 def drop_start_folders() -> None:
-    """Remove the current directory and the script's folder from the beginning of sys.path, for child processes as well.
+    """Remove the current directory and the script's folder from the beginning of sys.path, also for child processes.
 
-    Folders that the user names on PYTHONPATH stay. Programs call this before they import other modules. The package may be
-    imported from a folder that is dropped: it finds its own modules without sys.path.
+    Folders that the user names on PYTHONPATH stay. Programs call this before they import other modules. The package itself may
+    come from a dropped folder: it finds its own modules without sys.path.
     """
     current = _current_directory()
     script = os.path.join(current, sys.argv[0])
     dropped = {"", current, PACKAGE_FOLDER, os.path.dirname(script), os.path.dirname(os.path.realpath(script))}
     named = named_folders()
     dropped -= {os.path.normpath(os.path.join(current, folder)) for folder in named}
-    # The rest of sys.path is that of the installation, in which an editable one may name the current directory.
+    # Keep the rest of sys.path: it belongs to the installation, and an editable one may name the current directory.
     num_first = 3 + os.environ.get("PYTHONPATH", "").count(os.pathsep)
     first = [folder for folder in sys.path[:num_first] if folder not in dropped]
     sys.path[:num_first] = first

@@ -25,9 +25,9 @@ class Heartbeat(NamedTuple):
         busy_share: Share of a step in which it waits for no other rank, None while unmeasured.
         process: Host and process id.
         number: Number of heartbeats so far, so that each differs from the last one.
-        background_limit: Timeout of the work of a thread beside the main one, in seconds.
-        background: Name of this work, "" without such work.
-        num_background: Number of collectives that this thread has begun.
+        background_limit: Timeout of the background thread's work, in seconds.
+        background: Name of the background thread's work, "" if it has none.
+        num_background: Number of collectives that the background thread has begun.
     """
 
     limit: float
@@ -50,7 +50,7 @@ class Peer:
         heartbeat: The newest heartbeat.
         silent: Seconds without a new heartbeat.
         behind: Seconds in its phase without a new collective while another rank has begun more.
-        behind_in_background: The same for the work of a thread beside the main one.
+        behind_in_background: The same for the work of the background thread.
         has_left: Whether it has ended its work without an error.
     """
 
@@ -121,10 +121,12 @@ def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFail
             return f"{peer} died, is frozen or was cut off in {peer.heartbeat.phase}: no heartbeat for {max_silence:.0f} s"
     if len(peers) == 1:
         return None
-    # Of the main threads and of those beside them: others that wait may in turn be waited for.
+    # Find the rank that is furthest behind in its main thread, and in its background thread. Other waiting ranks may have to
+    # wait for it in turn.
     last = min(peers, key=lambda peer: peer.heartbeat.num_collectives)
     last_in_background = min(peers, key=lambda peer: peer.heartbeat.num_background)
-    beat, background = last.heartbeat, last_in_background.heartbeat
+    beat = last.heartbeat
+    background = last_in_background.heartbeat
     if last.behind > beat.limit:
         waiting = [peer.rank for peer in peers if peer.heartbeat.num_collectives > beat.num_collectives]
         return f"{last} hangs in {beat.phase}: {name_ranks(waiting)} waited {beat.limit:.0f} s for it"

@@ -1,7 +1,7 @@
-"""Encodes the values that ranks exchange as JSON, so that reading what another process sent runs no code of it.
+"""Encodes the values that ranks exchange as JSON, so that decoding a value from another process cannot run code.
 
-JSON alone would turn tuples into lists and numbers that are keys into texts. So other types than
-JSON's are objects with the only key TAG, whose value names the type and has its content.
+Plain JSON would turn tuples into lists and numeric keys into strings. So a value of a type that JSON does not have becomes an
+object with the single key TAG, whose value is the name of the type and the content.
 """
 
 import base64
@@ -17,35 +17,36 @@ from torch import Tensor
 from megatape.errors import UserError
 
 TAG = "$"
-STRANGER = "another process takes part in this run, close its ports to other users (docs/cluster.md)"
-Failure = UserError | OSError  # errors that ranks exchange
+# Cause and remedy of data that no rank of this run sent
+STRANGER = "a process that does not belong to this run takes part: close its ports to other users (docs/cluster.md)"
+Failure = UserError | OSError  # Errors that ranks exchange
 
 
 def encode(value: Any) -> bytes:
     """Encode a value.
 
     Args:
-        value: None, a number, a text, a path, a flat tensor of bytes (uint8), an error that is a UserError or an OSError, or
-            a list, a tuple or a dictionary of values.
+        value: None, a number, a text, a path, a flat tensor of bytes (uint8), a UserError, an OSError, or a list, a tuple or a
+            dictionary of such values.
 
     Returns:
-        The text, for `decode`.
+        JSON text for `decode`.
 
     Raises:
-        TypeError: The value has a part of another type.
+        TypeError: The value contains another type.
     """
     return json.dumps(_pack(value), separators=(",", ":")).encode()
 
 
 def decode(text: bytes) -> Any:
-    """Decode the text of `encode`.
+    """Decode the result of `encode`.
 
     Returns:
-        The value. Its errors have the type that they had, or the nearest base class that this process has imported, and
-        only their text and `errno`.
+        The value. Errors keep their text and `errno`, and have their original type or the nearest base class that this process
+        has imported.
 
     Raises:
-        UserError: The text is not one of `encode`.
+        UserError: The text is not a result of `encode`.
     """
     try:
         return _unpack(json.loads(text))
@@ -56,7 +57,7 @@ def decode(text: bytes) -> Any:
 
 
 def _pack(value: Any) -> Any:
-    """Return the value in types of JSON."""
+    """Convert a value to types of JSON."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -84,7 +85,7 @@ def _describe(value: Any) -> tuple[str, Any]:
 
 
 def _unpack(value: Any) -> Any:
-    """Return the value that `_pack` was given."""
+    """Convert the result of `_pack` back to the value."""
     if isinstance(value, list):
         return [_unpack(part) for part in value]
     if not isinstance(value, dict):
@@ -106,7 +107,7 @@ def _unpack(value: Any) -> Any:
 
 
 def _error(names: list[str], text: str, number: int | None) -> Failure:
-    """Return an error of the first of these types that is known here."""
+    """Create an error of the first of these types that this process knows."""
     known = _known_errors()
     kinds = [known[name] for name in names if name in known]
     if not kinds:
@@ -118,7 +119,7 @@ def _error(names: list[str], text: str, number: int | None) -> Failure:
 
 
 def _known_errors() -> dict[str, type[Failure]]:
-    """Return UserError, OSError and their subclasses that are built in or ours, by name."""
+    """Return OSError, its built-in subclasses, UserError and its subclasses, by name."""
     found: dict[str, type[Failure]] = {}
     for kind in vars(builtins).values():
         if isinstance(kind, type) and issubclass(kind, OSError):

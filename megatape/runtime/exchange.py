@@ -13,16 +13,16 @@ from megatape.runtime.topology import Topology, name_ranks
 
 Result = TypeVar("Result")
 
-MAX_BYTES = 2**30  # of one rank's value: ours have some megabytes at most
+MAX_BYTES = 2**30  # Maximum size of a rank's value. Real ones have a few megabytes at most.
 
 
 def exchange(value: Any, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return the values of all ranks, in order, on every rank. Collective.
 
-    Values travel as JSON: torch's all_gather_object would unpickle what other processes send, and so run their code.
+    Values are sent as JSON: torch's all_gather_object would unpickle data from other processes, which can run code.
 
     Args:
-        value: This rank's value, of the types that `encode` takes.
+        value: This rank's value, of a type that `encode` supports.
         topology: All ranks.
         group: Process group of all ranks, by default the one that training uses.
 
@@ -30,8 +30,8 @@ def exchange(value: Any, topology: Topology, group: dist.ProcessGroup | None = N
         The values by rank.
 
     Raises:
-        TypeError: The value is of another type.
-        UserError: Another process sent something else than a value.
+        TypeError: The value has an unsupported type.
+        UserError: Another process sent data that is not a value.
     """
     if topology.world_size == 1:  # needs no process group
         return [value]
@@ -77,7 +77,7 @@ def on_all(
     """What `work` returns on every rank, in order, on every rank. Collective, over `group` as in `exchange`.
 
     Args:
-        work: must not be collective: it may fail on one rank alone. It returns a value of the types that `encode` takes.
+        work: must not be collective: it may fail on one rank alone. It returns a value of a type that `encode` supports.
         topology: all ranks.
         group: of all ranks, by default the one that training uses.
         context: of an error, before its text.

@@ -182,8 +182,7 @@ def launcher_of_environment() -> Launcher | None:
 def is_on_one_host(topology: Topology) -> bool:
     """Whether all ranks are known to be on this host.
 
-    Processes that were started by hand without LOCAL_WORLD_SIZE may be on several hosts, unless MASTER_ADDR is a loopback
-    address.
+    Processes started by hand without LOCAL_WORLD_SIZE may be on several hosts, unless MASTER_ADDR is a loopback address.
 
     Args:
         topology: All ranks.
@@ -351,16 +350,16 @@ LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 1.0  # seconds
 PR_SET_PDEATHSIG = 1  # of prctl(2), on Linux only: the signal that a process gets when its parent ends
 DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
-LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # the last one is of our commands
+LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # --verbose is an option of MegaTAPE's commands
 
 
 def quiet_launcher(words: Sequence[str]) -> list[str]:
-    """Return a command in which DeepSpeed's launcher logs errors only, unless the command chooses what is logged.
+    """Return a command in which DeepSpeed's launcher only logs errors, unless it has an option for logging.
 
-    At its info level the launcher prints a dozen lines around those of a run.
+    By default, the launcher prints a dozen lines around a run's own.
 
     Args:
-        words: The command. Those of other launchers stay as they are.
+        words: Command and arguments. Commands of other launchers are returned unchanged.
     """
     chooses = any(word.partition("=")[0] in LOG_OPTIONS for word in words)
     if chooses or Path(words[0]).name not in DEEPSPEED_COMMANDS:

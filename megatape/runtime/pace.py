@@ -63,7 +63,7 @@ def limits_of_environment() -> WatchLimits:
 
 
 FACTOR = 10.0  # timeout of a phase, in medians of its durations
-MIN_DURATIONS = 2  # for the shortest limits: the first step allocates and compiles, perhaps on one rank alone
+MIN_DURATIONS = 2  # measured steps before the shortest timeout: the first one allocates and compiles, perhaps on one rank alone
 WINDOW = 64  # newest durations in a median, since a run may become slower
 SHORT_WAIT = 1.0  # seconds after which a wait for files is a phase: a rank that freezes before keeps the shorter timeout
 
@@ -137,11 +137,11 @@ class Pace:
             self.limit_shortened.set()
 
     def _record(self, kind: PhaseKind, size: int, seconds: float) -> None:
-        """Note how long a phase took."""
+        """Record the duration of a phase."""
         self._durations.setdefault((kind, size), deque(maxlen=WINDOW)).append(seconds)
 
     def _limit(self, kind: PhaseKind, size: int) -> float:
-        """Return the timeout of a phase in seconds, which follows from how long those before it took."""
+        """Return the timeout of a phase in seconds, derived from the durations of earlier ones."""
         durations = self._durations.get((kind, size), ())
         if not durations:
             return self._limits.stall
@@ -152,16 +152,18 @@ class Pace:
 
     @property
     def background(self) -> Phase | None:
-        """The present work of a thread beside the main one, None without such work."""
+        """Current work of the background thread, None if it has none."""
         return self._background
 
     @contextmanager
     def in_background(self, kind: PhaseKind, name: str, size: int = 0) -> Iterator[None]:
-        """Work of a thread beside the main one, one at a time. It is measured like phases of this kind and size.
+        """Mark the block as work of the background thread. It is measured like a phase of this kind and size.
+
+        Only one such block may run at a time.
 
         Args:
             kind: Kind of the work.
-            name: Description for people.
+            name: Description in messages.
             size: Size of the work.
         """
         started = time.monotonic()

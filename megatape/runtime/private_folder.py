@@ -1,4 +1,4 @@
-"""A folder in /tmp whose files only this user can have written, for code that is compiled once and loaded again."""
+"""Folder in /tmp that only this user can write, for caches of compiled code."""
 
 import atexit
 import logging
@@ -13,13 +13,13 @@ LOG = logging.getLogger(__name__)
 
 
 def private_folder(is_first: bool = True) -> Path | None:
-    """Return /tmp/megatape-UID, made if needed, or a new folder for this process if somebody else may write there.
+    """Return /tmp/megatape-UID, or a new folder for this process if another user may have written there.
 
-    Any user may make a folder, a link or a file of that name in /tmp, and code in it would run as this user. A folder for this
-    process alone is removed when the process ends.
+    The folder is created if needed. Any user can create a folder, a link or a file of this name in /tmp, and code in it would
+    run as this user. The new folder is removed when the process ends.
 
     Args:
-        is_first: Whether this process warns of a folder that cannot be trusted. Others of its host find the same.
+        is_first: Whether this process warns of an untrusted folder. The other processes on its host find the same one.
 
     Returns:
         The folder, or None if there is no folder for temporary files.
@@ -43,12 +43,12 @@ def private_folder(is_first: bool = True) -> Path | None:
 
 
 def _fault(folder: Path) -> str:
-    """Make the folder if needed, and return the reason why it cannot be trusted, "" if it can."""
+    """Create the folder if needed, and return the reason why it is not trusted, or "" if it is."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()  # not stat: a link leads to a folder that somebody else chose
+    found = folder.lstat()  # not stat: another user may have planted a link
     if not stat.S_ISDIR(found.st_mode):
-        return "is no folder"
+        return "is not a folder"
     if found.st_uid != os.getuid():
         return f"belongs to user {found.st_uid}"
     if found.st_mode & 0o077:

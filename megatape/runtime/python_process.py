@@ -1,4 +1,4 @@
-"""Python processes that this one starts: command, environment, and no modules of the current directory (search_path.py)."""
+"""Commands and environments of Python child processes that import nothing from the current directory (search_path.py)."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ def python_command(*words: str) -> list[str]:
 
 
 def child_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a process that is, or starts, a Python process.
+    """Return the environment of a child process that is or starts a Python process.
 
     Args:
         changes: Variables to set in a copy of this process's environment.
@@ -39,7 +39,8 @@ def launcher_environment(words: Sequence[str]) -> dict[str, str]:
     """Return the environment of a command that starts this package, by a script or as a module (`deepspeed --module megatape`).
 
     Args:
-        words: The command. Scripts of a clone find its package. A module that is not installed needs the clone on PYTHONPATH.
+        words: Command and arguments. Scripts of a clone find its package, but `--module megatape` needs the clone on PYTHONPATH
+            if the package is not installed.
     """
     environment = child_environment()
     if "megatape" in words and not _is_installed():
@@ -49,7 +50,7 @@ def launcher_environment(words: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def safe_start() -> Iterator[None]:
-    """Protect processes that multiprocessing starts inside the block. It takes their environment from this process."""
+    """Set PYTHONSAFEPATH for processes that multiprocessing starts inside the block. They inherit this environment."""
     with _ENVIRONMENT_LOCK:
         before = os.environ.get(SAFE_PATH)
         os.environ.setdefault(SAFE_PATH, "1")
@@ -61,7 +62,7 @@ def safe_start() -> Iterator[None]:
 
 
 def _set_search_path(environment: dict[str, str], folders: list[str]) -> None:
-    """Set PYTHONPATH to these folders and those that the user has named."""
+    """Set PYTHONPATH to these folders, followed by those that the user has named."""
     folders = list(dict.fromkeys([*folders, *named_folders()]))
     environment.pop("PYTHONPATH", None)
     if folders:

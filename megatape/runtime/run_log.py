@@ -18,7 +18,7 @@ from megatape.runtime.topology import Topology
 
 LOG = logging.getLogger(__name__)
 
-MAX_TEXT = 20_000  # characters of a text in an event, each of which has up to 12 bytes in JSON
+MAX_TEXT = 20_000  # maximum characters of a text in an event; each one takes up to 12 bytes in JSON
 
 Event = Literal[
     "started",
@@ -110,7 +110,7 @@ def event_entry(event: Event, step: int, detail: str) -> dict[str, Any]:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a value of JSON with texts that are short enough for a line that `read_lines` takes."""
+    """Shorten the texts in a JSON value, so that its line is short enough for `read_lines`."""
     if isinstance(value, str) and len(value) > MAX_TEXT:
         return f"{value[:MAX_TEXT]}... ({len(value):,} characters)"
     if isinstance(value, dict):

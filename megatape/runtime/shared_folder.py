@@ -37,10 +37,10 @@ def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
 
 
 def share_secret(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> bytes:
-    """Give all ranks the same secret, by a file that only this user can read and that exists for a moment. Collective.
+    """Give all ranks the same secret, through a temporary file that only this user can read. Collective.
 
     Args:
-        directory: Folder of the run. If it does not exist yet, the file is in the folder in which it will be made.
+        directory: Folder of the run. If it does not exist yet, the file is in its nearest existing parent folder.
         topology: All ranks.
         patience: Seconds to wait until the file is visible.
 
@@ -48,7 +48,7 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
         SECRET_BYTES random bytes.
 
     Raises:
-        PathError: On all ranks, if the main rank cannot write there or another one does not see its file.
+        PathError: The main rank cannot write the file, or another rank does not see it. Raised on all ranks.
     """
     needed = f"run.directory {directory} must be one folder that all ranks see and can write: "
     secret = secrets.token_bytes(SECRET_BYTES)

@@ -1,4 +1,4 @@
-"""What a signal does while a block runs."""
+"""Signal handlers for the duration of a block."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 def handled(
     handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals, ends_process: bool = False
 ) -> Iterator[None]:
-    """Let `handler` take these signals inside the block, but not SIGHUP in a process that nohup has made ignore it.
+    """Call `handler` for these signals inside the block, but not for SIGHUP in a process that nohup has made ignore it.
 
     Args:
         handler: Called with the number of the signal and the frame.
         numbers: Signals to handle.
-        ends_process: Whether the process ends after the block. Its exit status is then decided, so it ignores further signals,
-            which launchers and process groups repeat.
+        ends_process: Whether the process ends after the block. Its exit status is decided by then, so it ignores the signals
+            that launchers and process groups repeat.
     """
     taken = [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in taken}

@@ -1,7 +1,7 @@
-"""The key-value store at which ranks meet, and the messages that they leave there.
+"""Key-value store of the ranks' rendezvous, and the ranks' messages in it.
 
-torch's store has no passwords: who reaches its port reads and writes every key. So it listens on
-the loopback interface when all ranks are on one host, and the messages of a run are signed.
+torch's store has no passwords: any process that reaches its port can read and write every key. So the store only listens on the
+loopback interface if all ranks are on one host, and the ranks sign their messages.
 """
 
 import hmac
@@ -18,19 +18,19 @@ from megatape.runtime.launchers import is_on_one_host
 from megatape.runtime.topology import Topology
 
 LOOPBACK = "127.0.0.1"
-BACKLOG = 2048  # connections that may wait, as many as torch allows
+BACKLOG = 2048  # pending connections, as many as torch allows
 
 
 def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = True) -> dist.Store:
     """Open the store of this run at MASTER_ADDR and MASTER_PORT. Rank 0 serves it, unless torchrun does.
 
-    If all ranks are on one host, the store listens on its loopback interface only, whatever MASTER_ADDR is. The store of a
-    single rank is in its memory and listens nowhere.
+    If all ranks are on one host, the store only listens on the loopback interface, even if MASTER_ADDR is another address. The
+    store of a single rank is in its memory and has no port.
 
     Args:
         topology: All ranks.
         timeout: Timeout of the connection and of later calls.
-        wait_for_ranks: Wait until all ranks have come.
+        wait_for_ranks: Whether to wait until all ranks have connected.
 
     Returns:
         The store.
@@ -66,7 +66,7 @@ def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = Tr
 def _listen(port: int) -> int:
     """Return the descriptor of a socket that listens on the loopback interface. The store will own it."""
     with closing(socket.socket()) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier run may be closing
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier run may still be closing
         try:
             listener.bind((LOOPBACK, port))
             listener.listen(BACKLOG)
@@ -76,11 +76,11 @@ def _listen(port: int) -> int:
 
 
 class Messages:
-    """Messages that ranks leave for each other in a store: JSON lists, signed once the ranks share a secret.
+    """Messages between ranks in a store: JSON lists, signed once the ranks share a secret.
 
     Args:
-        store: The store. Its calls raise RuntimeError once it has ended.
-        prefix: Beginning of the messages' keys.
+        store: Store of the ranks. Its calls raise RuntimeError once it has ended.
+        prefix: Prefix of the messages' keys.
     """
 
     def __init__(self, store: Any, prefix: str) -> None:
@@ -89,7 +89,7 @@ class Messages:
         self._secret: bytes | None = None
 
     def authenticate(self, secret: bytes) -> None:
-        """Sign messages from now on, and ignore those without this signature, which another process has left.
+        """Sign messages from now on, and ignore messages of other processes, whose signature is missing or wrong.
 
         Args:
             secret: Secret that only the ranks of the run know.
@@ -97,35 +97,35 @@ class Messages:
         self._secret = secret
 
     def put(self, name: str, *values: Any) -> None:
-        """Leave a message in place of an earlier one.
+        """Write a message, replacing an earlier one of this name.
 
         Args:
-            name: Its name.
-            values: Values of JSON.
+            name: Name of the message.
+            values: JSON values.
         """
         self._store.set(self._prefix + name, self._seal(name, values))
 
     def put_first(self, name: str, *values: Any) -> bool:
-        """Leave a message unless a rank has left one of this name.
+        """Write a message, unless a rank has already written one of this name.
 
         Args:
-            name: Its name.
-            values: Values of JSON.
+            name: Name of the message.
+            values: JSON values.
 
         Returns:
-            Whether no rank has.
+            Whether the message in the store is this one.
         """
         text = self._seal(name, values)
         found = self._store.compare_set(self._prefix + name, "", text)
-        if found != text.encode() and self._open(name, found) is None:  # left by another process
+        if found != text.encode() and self._open(name, found) is None:  # written by a process that is not a rank
             found = self._store.compare_set(self._prefix + name, found, text)
         return bool(found == text.encode())
 
     def get(self, name: str) -> list[Any] | None:
-        """Return the values of a message, None if no rank has left one.
+        """Return the values of a message, or None if no rank has written one.
 
         Args:
-            name: Its name.
+            name: Name of the message.
         """
         key = self._prefix + name
         if not self._store.check([key]):
@@ -137,19 +137,19 @@ class Messages:
         return self._signature(name, content) + content
 
     def _open(self, name: str, text: bytes) -> list[Any] | None:
-        """Return the values of a text, None if no rank of this run has written it."""
+        """Return the values of a text, or None if no rank of this run has written it."""
         try:
             signature, bracket, rest = text.decode().partition("[")
             content = bracket + rest
             if self._secret is not None and not hmac.compare_digest(signature, self._signature(name, content)):
                 return None
             values = json.loads(content)
-        except (ValueError, TypeError, RecursionError):  # of digests: the signature is not ASCII
+        except (ValueError, TypeError, RecursionError):  # TypeError: the signature is not ASCII
             return None
         return values if isinstance(values, list) else None
 
     def _signature(self, name: str, content: str) -> str:
-        """Return the signature of a message, "" while the ranks share no secret."""
+        """Return the signature of a message, or "" before the ranks share a secret."""
         if self._secret is None:
             return ""
         return hmac.new(self._secret, f"{name} {content}".encode(), "sha256").hexdigest()

@@ -36,9 +36,9 @@ from megatape.runtime.waiting import wait_until
 from megatape.torch_internals import clone_default_store, count_collectives
 from megatape.units import format_time
 
-# Statuses that a verdict may end a rank with. Others, such as 0, say that the run is complete or may be resumed.
+# Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or will be resumed.
 FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})
-# group_desc of groups whose collectives a thread beside the main one begins, at its own pace. They are counted apart.
+# group_desc of process groups whose collectives the background thread begins, at its own pace. They are counted separately.
 BACKGROUND_GROUP = "background"
 
 
@@ -96,7 +96,7 @@ class Watch:
         return self
 
     def authenticate(self, secret: bytes) -> None:
-        """Believe only messages of ranks that know this secret from now on.
+        """Accept only messages of ranks that know this secret, from now on.
 
         Args:
             secret: Secret that all ranks share.
@@ -194,7 +194,7 @@ class Watch:
             except RuntimeError:
                 self.verdict = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
             except (TypeError, ValueError):
-                self.verdict = "a process that is no rank of this run writes to the store at which the ranks met"
+                self.verdict = "a process that is not a rank of this run writes to the store at which the ranks met"
         self.decided.set()
         if not self.finished.wait(self.limits.grace):
             self._end(self.verdict)
@@ -228,7 +228,8 @@ class Watch:
             failure = CollectiveFailure(values[0], values[1], self.seconds_since_failure)
         if cause := diagnose(self.peers, self.limits, failure):
             self._publish("verdict", cause, True, ExitStatus.DIED)
-        if not (values := self.messages.get("verdict")):
+        values = self.messages.get("verdict")
+        if not values:
             return None
         cause, is_diagnosis, status = values
         if status in FAILURES:
@@ -266,7 +267,7 @@ class Watch:
         os._exit(self.status)
 
     def _stuck_frames(self, text: str) -> str:
-        """Return the stack of the main thread or, if work in the background is stuck, of all threads but the watch."""
+        """Return the stack of the main thread, or if the background thread hangs, of all threads except the watch's."""
         background = self.pace.background
         threads = [threading.main_thread()]
         if background is not None and f"hangs in {background.name}" in text:

@@ -43,7 +43,12 @@ def _open_folder(usual: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "fault"),
-    [(_link, "is no folder"), (_dangling_link, "is no folder"), (_file, "is no folder"), (_open_folder, "has mode 770")],
+    [
+        (_link, "is not a folder"),
+        (_dangling_link, "is not a folder"),
+        (_file, "is not a folder"),
+        (_open_folder, "has mode 770"),
+    ],
 )
 def test_another_folder_is_used(
     make: Callable[[Path], None], fault: str, usual: Path, caplog: pytest.LogCaptureFixture
