@@ -36,7 +36,7 @@ def initialize_distributed(
         topology: all ranks.
         timeout: after which the meeting and collectives fail, those of all groups.
         tensor_size: T, tensor-parallel ranks.
-        store: the store at which the ranks meet, by default a new one.
+        store: store of the rendezvous, by default a new one.
 
     Raises:
         UserError: as `check_rendezvous` does.
@@ -70,14 +70,14 @@ def initialize_distributed(
     # Groups made later, those of DeepSpeed among them, take these: torch would give them 10 or 30 minutes.
     set_default_timeout(timeout)
     backend = accelerator.communication_backend_name()
-    if not dist.is_initialized():  # else by the program that calls this
+    if not dist.is_initialized():  # unless the calling program has done it
         _join(topology, backend, store or open_store(topology, timeout), timeout)
     deepspeed.init_distributed(backend, timeout=timeout, verbose=False)
     return own_device()
 
 
 def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelta) -> None:
-    """Make the process group of all ranks, which DeepSpeed adopts. DeepSpeed itself would open a store on all interfaces."""
+    """Create the process group of all ranks for DeepSpeed, which itself would open a store on all network interfaces."""
     device = None
     if get_accelerator().device_name() != "cpu" and topology.world_size > 1:  # as DeepSpeed does
         device = own_device()
@@ -108,7 +108,7 @@ def _set_environment(topology: Topology, tensor_size: int) -> None:
 
 
 def _compiler_caches(topology: Topology) -> dict[str, str]:
-    """Return the folders of compiled code that are not set, on a local disk: homes are on file servers."""
+    """Return the unset variables of compiler caches, with folders on a local disk: home folders are on file servers."""
     names = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
     unset = {variable: name for variable, name in names.items() if variable not in os.environ}
     if not unset:

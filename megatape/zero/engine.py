@@ -53,7 +53,7 @@ class EvaluationLosses:
 
     Attributes:
         mean: Mean loss over the targets of all batches; NaN if there are none.
-        groups: Mean loss over the targets of each group of batches that has targets.
+        groups: Mean loss of each group of batches, without groups that have no targets.
     """
 
     mean: float
@@ -215,9 +215,9 @@ class Engine:
             self.state.piece(name, WEIGHT).values.clamp_(low, high)
 
     def _watch_replicated(self) -> None:
-        """Note gradients that are not finite among those of weights that every tensor-parallel rank has.
+        """Register hooks that record non-finite gradients of weights replicated on all tensor-parallel ranks.
 
-        They are noted before the sum over these ranks, which spreads them, so that the rank at fault can be named.
+        The hooks run before the sum over these ranks, which spreads such gradients. So the rank at fault can be named.
         """
 
         def note(gradient: Tensor) -> None:
@@ -264,7 +264,7 @@ class Engine:
         """Compute the mean loss over the valid targets of all ranks' batches. Collective.
 
         Args:
-            batches: This rank's batches, each with the group that it belongs to. Every rank has the same number of batches.
+            batches: This rank's batches, each with the name of its group. Every rank has the same number of batches.
             num_targets: Number of valid targets in this rank's batches of each group. All ranks list the same groups.
         """
         self.deepspeed.eval()

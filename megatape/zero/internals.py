@@ -21,20 +21,20 @@ from deepspeed.utils import nvtx, safe_get_local_grad, safe_set_local_grad
 from torch import Tensor, nn
 from torch.autograd import Function
 
-TESTED_VERSION = "0.19.8"  # of DeepSpeed, from which the names were read
+TESTED_VERSION = "0.19.8"  # Version of DeepSpeed with the internals used here.
 
 
 def version_warning(installed: str) -> str:
-    """Return a warning about a version of DeepSpeed that was not tested, "" for the tested one.
+    """Return a warning about an untested version of DeepSpeed, or "" for the tested one.
 
     Args:
-        installed: Version that is installed. A local part, such as +cu130, makes no difference.
+        installed: Installed version. A local part, such as +cu130, is ignored.
     """
     if installed.partition("+")[0] == TESTED_VERSION:
         return ""
     return (
-        f"DeepSpeed is {installed}, and only {TESTED_VERSION} was tested: parts of it are replaced, which another version may "
-        f"have changed (docs/architecture.md); compare the first losses, or pip install deepspeed=={TESTED_VERSION}"
+        f"DeepSpeed is {installed}, and only {TESTED_VERSION} was tested: MegaTAPE replaces parts of it, which may have "
+        f"changed (docs/architecture.md); compare the first losses, or pip install deepspeed=={TESTED_VERSION}"
     )
 
 
@@ -85,14 +85,14 @@ class Layout:
         """Return the gradient of this rank's part of a trained parameter, between the last backward pass and the update.
 
         Returns:
-            The accumulated gradient, averaged over the data-parallel ranks; None if this rank has no part, or the parameter
-            no gradient.
+            The accumulated gradient, averaged over the data-parallel ranks; None if this rank has no part of the parameter, or
+            the parameter has no gradient.
         """
         gradient: Tensor | None = parameter.grad
         return gradient
 
     def set_accumulated_gradient(self, parameter: Any, value: Tensor) -> None:
-        """Replace what `accumulated_gradient` returns, which is not None, by other numbers [elements], float32."""
+        """Replace the numbers of `accumulated_gradient`, which is not None, by `value` (float32 [elements])."""
         parameter.grad.copy_(value.view_as(parameter.grad))
 
     def publish(self, parameters: list[Any]) -> None:
@@ -129,7 +129,7 @@ class Stage12(Layout):
         gradient = self.accumulated_gradient(parameter)
         assert gradient is not None
         gradient.copy_(value.view_as(gradient))
-        if self._optimizer.cpu_offload:  # the backward pass has noted its norm
+        if self._optimizer.cpu_offload:  # the backward pass has recorded the norm of the old numbers
             norms = self._optimizer.norm_for_param_grads
             number = self._optimizer.get_param_id(parameter)
             if number in norms:

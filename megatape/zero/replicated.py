@@ -1,4 +1,4 @@
-"""The sum of the gradients of replicated weights over tensor-parallel ranks."""
+"""Sums the gradients of replicated weights over tensor-parallel ranks."""
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ class ReplicatedGradients:
         offloaded: Whether ZeRO keeps gradients in host memory (zero.offload_optimizer).
 
     Attributes:
-        names: Names of the weights; none with one tensor-parallel rank.
+        names: Names of the weights, empty with a single tensor-parallel rank.
     """
 
     def __init__(self, state: ZeroState, offloaded: bool) -> None:
