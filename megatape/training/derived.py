@@ -52,7 +52,7 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
         partial = RunFolder(directory)
         copied = partial.checkpoint(reader.step)
         copied.mkdir(parents=True)
-        for file in (*reader.manifest["files"], MANIFEST):  # anything else in the folder is no part of the checkpoint
+        for file in (*reader.manifest["files"], MANIFEST):  # other files in the folder do not belong to the checkpoint
             link_file(reader.directory / file, copied / file)
         lines = [f"{line}\n" for step, line in read_metrics(origin.metrics).items() if step <= reader.step]
         write_atomically(partial.metrics, "".join(lines).encode())

@@ -33,7 +33,7 @@ class Validation:
         corpora: Loss on each corpus of a mixture.
         inputs: Loss on each input of a data directory that has several. Of a mixture, the name begins with the corpus.
         ema_loss: Loss of the average of the weights; None if the run keeps no average.
-        selection: How the samples were selected (data/training/selection.py).
+        selection: Selection of the samples (data/training/selection.py).
     """
 
     loss: float
@@ -67,10 +67,10 @@ class ValidationBatches:
     """This rank's share of the validation data.
 
     Attributes:
-        selection: How the samples were selected.
-        splits: Share of the samples of each corpus, by the corpus's name.
-        viewed: The first sample of the first corpus, the same on all ranks.
-        error: Why they cannot be read, or "".
+        selection: Selection of the samples.
+        splits: Share of each corpus's samples, by name of the corpus.
+        viewed: First sample of the first corpus, the same on all ranks.
+        error: Reason why the data cannot be read, or "".
     """
 
     selection: Selection
@@ -86,7 +86,7 @@ def read_validation(config: Config, data: RunData, axis: Axis, selection: Select
         config: Configuration of the run.
         data: Data opened by this rank.
         axis: Ranks that read different samples.
-        selection: How the samples are selected.
+        selection: Selection of the samples.
     """
     seed = config.training.seed
     positions = positions_of(config)
@@ -109,7 +109,7 @@ def evaluate(config: Config, engine: Engine, data: RunData, batches: ValidationB
     """Compute the loss on the validation splits of all ranks, and the position view. Collective.
 
     Returns:
-        The result; None if the samples of a split have no targets.
+        The result, or None if the samples of a split have no targets.
     """
     evaluated = _evaluate_splits(engine, batches)
     if not all(of_split.groups for of_split in evaluated.values()):

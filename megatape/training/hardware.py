@@ -44,7 +44,7 @@ class Rates(NamedTuple):
 
 
 class Speed:
-    """How fast the steps of a run are.
+    """Speed of a run's steps.
 
     Attributes:
         sample_flops: FLOPs of the forward and backward pass over one sample.

@@ -1,8 +1,9 @@
-"""Memory of a rank: whether it suffices before the first step, and one line when it did not."""
+"""Checks a rank's memory before the first step, and explains out-of-memory errors in one line."""
 
 import errno
 import re
 import resource
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,11 +22,11 @@ from megatape.runtime.topology import Topology
 from megatape.runtime.watch import RankFailed
 from megatape.units import format_bytes
 
-# Share of the planned activations that a run keeps for certain. Measured peaks are 0.80 to 0.97 of the plan
+# Share of the planned activations that a run certainly keeps. Measured peaks are 0.80 to 0.97 of the plan
 # (docs/benchmarks.md).
 CERTAIN_ACTIVATIONS = 0.75
 
-# A run is planned before it starts if a rough bound of its memory exceeds this share of what is available.
+# A run is only planned before it starts if a rough upper bound of its memory reaches this share of the available memory.
 SMALL = 0.25
 
 # Seconds to wait for memory that other processes may be about to free.
@@ -38,16 +39,16 @@ MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|ba
 def check_memory(
     config: Config, topology: Topology, measure: Callable[[], float] | None = None, patience: float = PATIENCE
 ) -> None:
-    """Check that the memory of every rank can hold what the run needs for certain. Collective.
+    """Check that every rank has the memory that the run certainly needs. Collective.
 
     Args:
         config: Configuration of the run.
         topology: All ranks.
-        measure: Returns the bytes that this rank can take; by default those that are free.
-        patience: Seconds to wait for processes that end, such as those of the run's last start, to free their memory.
+        measure: Returns the bytes available to this rank, by default its free memory.
+        patience: Seconds to wait for ending processes, such as those of the run's previous start, to free their memory.
 
     Raises:
-        OutOfMemory: On all ranks, the memory of one does not suffice.
+        OutOfMemory: The memory of a rank does not suffice. Raised on all ranks.
     """
     if measure is None:
         measure = partial(available_memory, topology.local_size)
@@ -67,12 +68,12 @@ def check_memory(
         while available < certain and time.monotonic() < deadline:
             time.sleep(min(1.0, patience))
             available = measure()
-    least = min(exchange(available, topology))
+    least, holder = min(exchange((available, _holder(on_gpu)), topology))
     if certain <= least:
         return
     error = OutOfMemory(
-        f"the run needs {format_bytes(certain)} of memory a rank or more, and {format_bytes(least)} are free on "
-        f"{_holder(on_gpu)}: {_remedy(config, topology.world_size, on_gpu, least)}"
+        f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {holder}: "
+        f"{_remedy(config, topology.world_size, on_gpu, least)}"
     )
     error.everywhere = True
     raise error
@@ -80,13 +81,13 @@ def check_memory(
 
 @contextmanager
 def memory_errors(config: Config, topology: Topology, steps: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Turn errors of the block that say that memory is exhausted into OutOfMemory, with what the plan says.
+    """Convert the block's errors about exhausted memory to OutOfMemory, with a message based on the plan.
 
     Args:
         config: Configuration of the run.
         topology: All ranks.
-        steps: Returns the number of steps that this process has made. After the first one the error is a death, so that the run
-            is started again while it advances.
+        steps: Returns the number of steps made by this process. After the first one the error counts as a death, so that the
+            run is restarted while it advances.
     """
     try:
         yield
@@ -115,7 +116,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def available_memory(local_ranks: int) -> float:
-    """Return the bytes that this rank can still take: of its GPU, or its share of the host's memory.
+    """Return the bytes that this rank can still allocate: on its GPU, or as its share of the host's memory.
 
     Args:
         local_ranks: Number of ranks on this host.
@@ -127,11 +128,11 @@ def available_memory(local_ranks: int) -> float:
 
 
 def host_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the bytes that processes can still take on this host, swap included, within the limits of control groups.
+    """Return the bytes that processes can still allocate on this host, including swap, within the limits of control groups.
 
     Args:
-        proc: Folder of the kernel's information.
-        groups: Folder of control groups, of version 1 or 2.
+        proc: Mount point of procfs.
+        groups: Mount point of control groups, version 1 or 2.
     """
     fields = _meminfo(proc)
     free = float(fields["MemAvailable"] + fields.get("SwapFree", 0))
@@ -186,7 +187,7 @@ def _cached(folder: Path, name: str) -> int:
 
 
 def _address_space() -> float:
-    """Return the bytes of address space that this process can still take (ulimit -v)."""
+    """Return the bytes of address space that this process can still allocate (ulimit -v)."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return float("inf")
@@ -195,7 +196,7 @@ def _address_space() -> float:
 
 
 def _rough_bound(config: Config) -> float:
-    """Return more bytes than a rank needs, without running the model on shapes."""
+    """Return an upper bound of a rank's memory in bytes, without tracing the model."""
     model = config.model
     tokens = config.training.micro_batch_size * config.data.sequence_length
     widths = model.num_layers * (20 * model.hidden_size + 8 * model.mlp_size) + 8 * model.vocab_size
@@ -203,18 +204,18 @@ def _rough_bound(config: Config) -> float:
 
 
 def _activations(memory: Memory) -> float:
-    """Return the bytes of the plan that belong to a micro-batch."""
+    """Return the planned bytes that belong to a micro-batch."""
     return sum(memory.device[part] for part in ("activations", "position encoding", "largest temporary"))
 
 
 def _explain(config: Config, topology: Topology, made: int) -> str:
-    """Return the line about exhausted memory: where, what the plan says, and what to do."""
+    """Describe exhausted memory in one line: where and when, the plan, and a remedy."""
     on_gpu = torch.cuda.is_available()
     when = "before the end of the first step"
     if made:
         when = f"in step {made + 1} of this process"
     text = f"out of memory {when}, on {_holder(on_gpu)}"
-    with suppress(MemoryError, RuntimeError, OSError):  # the plan needs memory of the host, too
+    with suppress(MemoryError, RuntimeError, OSError):  # planning needs host memory, too
         memory = plan_memory(config, topology.world_size, on_gpu)
         largest = max(memory.device, key=lambda part: memory.device[part])
         total = _capacity(on_gpu, topology.local_size)
@@ -239,10 +240,11 @@ def _capacity(on_gpu: bool, local_ranks: int) -> float:
 
 
 def _holder(on_gpu: bool) -> str:
-    """Return the name of what has the memory."""
+    """Return the name of the device that has this rank's memory."""
+    host = socket.gethostname()
     if on_gpu:
-        return torch.cuda.get_device_name()
-    return "this host"
+        return f"a {torch.cuda.get_device_name()} of host {host}"
+    return f"host {host}"
 
 
 def _remedy(config: Config, world_size: int, on_gpu: bool, available: float) -> str:

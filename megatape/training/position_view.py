@@ -45,7 +45,7 @@ class PositionView:
     def load(cls, path: Path) -> Self:
         """Read a file of `save`. Raises OSError, or UserError if it is corrupted."""
         try:
-            with open_regular(path), safe_open(path, "numpy") as file:  # a pipe would wait for a writer
+            with open_regular(path), safe_open(path, "numpy") as file:  # safe_open would wait for the writer of a pipe
                 view = cls(json.loads(file.metadata()["tokens"]), **{name: file.get_tensor(name) for name in TENSORS})
             num_layers, num_tokens = len(view.norms), len(view.tokens)
             if view.products.shape != (num_layers, num_tokens, num_tokens) or view.places.shape != (num_tokens,):

@@ -53,8 +53,8 @@ def pretrain(
         config: of the run.
         start: where it begins, by default with a new run.
         limits: of the watch over the ranks, by default those of the environment.
-        ends_process: whether the process ends afterwards. Signals that ask a run to stop are then ignored once it has ended:
-            a second one would replace the exit status.
+        ends_process: whether the process ends afterwards. Once training has ended, it then ignores signals to stop: a second
+            one would replace the exit status.
 
     Returns:
         The exit status. One rank of each host shows a UserError that all of them raise, and a rank its own.
@@ -239,7 +239,7 @@ def introduction(run: Trainer) -> str:
 
 
 def skipped_documents(data: RunData) -> list[str]:
-    """A line for each split with documents that are in no sample."""
+    """Return a line for each split with documents that are in no sample."""
     splits = [*data.train.corpora.values(), *data.validation.values()]
     return [
         f"{split.name}: {split.num_skipped:,} documents without data.prompt_end are skipped"

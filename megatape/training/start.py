@@ -180,9 +180,9 @@ def restart(place: RunPlace) -> None:
 
 
 def export_warning(config: Config) -> str:
-    """Return why a model with modules of a user's own cannot be exported or evaluated, "" if it can.
+    """Return the reason why a model with the user's own modules cannot be exported or evaluated, or "" if it can.
 
-    It may train: exports carry the modules' code, and code can be changed until then.
+    The model can still be trained: only exports contain the code of the modules, and you can change it until then.
     """
     if not imports.given():
         return ""

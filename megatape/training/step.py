@@ -23,8 +23,8 @@ class TrainState:
         samples: samples of these steps, over all ranks.
         updates: steps that changed the weights, which the optimizer counts.
         last_step: first and last sample of the last step, and their digest.
-        selection: how the samples of evaluations are selected. A run keeps what it began with, so that its curve is of the same
-            samples throughout.
+        selection: selection of the evaluations' samples. A run keeps the one that it began with, so that its whole curve is of
+            the same samples.
     """
 
     sequence_length: int

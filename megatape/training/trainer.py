@@ -146,7 +146,7 @@ class Trainer:
         step whose loss or gradient is not finite is skipped.
 
         Args:
-            ends_process: Whether the process ends after training, and ignores signals from then on.
+            ends_process: Whether the process ends after training. It then ignores further signals.
 
         Returns:
             Whether a scheduler stopped the run before its end, so that it should be started again.

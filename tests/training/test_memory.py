@@ -61,7 +61,7 @@ def test_other_errors_stay(config: Config, error: Exception) -> None:
 
 def test_what_cannot_fit_is_refused_before_the_first_step(config: Config) -> None:
     check_memory(config, ONE, lambda: 2.0**40)
-    with pytest.raises(OutOfMemory, match=r"needs \S+ \w+ of memory a rank or more, and 1.00 MiB are free") as found:
+    with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
         check_memory(config, ONE, lambda: 2.0**20, patience=0)
     assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
 
@@ -102,7 +102,7 @@ def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: 
     status, _, errors = command("pretrain", "--config", tmp_path / "config.json")
     lines = [line for line in errors.splitlines() if "error" in line]
     assert status == ExitStatus.USER_ERROR and len(lines) == 1 and "Traceback" not in errors
-    assert "TiB of memory a rank or more" in lines[0] and "use more ranks" in lines[0]
+    assert "TiB of memory a rank" in lines[0] and "use more ranks" in lines[0]
 
 
 def test_memory_of_the_host(tmp_path: Path) -> None:

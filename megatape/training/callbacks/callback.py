@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a user's file that imports this one is read by commands tha
     from megatape.zero.engine import Engine
 
 
-# A checkpoint's state.json has the states of callbacks two levels below its own, and needs the other half for the rest.
+# In a checkpoint's state.json, the states of callbacks are nested two levels deep, and half of the size is for everything else.
 MAX_STATE_BYTES = MAX_JSON_BYTES // 2
 MAX_STATE_DEPTH = MAX_DEPTH - 2
 
@@ -89,7 +89,7 @@ class Callback:
         """The run ends, well or not."""
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON that checkpoints keep for this callback; {} for nothing. All callbacks have MAX_STATE_BYTES."""
+        """Return JSON that checkpoints keep for this callback; {} for nothing. All callbacks share MAX_STATE_BYTES."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Callbacks(AbstractContextManager["Callbacks"]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each callback that has any.
 
-        A state that the reader of checkpoints would refuse is left out, with a warning: the checkpoint would be lost.
+        A state that could not be read again is dropped with a warning, because it would make the checkpoint unreadable.
         """
         states = {}
         room = MAX_STATE_BYTES
@@ -155,7 +155,7 @@ class Callbacks(AbstractContextManager["Callbacks"]):
                 room -= len(json_content(state, "it", indent=1, max_bytes=room))
             except UserError as error:
                 self._warn(
-                    f"checkpoints lack the state of the callback {name} ({error}): a resume gives it {{}}; keep less, or write "
+                    f"checkpoints lack the state of the callback {name} ({error}): on resume it gets {{}}; keep less, or write "
                     "it to a file of its own"
                 )
                 continue
@@ -163,7 +163,7 @@ class Callbacks(AbstractContextManager["Callbacks"]):
         return states
 
     def _warn(self, text: str) -> None:
-        """Print a warning, the first time only."""
+        """Print a warning, but only the first time."""
         if text not in self._warned:
             self._warned.add(text)
             self._log.warning(text)
