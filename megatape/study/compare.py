@@ -28,7 +28,7 @@ from megatape.study.variants import Variant, parse_variants
 from megatape.tables import markdown
 from megatape.units import format_number, plural
 
-OF_TEXT = (VALIDATION_LOSS, PERPLEXITY)  # Figures of text of the validation split begin with one of these.
+OF_TEXT = (VALIDATION_LOSS, PERPLEXITY)  # Names of figures measured on validation text begin with one of these.
 SELECTION_NOTES: dict[Selection, str] = {"first": " (the first samples)", "spread": " (samples of the whole split)"}
 
 Metrics = dict[str, float]
@@ -138,7 +138,7 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
 
 
 def are_evaluated_differently(outcomes: Iterable[Outcome]) -> bool:
-    """Whether some outcomes have losses and perplexities of different text, because an earlier version began some runs."""
+    """Whether losses and perplexities were measured on different text, because an earlier version began some of the runs."""
     return len({outcome.selection for outcome in outcomes if _measures_text(outcome)}) > 1
 
 
@@ -147,12 +147,12 @@ def _measures_text(outcome: Outcome) -> bool:
 
 
 def figures_of(outcome: Outcome, distinguish: bool) -> Metrics:
-    """Return the figures of an outcome, by the names of their columns.
+    """Return the figures of an outcome by column.
 
     Args:
         outcome: Results of a model.
-        distinguish: Whether to name how the validation text was selected, so that figures of different text are in different
-            columns and are not compared.
+        distinguish: Whether to add the selection of the validation text to the columns' names. Figures measured on different
+            text are then in different columns and are not compared.
     """
     if not distinguish:
         return outcome.figures

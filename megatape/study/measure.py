@@ -131,13 +131,13 @@ def measure(folder: str, scaling: str | None) -> Outcome:
 
 
 def validation_figures(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the validation losses in a line of metrics: of all samples, and of each input that has a loss of its own."""
+    """Return the validation losses in a line of metrics: the loss of all samples, and the losses of parts that have one."""
     parts = {f"{VALIDATION_LOSS} of {name}": loss for name, loss in entry.get("validation_losses", {}).items()}
     return {VALIDATION_LOSS: entry["validation_loss"]} | parts
 
 
 def selection_of(entries: Sequence[Mapping[str, Any]]) -> Selection:
-    """Return how the samples of the last evaluation of a run were selected, by its lines of metrics; without any, as new."""
+    """Return the selection of samples in a run's last evaluation, by its lines of metrics; without lines, that of new runs."""
     if not entries:
         return NEW_SELECTION
     selection: Selection = entries[-1].get("validation_selection", EARLIER_SELECTION)

@@ -50,8 +50,8 @@ HUGE_PAGES = (
     f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={2**25}:glibc.malloc.trim_threshold={2**32}:"
     f"glibc.malloc.top_pad={2**26}"
 )
-VALIDATION_LOSS = "validation loss"  # A figure; the figure of an input begins with the same words.
-PERPLEXITY = "perplexity at "  # Figures by length begin with it.
+VALIDATION_LOSS = "validation loss"  # Name of a figure. Names of the figures of inputs begin with it.
+PERPLEXITY = "perplexity at "  # Prefix of the names of perplexities by length.
 DIVERGED = "diverged.txt"  # in the folder of a run whose weights are lost: the same settings would lose them again
 GRACE = 60  # seconds that a launcher's ranks have to exit after it
 
@@ -104,7 +104,7 @@ class Outcome(Result):
         losses: Mean training loss (nats) of equal parts of the run, by the last step of each.
         curve: A metric by length in tokens or digits.
         axes: Names of length and metric.
-        selection: How the text of validation loss and perplexity was selected from the validation split.
+        selection: Selection of the text for validation loss and perplexity from the validation split.
     """
 
     scaling: str | None
@@ -331,7 +331,7 @@ class Machine:
         if self.launcher:
             start = quiet_launcher(shlex.split(self.launcher))
         overrides = [word for each in settings for word in ("--set", each)]
-        path = str(Path(file).absolute())  # a relative one may begin with -
+        path = str(Path(file).absolute())  # a relative path may begin with -
         return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *overrides, "--resume", "auto"]
 
     def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes]) -> Generator[str, None, list[str]]:

@@ -141,17 +141,17 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
 
         Raises:
             MissingPath: A folder is missing.
-            UserError: lm-eval does not have a task.
+            UserError: lm-eval has no task of a name, or `check_options` fails.
         """
         self.check_options()
         check_names(self.tasks, self.include)
 
     def check_options(self) -> None:
-        """Check folders and what some tasks need.
+        """Check folders and the requirements of some tasks.
 
         Raises:
             MissingPath: A folder is missing.
-            UserError: A task needs text lengths, or a part of transformers that is gone.
+            UserError: A task needs text lengths, or a part of transformers that was removed.
         """
         for name, folder in (("data_root", self.data_root), ("include", self.include)):
             if folder is not None and not folder.is_dir():

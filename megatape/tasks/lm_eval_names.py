@@ -1,4 +1,4 @@
-"""Names of lm-eval's tasks, looked for in its files: importing it and reading them properly takes half a minute."""
+"""Finds names of lm-eval's tasks by searching its files: importing it and parsing them takes half a minute."""
 
 import os
 import re
@@ -18,16 +18,16 @@ DEFINED = re.compile(
 
 
 def check_names(names: Iterable[str], include: Path | None) -> None:
-    """Check that each name is a word of the files that define lm-eval's tasks.
+    """Check that each name occurs as a word in the files that define lm-eval's tasks.
 
-    A name that passes may still be none of a task; lm-eval itself says so. Without lm-eval nothing is checked.
+    A name that passes may still not be a task's; lm-eval reports that later. If lm-eval is not installed, nothing is checked.
 
     Args:
         names: Names of tasks, groups or tags.
-        include: Folder with files of own tasks.
+        include: Folder with the user's own task files.
 
     Raises:
-        UserError: A name is in no file.
+        UserError: No file contains one of the names.
     """
     found = find_spec("lm_eval")
     if found is None or found.submodule_search_locations is None:
@@ -43,7 +43,12 @@ def check_names(names: Iterable[str], include: Path | None) -> None:
 
 
 def unknown_task(name: str, known: Iterable[str]) -> UserError:
-    """Return the error about a task that lm-eval does not have. known: names of its tasks."""
+    """Return the error about a task that lm-eval does not have.
+
+    Args:
+        name: Unknown name.
+        known: Names of lm-eval's tasks.
+    """
     near = get_close_matches(name, list(known))
     hint = ""
     if near:

@@ -220,7 +220,7 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
 def evaluate_perplexity(
     model: EvaluationModel, data: Path, length: int, longest: int, selection: Selection = NEW_SELECTION
 ) -> float:
-    """Compute the perplexity of text of the validation split, in disjoint windows.
+    """Compute the perplexity on text of the validation split, in disjoint windows.
 
     Every length has the same text: up to 32,768 tokens, in whole sequences of `longest` tokens. The text is packed as in
     training, and every window starts without context.
@@ -228,12 +228,12 @@ def evaluate_perplexity(
     Args:
         model: Model to evaluate.
         data: Data directory.
-        length: Tokens of a window.
-        longest: Tokens of a sequence, a multiple of `length`.
-        selection: How the sequences are selected from the split.
+        length: Number of tokens per window.
+        longest: Number of tokens per sequence, a multiple of `length`.
+        selection: Selection of the sequences from the split.
 
     Returns:
-        Exponential of the mean loss (nats) of a token.
+        Exponential of the mean loss per token (nats).
 
     Raises:
         UserError: The split is shorter than `longest`.

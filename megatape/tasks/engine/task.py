@@ -120,7 +120,7 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
     prediction: ClassVar[type[Any]]
 
     def check(self) -> None:
-        """Check options that need no model, before torch is imported and models are loaded.
+        """Check the options without a model, before torch is imported and models are loaded.
 
         Raises:
             UserError: An option is wrong.
