@@ -39,7 +39,7 @@ PARTIAL = ".partial"  # end of the name of the folder in which a data directory 
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
 FULL = {errno.ENOSPC, errno.EDQUOT}
-DEFAULT_MODE = 0o666  # Permissions of a new file, less those that the umask removes.
+DEFAULT_MODE = 0o666  # Permissions of a new file, before the umask is applied.
 NO_OUTPUT = "a link, a pipe or a device, through which nothing is written: remove it, or replace it by the file"
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 
@@ -53,18 +53,21 @@ def locked(path: Path, wait: bool = True, remove: bool = False) -> Iterator[IO[b
     Args:
         path: The lock's file, which is created with its folder if needed.
         wait: Wait while another process holds the lock.
-        remove: Remove the file at the end. All users of a lock must agree on this.
+        remove: Remove the file at the end. All users of a lock must pass the same value.
 
     Raises:
         BlockingIOError: Another process holds the lock, unless `wait`.
         PathError: `path` is a link, a pipe or a device.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    operation = fcntl.LOCK_EX
+    if not wait:
+        operation |= fcntl.LOCK_NB
     while True:
         with open_in_place(path) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, operation)
             if remove and not _has_name(file, path):
-                continue  # the holder before has removed the file, and another process may have a new one
+                continue  # the previous holder has removed the file, and another process may have created a new one
             try:
                 yield file
             finally:
@@ -74,7 +77,7 @@ def locked(path: Path, wait: bool = True, remove: bool = False) -> Iterator[IO[b
 
 
 def _has_name(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file is the one that has this name now."""
+    """Whether `path` still is the name of an open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -105,14 +108,14 @@ def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
 
 
 def check_depth(value: Any, max_depth: int = MAX_DEPTH) -> None:
-    """Check how deep a value of JSON is nested.
+    """Check the nesting depth of a JSON value.
 
     Args:
-        value: The value.
+        value: JSON value.
         max_depth: Maximum number of levels.
 
     Raises:
-        UserError: It is nested deeper.
+        UserError: The value is nested deeper.
     """
     level = [value]
     for _ in range(max_depth + 1):
@@ -130,18 +133,21 @@ def json_content(
     max_bytes: int = MAX_JSON_BYTES,
     default: Callable[[Any], Any] | None = None,
 ) -> bytes:
-    """Return the content of a JSON file that `read_json` will take: it has the same limits.
+    """Encode a JSON file within the limits of `read_json`.
 
     Args:
-        value: Value of the file.
-        name: Name of the file, for errors.
-        indent: Spaces for each level, None for one line.
-        max_bytes: Maximum size, that of the reader.
-        default: Converts values of other types than JSON's.
+        value: Value to encode.
+        name: Name of the file in error messages.
+        indent: Spaces per level, None for a single line.
+        max_bytes: Maximum size that the reader accepts.
+        default: Converts values of types that JSON does not have.
+
+    Returns:
+        Content of the file.
 
     Raises:
-        UserError: The value is nested too deep or too large to be read again.
-        TypeError: It has a value of another type.
+        UserError: The value is too deeply nested or too large to be read again.
+        TypeError: The value contains a type that is neither JSON's nor converted.
     """
     try:
         check_depth(value)
@@ -220,20 +226,20 @@ def read_regular(path: Path) -> bytes:
 
 
 def create_file(path: Path, mode: int = DEFAULT_MODE) -> IO[bytes]:
-    """Create a file to write.
+    """Create a file for writing.
 
-    An output folder may hold names that somebody else chose, such as those of a downloaded index. So nothing of the name is
-    replaced, and a symbolic link is not followed to the file that it points to.
+    File names in an output folder may be untrusted, such as those of a downloaded index. So an existing file is never replaced,
+    and a symbolic link is not followed.
 
     Args:
-        path: The file, which must not exist.
-        mode: Its permissions, less those that the umask removes.
+        path: File to create. It must not exist.
+        mode: Permissions, before the umask is applied.
 
     Returns:
         The open file.
 
     Raises:
-        ExistingPath: There is a file, a folder or a link of this name.
+        ExistingPath: A file, a folder or a link has this name.
         OSError: The file cannot be created.
     """
     try:
@@ -248,7 +254,7 @@ def _existing_output(path: Path) -> ExistingPath:
 
 @contextmanager
 def open_in_place(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read and to append, which is created if it is missing. A symbolic link is not followed.
+    """Open a file for reading and appending, and create it if it is missing. A symbolic link is not followed.
 
     Args:
         path: The file.
@@ -271,19 +277,20 @@ def open_in_place(path: Path) -> Iterator[IO[bytes]]:
 
 
 def without_links(name: str | Path, flags: int) -> int:
-    """Open a file for `open`, as its `opener`, unless its last part is a symbolic link.
+    """Open a file unless the last part of its path is a symbolic link. An `opener` for `open`.
 
     Args:
         name: Path of the file.
         flags: Flags of `os.open`.
 
     Returns:
-        The file's descriptor.
+        File descriptor.
 
     Raises:
         OSError: The file is a link (ELOOP) or cannot be opened.
     """
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, DEFAULT_MODE)  # O_NONBLOCK: a pipe would wait for its other end
+    # Without O_NONBLOCK, opening a pipe would wait for its other end.
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, DEFAULT_MODE)
 
 
 def _check_file_name(name: str) -> str:
@@ -327,7 +334,7 @@ def name_path(error: BaseException, path: Path) -> None:
 
 @contextmanager
 def named_if_full(path: Path) -> Iterator[None]:
-    """Let the error of a full disk in the block name the path."""
+    """Add the path to the error of a full disk in the block."""
     try:
         yield
     except OSError as error:
@@ -370,17 +377,17 @@ def retry_transient_errors(
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or a folder, and replace a file of the new name.
+    """Rename a file or a folder, and replace an existing file of the new name.
 
-    The client of a file server may report an error for a rename that was made: the answer was lost, and the second request
-    finds nothing to rename. So what has the new name counts, and not the error.
+    The client of a file server may report an error for a successful rename: the answer was lost, and the repeated request finds
+    nothing to rename. So the error is ignored if `target` then is the renamed file.
 
     Args:
-        source: The file or folder.
-        target: Its new name.
+        source: File or folder.
+        target: New name.
 
     Raises:
-        OSError: It was not renamed.
+        OSError: The rename failed.
     """
     before = source.stat(follow_symlinks=False)
     try:
@@ -412,14 +419,14 @@ def check_absent(output: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file, so that a process killed meanwhile leaves either the old or the new content.
 
-    The file keeps its mode and, where this user may give files away, its owner. So a private file stays private.
+    The file keeps its mode and, if this user may change owners, its owner. So a private file stays private.
 
     Args:
-        path: The file, which is created if needed.
-        content: Its new content.
+        path: File to write. It is created if needed.
+        content: New content.
 
     Raises:
-        OSError: The file cannot be written. It is as it was.
+        OSError: The file cannot be written. Its content is unchanged.
     """
     partial = temporary_name(path)
     before = None
@@ -446,11 +453,11 @@ def create_private(path: Path, content: bytes) -> None:
     """Create a file that only this user can read.
 
     Args:
-        path: The file.
-        content: Its content.
+        path: File to create.
+        content: Content of the file.
 
     Raises:
-        ExistingPath: Something has this name, such as a link that another user has planted.
+        ExistingPath: The name is taken, for example by a link that another user has planted.
         OSError: The file cannot be written.
     """
     with create_file(path, 0o600) as file:
@@ -469,7 +476,7 @@ def file_system_time(folder: Path) -> float:
 
 def sync(path: Path) -> None:
     """Wait until a file's content or a folder's entries are on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not wait for a writer
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # O_NONBLOCK: opening a pipe must not wait for a writer
     try:
         os.fsync(descriptor)
     finally:
@@ -477,14 +484,14 @@ def sync(path: Path) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every line that is a JSON object of at most MAX_LINE_BYTES, and the object; without a file none.
+    """Yield every line with a JSON object of at most MAX_LINE_BYTES, and the object. A missing file has no lines.
 
     Args:
-        path: The file.
+        path: File to read.
 
     Raises:
         OSError: The file cannot be read.
-        UserError: It is a pipe or a device, which may never end.
+        UserError: The file is a pipe or a device, which may never end.
     """
     with suppress(FileNotFoundError), open_regular(path) as file:
         begins = True  # a line, not the next part of one that is too long
@@ -502,18 +509,18 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def json_line(entry: dict[str, Any], path: Path) -> bytes:
-    """Return the line of an object in a file that `read_lines` reads.
+    """Encode an object as a line of a file for `read_lines`.
 
     Args:
-        entry: The object.
-        path: The file, for errors.
+        entry: Object to encode.
+        path: Path of the file, for error messages.
 
     Raises:
         UserError: The line would be too long to be read again.
     """
     line = json.dumps(entry).encode() + b"\n"
     if len(line) >= MAX_LINE_BYTES:
-        raise UserError(f"{path}: a line of {len(line):,} bytes could not be read again: at most {MAX_LINE_BYTES - 1:,} are")
+        raise UserError(f"{path}: a line of {len(line):,} bytes could not be read again: the limit is {MAX_LINE_BYTES - 1:,}")
     return line
 
 
@@ -528,7 +535,7 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
     Raises:
         OSError: The file cannot be written. Some of the lines may be in it.
         PathError: The file is a link, a pipe or a device.
-        UserError: A line is longer than `read_lines` takes. Nothing was written.
+        UserError: A line is too long for `read_lines`. Nothing was written.
     """
     lines = [json_line(entry, path) for entry in entries]
     with open_in_place(path) as file, named_if_full(path):
@@ -545,16 +552,16 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
 def link_file(source: str | Path, target: str | Path) -> None:
     """Give a file another name, or copy it where the file system has no links between the two folders.
 
-    If `source` is a symbolic link, `target` becomes a name or a copy of the file that it points to. A copy of the link itself
-    would be broken in another folder if the link is relative, as the links in snapshots of the hub's cache are.
+    If `source` is a symbolic link, `target` becomes a name or a copy of the linked file. Relative links, such as those in the
+    hub's cache, would be broken in another folder.
 
     Args:
-        source: The file, or a link to it.
+        source: File, or link to a file.
         target: New name.
 
     Raises:
-        UserError: `source` is, or is a link to, a folder, a pipe or a device.
-        ExistingPath: There is a file, a folder or a link named `target`.
+        UserError: `source` is a folder, a pipe or a device, or a link to one.
+        ExistingPath: A file, a folder or a link has the name `target`.
         OSError: `source` is missing, or `target` cannot be written.
     """
     target = Path(target)
@@ -571,14 +578,14 @@ def check_regular(path: Path) -> Path:
     """Check that a path is a file, or a link to a file.
 
     Args:
-        path: The path.
+        path: Path to check.
 
     Returns:
-        Path of the file, without links.
+        Path of the file, with links resolved.
 
     Raises:
-        UserError: It is, or is a link to, a folder, a pipe or a device.
-        OSError: It is missing, or a link to nothing.
+        UserError: The path is a folder, a pipe or a device, or a link to one.
+        OSError: The path is missing or a broken link.
     """
     original = Path(os.path.realpath(path, strict=True))
     mode = original.lstat().st_mode

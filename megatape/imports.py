@@ -74,16 +74,16 @@ def search_folders() -> list[str]:
 
 
 def not_given(recorded: object) -> list[str]:
-    """Return the modules of a file that were not imported, as the file names them.
+    """Return the modules recorded in a file that were not imported, as the file spells them.
 
-    A value that is no list of names is left to the file's own check.
+    A value that is not a list of names counts as an empty one: the file's own check reports it.
     """
     names = [name for name in recorded if isinstance(name, str)] if isinstance(recorded, list | tuple) else []
     return [name for name in names if _module_name(name) not in _given]
 
 
 def options_for(modules: Iterable[str]) -> str:
-    """Return the words that import modules, as a shell takes them."""
+    """Return the options that import modules, quoted for a shell."""
     return " ".join(f"{OPTION} {shlex.quote(check_line(name))}" for name in modules)
 
 

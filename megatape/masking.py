@@ -1,6 +1,6 @@
-"""Hides passwords and signatures of URLs in text that leaves the process: files of a run, terminals, pages, trackers.
+"""Hides passwords and signatures in URLs when text leaves the process: files of a run, terminals, pages, trackers.
 
-The process itself goes on with the URL that it was given.
+The process itself keeps using the original URL.
 """
 
 import re
@@ -9,16 +9,16 @@ from typing import Any
 MASK = "***"
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>\\]+", re.IGNORECASE)
 PASSWORD = re.compile(r"^(\w[^/:]*://[^/:@?#]*):[^/?#]*@")
-# A user's name alone is a token with a web server, and no secret with ssh.
+# A user name without a password is a token for web servers, but not a secret for ssh.
 TOKEN = re.compile(r"^(https?://)[^/:@?#]+@", re.IGNORECASE)
-# As of S3, Google Cloud Storage, Azure, CloudFront and web servers with tokens. Pages have &amp; between parameters.
+# Parameters of S3, Google Cloud Storage, Azure, CloudFront and web servers with tokens. Pages separate them with &amp;.
 SECRET_PARAMETER = re.compile(
     r"([?&;#][^=&;#\s]*(?:sig|token|key|secret|pass|pwd|cred|auth|policy|session|jwt|hmac)[^=&;#\s]*=)[^&;#\s]+", re.IGNORECASE
 )
 
 
 def mask(text: str) -> str:
-    """Replace passwords, tokens and signatures of the URLs in a text by MASK.
+    """Replace passwords, tokens and signatures in the URLs of a text by MASK.
 
     Args:
         text: Any text, such as a message or a page.
@@ -32,13 +32,13 @@ def mask(text: str) -> str:
 
 
 def mask_values(value: Any) -> Any:
-    """Mask all texts in a value of JSON.
+    """Mask all strings in a JSON value.
 
     Args:
-        value: The value. Tuples become lists, as in JSON.
+        value: JSON value. Tuples become lists, as in JSON.
 
     Returns:
-        The value with masked texts.
+        The value with masked strings.
     """
     if isinstance(value, str):
         return mask(value)
@@ -50,7 +50,7 @@ def mask_values(value: Any) -> Any:
 
 
 def is_masked(url: str) -> bool:
-    """Whether a URL is the result of `mask`, and so of no use for reading."""
+    """Whether a URL is the result of `mask`, and therefore useless for reading."""
     return "://" in url and MASK in url and mask(url) == url
 
 

@@ -54,15 +54,16 @@ def clone_default_store() -> dist.Store:
 
 
 def count_collectives(description: str) -> tuple[int, int]:
-    """Count the collectives that this rank has begun.
+    """Count the collectives that this rank has started.
 
     Args:
-        description: Description of some groups.
+        description: Description of the process groups to count separately.
 
     Returns:
-        The number in all other groups, and the number in groups with this description.
+        Number in all other groups, and number in groups with this description.
     """
-    others, described = 0, 0
+    others = 0
+    described = 0
     for group in list(distributed_c10d._world.pg_map):  # a copy: the main thread may make a group meanwhile
         with suppress(RuntimeError):  # a backend that does not count
             count = group._get_sequence_number_for_group()  # type: ignore[attr-defined]

@@ -31,9 +31,9 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     """Return a number with its noun, such as "1 node" or "2,048 nodes".
 
     Args:
-        number: The number.
-        noun: The noun in the singular.
-        nouns: The noun in the plural, by default the singular and an s.
+        number: Number of things.
+        noun: Noun in the singular.
+        nouns: Noun in the plural; by default the singular with an s.
     """
     if number == 1:
         return f"1 {noun}"
@@ -41,10 +41,13 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 
 
 def format_range(low: float, high: float) -> str:
-    """Format a range in three digits, such as 5.98 to 14.5, and whole numbers from a thousand on."""
+    """Format a range with three digits, such as "5.98 to 14.5". Numbers from 1,000 on are rounded to integers."""
     texts = []
     for number in (low, high):
-        texts.append(f"{number:,.0f}" if number >= 1000 else f"{number:.3g}")
+        if number >= 1000:
+            texts.append(f"{number:,.0f}")
+        else:
+            texts.append(f"{number:.3g}")
     return " to ".join(texts)
 
 

@@ -28,7 +28,7 @@ def child(
         command: Program and arguments.
         limit: Seconds after which it is killed.
         grace: Seconds that its group has to end by itself after the block.
-        options: Options of subprocess.Popen. `env` has only the variables to set.
+        options: Options of subprocess.Popen. `env` lists only changes of this process's environment.
     """
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     options = usual | options

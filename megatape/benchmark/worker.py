@@ -1,4 +1,4 @@
-"""The process of one part, which calls `main` with NAME TARGET DEVICE tiny|full.
+"""Worker process of one part: runs `main` with NAME TARGET DEVICE tiny|full.
 
 The first line of standard input is the JSON list of keys to skip; when it ends, so does the process. To standard output go the
 lines that runner.py reads, and nothing else: {"begin": KEY}, then {"key": KEY, ...}.

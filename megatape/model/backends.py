@@ -4,7 +4,7 @@ A trial runs one of them forward and backward on the device at hand, before a ru
 is known beforehand (Backend.unsupported_reason). A kernel without a backward pass, a missing compiler, tiles that need more
 shared memory than the GPU has, or wrong results show here.
 
-`failure_in_child` tries a backend in a process of its own, which calls `main`.
+`failure_in_child` tries a backend in a child process, which calls `main`.
 """
 
 import json
@@ -179,10 +179,10 @@ def _mismatch(actual: Callable[[], list[Tensor]], reference: Callable[[], list[T
 
 
 def main(words: list[str]) -> NoReturn:
-    """Try the backend that standard input names, and print its failure as JSON.
+    """Try the backend described on standard input, and print its failure as JSON.
 
     Args:
-        words: No words.
+        words: Arguments of the program; there are none.
     """
     failure = backend_failure(*pickle.load(sys.stdin.buffer))
     sys.stdout.write(json.dumps(failure))
