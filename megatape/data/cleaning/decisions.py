@@ -35,14 +35,15 @@ from megatape.errors import UserError
 LOG = logging.getLogger(__name__)
 
 DUPLICATES, NEAR_DUPLICATES = "duplicates", "near_duplicates"
-PAIRS = "pairs"  # array of the results of `compare`
+PAIRS = "pairs"  # Name of the array in the results of `compare`.
 KEYS, RUNS, RUN_ENDS = "keys.npz", "runs.u4", "run_ends.npy"  # files of FirstPass
 KEEP, REPEATED = 0, 1  # codes of documents that the rules keep: REPEATED if its unit has an earlier one that is equal
-CORRUPTED_ARRAYS = (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error)  # raised by numpy.load
+# Errors that numpy.load raises for corrupted files.
+CORRUPTED_ARRAYS = (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error)
 SLOW = 5.0  # processor seconds of a rule for a document: the user is told its name
 AT_ONCE = 2**25  # hashes that are compared at a time, of which each takes about 50 bytes
 MAPPED = 1024  # units whose runs are mapped into memory
-Append = Callable[[str, bytes | memoryview], None]  # appends to a file by its name
+Append = Callable[[str, bytes | memoryview], None]  # Appends content to the file of this name.
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ class Cleaning:
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
-        """Each comparison of all documents: array of FirstPass and rule."""
+        """Comparisons of all documents: array of FirstPass and name of the rule."""
         near = self.near_duplicates
         bands = [(f"band{number}", NEAR_DUPLICATES) for number in range(near.shape[0])] if near else []
         return bands + ([("hashes", DUPLICATES)] if self.drop_duplicates else [])
 
     @property
     def comparing_rules(self) -> list[str]:
-        """Names of the rules that compare documents. A document that two drop counts for the last."""
+        """Names of the rules that compare documents. A document dropped by two of them counts for the last one."""
         return list(dict.fromkeys(rule for _, rule in self.comparisons))
 
     def decide(self, document: Document) -> Decision:
@@ -124,7 +125,7 @@ class OnePass:
         self._hashes: set[bytes] = set()
         num_bands = self._near.shape[0] if self._near else 0
         self._bands = [defaultdict[int, Bucket](list) for _ in range(num_bands)]  # buckets of each band by key
-        self._is_kept = bytearray()  # of each document that was compared with others
+        self._is_kept = bytearray()  # Whether each document compared with others so far is kept.
 
     def decide(self, document: Document) -> Decision:
         """The decision about the next document."""
@@ -232,7 +233,7 @@ def compare(drafts: Sequence[Path], name: str, near: NearDuplicates | None, beat
     """Compare all documents by one array of FirstPass.
 
     Memory: about 50 bytes for each of at most AT_ONCE hashes, 2 bytes for each document, and 16 bytes for each pair of similar
-    ones.
+    documents.
 
     Args:
         drafts: Folders with the files of FirstPass for each unit, in order.
@@ -242,7 +243,7 @@ def compare(drafts: Sequence[Path], name: str, near: NearDuplicates | None, beat
         beat: Called again and again.
 
     Returns:
-        Documents that equal an earlier one, as .npz for `Draft`, or pairs of similar ones, as .npz for `near_drops`.
+        Flags of exact duplicates, as .npz for `Draft`. With `near`: pairs of similar documents, as .npz for `near_drops`.
     """
     ends = np.cumsum([_load(draft, "codes").size for draft in drafts])
     groups = equal_groups([partial(_load, draft, name) for draft in drafts], beat=beat)
@@ -283,24 +284,24 @@ def read_comparison(file: Path, name: str) -> np.ndarray:
 
 
 def near_drops(drafts: Sequence[Path], compared: Sequence[Path], beat: Callable[[], None]) -> bytes:
-    """Decide which documents are near duplicates of documents that are kept.
+    """Decide which documents are near duplicates of kept documents.
 
     Memory: about 100 bytes for each pair of similar documents, and 2 bytes for each document.
 
     Args:
         drafts: Folders with the files of FirstPass for each unit, in order.
         compared: Files with the pairs that `compare` found in each band.
-        beat: Called again and again.
+        beat: Called repeatedly, to renew the lease.
 
     Returns:
-        The documents, as .npz for `Draft`.
+        Flags of the near duplicates, as .npz for `Draft`.
     """
     ends = np.cumsum([_load(draft, "codes").size for draft in drafts])
     pairs = [np.empty((0, 2), np.uint64)]
     for file in compared:
         beat()
         pairs.append(read_comparison(file, PAIRS))
-    in_order = np.unique(np.concatenate(pairs), axis=0).tolist()  # by the later document of each pair
+    in_order = np.unique(np.concatenate(pairs), axis=0).tolist()  # Sorted by the later document of each pair.
     is_dropped = np.zeros(ends[-1], bool)
     for number, earlier in in_order:
         beat()
@@ -310,7 +311,12 @@ def near_drops(drafts: Sequence[Path], compared: Sequence[Path], beat: Callable[
 
 
 def _flags_by_unit(flags: np.ndarray, ends: np.ndarray) -> bytes:
-    """Flags of all documents as .npz with an array of bits for each unit. ends: number of documents up to that of each unit."""
+    """Return flags of documents as .npz, with an array of bits for each unit.
+
+    Args:
+        flags: Flag of each document, in the order of the units.
+        ends: Number of documents up to the end of each unit.
+    """
     return packed({str(number): np.packbits(part) for number, part in enumerate(np.split(flags, ends[:-1]))})
 
 

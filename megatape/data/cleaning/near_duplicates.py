@@ -19,14 +19,14 @@ SEED = 1  # of datasketch's permutations
 SHIFT = np.uint64(32)  # datasketch's permutations are of 32 bits
 AT_ONCE = 2**14  # runs that are permuted at a time, which takes a kilobyte for each
 MAX_BUCKET = 8  # texts with equal keys that a later one is compared with, so that the time is linear
-Bucket = list[tuple[int, np.ndarray]]  # Number and runs of texts with an equal key.
+Bucket = list[tuple[int, np.ndarray]]  # Number and runs of each text with the same key.
 
 
 @dataclass(frozen=True)
 class NearDuplicates(Rule):
-    """Drops a document whose Jaccard similarity to an earlier kept one is `threshold` or more, by runs of `words` words.
+    """Drops documents whose Jaccard similarity to an earlier kept one is `threshold` or more, by runs of `words` words.
 
-    Earlier documents that are dropped do not count, so that a chain of overlapping texts keeps those that differ.
+    Dropped documents do not count, so a chain of overlapping texts keeps the texts that differ.
 
     MinHash (Broder, 1997) with locality-sensitive hashing finds candidates. The signature of a text, `permutations` minima by
     datasketch, is divided into bands. Two texts of similarity s agree in one of b bands of r rows with probability
@@ -89,15 +89,15 @@ class NearDuplicates(Rule):
         return np.array([xxh3_64_intdigest(band.tobytes()) for band in minima], np.uint64), runs
 
     def find(self, number: int, runs: np.ndarray, bucket: Bucket) -> list[int]:
-        """Compare a text with the earlier texts with an equal key.
+        """Compare a text with earlier texts of the same key.
 
         Args:
-            number: Number of the text, larger than those of the earlier ones.
+            number: Number of the text, larger than the numbers of the earlier texts.
             runs: Runs of the text.
-            bucket: The earlier texts. The text is added, unless the bucket is full or has a text with the same runs.
+            bucket: Earlier texts. The text is added, unless the bucket is full or contains a text with the same runs.
 
         Returns:
-            The numbers of the earlier texts that it resembles.
+            Numbers of the similar earlier texts.
         """
         similarities = [self._similarity(runs, earlier) for _, earlier in bucket]
         found = [earlier for (earlier, _), value in zip(bucket, similarities, strict=True) if value >= self.threshold]

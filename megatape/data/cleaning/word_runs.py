@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-# Characters of scripts without spaces between words, as parts of a character class.
+# Characters of scripts without spaces between words, as part of a character class.
 UNSPACED = (
     "\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f\u1780-\u17ff"  # Myanmar, Khmer
