@@ -1,4 +1,4 @@
-"""Conversations, of which every message of the assistant is learned whose weight is not 0.
+"""Format of conversations. Each message of the assistant is learned, unless its weight is 0.
 
 A record is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. The chat template of
 the tokenizer (chat_template.py) writes the text around the messages, or a plain one if it has none.
@@ -60,12 +60,12 @@ class Chat(Format):
 
 
 def _counts(conversation: Conversation, spans: Spans, num_kept: int) -> Counter[str]:
-    """Return the numbers of answers that are not learned, by the reason.
+    """Count what is not learned of a conversation, by reason.
 
     Args:
         conversation: The conversation.
-        spans: Spans of its answers, in tokens.
-        num_kept: Number of them that fit a sequence.
+        spans: Spans of its learned answers, in tokens.
+        num_kept: Number of spans that fit a sequence.
     """
     counts = Counter[str]()
     counts["answers of weight 0"] = len(conversation.answers) - len(conversation.learned)
@@ -78,14 +78,14 @@ def _counts(conversation: Conversation, spans: Spans, num_kept: int) -> Counter[
 
 
 def check_without_tools(conversation: Conversation) -> None:
-    """Raise RecordError for tools, calls of them or their answers, which the plain template does not write."""
+    """Raise RecordError for tools, tool calls and tool results, which the plain template does not write."""
     uses_tools = any(message["role"] == "tool" or "tool_calls" in message for message in conversation.messages)
     if conversation.tools or uses_tools:
-        raise RecordError("the tokenizer has no chat template that writes `tools`: use one that has, or leave the tools out")
+        raise RecordError("the tokenizer has no chat template that writes `tools`: use one that has, or remove the tools")
 
 
 def plain_prompt(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a conversation up to the answer that follows, as `plain_tokens` writes them.
+    """Return the tokens of a conversation up to the next answer, as `plain_tokens` writes them.
 
     Raises:
         RecordError: The conversation has tools.
@@ -97,7 +97,7 @@ def plain_prompt(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
 
 
 def plain_tokens(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], Spans]:
-    r"""`<s>System: ...\nUser: ...\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
+    r"""Write `<s>System: ...\nUser: ...\nAssistant:`, then ` ... </s>`, which is learned, and so on."""
     ids = list(tokenizer.begin)
     answers = []
     context = ""

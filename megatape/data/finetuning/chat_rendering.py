@@ -1,10 +1,10 @@
 """Renders conversations by chat templates in a separate process, and finds the answers in the text.
 
-A template is a program of unknown origin. Jinja's sandbox keeps it from files and from Python's internals, not from endless
-loops or texts that fill the memory: it runs in a process that ends at a limit of time, memory or output.
+A template is an untrusted program. Jinja's sandbox protects files and Python's internals, but does not stop endless loops or
+texts that fill the memory. So templates run in a process with limits on time, memory and output.
 
-The mask of answers that transformers' apply_chat_template returns does not suffice: it needs a template with marks, and does
-not tell whether generation would have the same text before an answer.
+The mask of answers returned by transformers' apply_chat_template is not enough: it requires a template with marks, and does not
+tell whether generation would have the same text before an answer.
 """
 
 import os
@@ -23,19 +23,19 @@ from megatape.units import format_bytes
 
 Spans = list[tuple[int, int]]  # [begin, end) of each answer, in characters of the text or in tokens
 
-MAX_SECONDS = 60  # of computation for one conversation; templates of pretrained models take milliseconds
-MAX_MEMORY = 4 * 2**30  # bytes
-MAX_TEXT = 2**26  # characters of a conversation
+MAX_SECONDS = 60  # CPU time per conversation. Templates of pretrained models take milliseconds.
+MAX_MEMORY = 4 * 2**30  # Bytes of memory for the process.
+MAX_TEXT = 2**26  # Characters of a rendered conversation.
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-QUOTED_CHARACTERS = 30  # of each text where two texts differ
+QUOTED_CHARACTERS = 30  # Characters quoted from each text where two texts differ.
 
 
 class NotJinja(UserError):
-    """A template that does not compile."""
+    """The template does not compile."""
 
 
 class ChatRenderer:
-    """A process that renders conversations, started by the first one. It ends with this process."""
+    """Child process that renders conversations. It starts with the first conversation and ends with this process."""
 
     _process: IsolatedProcess | None = None
 
@@ -47,17 +47,17 @@ class ChatRenderer:
         Args:
             origin: File of the template, for errors.
             template: Text of the template.
-            variables: Special tokens by the names that templates have for them.
+            variables: Special tokens by their names in templates.
             conversation: The conversation.
-            is_prompt: Render it up to the answer that follows. Earlier answers need no exact place then.
+            is_prompt: Whether to render a prompt for the next answer. Earlier answers then need no exact position.
 
         Returns:
-            The text, and the span of each learned answer in it, none for a prompt.
+            The text, and the span of each learned answer in it (no spans for a prompt).
 
         Raises:
             NotJinja: The template does not compile.
             UserError: The template exceeds a limit.
-            RecordError: The template refuses the conversation, or an answer has no exact place in it.
+            RecordError: The template refuses the conversation, or an answer has no exact position in it.
             ChildProcessError: The process ended for another reason.
         """
         if self._process is None:
@@ -75,7 +75,7 @@ class ChatRenderer:
                 f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: "
                 "simplify its loops, or copy the file again"
             ) from None
-        except KeyboardInterrupt:  # the next conversation must not be given the text of this one
+        except KeyboardInterrupt:  # Otherwise the next conversation would get the text of this one.
             self._process.end()
             self._process = None
             raise
@@ -88,9 +88,9 @@ renderer = ChatRenderer()
 def _rendered(
     limits: tuple[int, int, int], template: str, variables: dict[str, str], conversation: Conversation, is_prompt: bool
 ) -> Iterator[tuple[str, Spans]]:
-    """The result or error of `render`, within limits of seconds, bytes and characters."""
+    """Yield the result of `render`, or raise its error, within limits of seconds, bytes and characters."""
     from jinja2 import TemplateSyntaxError
-    from transformers.utils.chat_template_utils import render_jinja_template  # takes a second or two to import
+    from transformers.utils.chat_template_utils import render_jinja_template  # The import takes a second or two.
 
     max_seconds, max_memory, max_text = limits
     for kind, most in (
@@ -98,8 +98,12 @@ def _rendered(
         (resource.RLIMIT_CPU, int(time.process_time()) + 1 + max_seconds),
         (resource.RLIMIT_DATA, max_memory),
     ):
-        hard = resource.getrlimit(kind)[1]  # what the user may set
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        # An unprivileged process cannot raise its soft limit above its hard limit.
+        hard = resource.getrlimit(kind)[1]
+        soft = most
+        if hard != resource.RLIM_INFINITY:
+            soft = min(most, hard)
+        resource.setrlimit(kind, (soft, hard))
     answer: tuple[str, Spans] | Exception
     try:
         render = partial(render_jinja_template, chat_template=template, tools=conversation.tools or None, **variables)
@@ -112,7 +116,8 @@ def _rendered(
         _check_tools(partial(render, add_generation_prompt=is_prompt), text, conversation)
         spans: Spans = []
         if not is_prompt:
-            spans = _spans(render, text, conversation, marks[0] if is_marked else None)
+            answer_marks = marks[0] if is_marked else None
+            spans = _spans(render, text, conversation, answer_marks)
         answer = text, spans
     except MemoryError:
         answer = MemoryError()
@@ -120,48 +125,51 @@ def _rendered(
         answer = NotJinja(f"line {error.lineno}: {error}")
     except ValueError as error:
         answer = RecordError(str(error))
-    except Exception as error:  # noqa: BLE001 (a template may raise any)
+    except Exception as error:  # noqa: BLE001 (a template may raise any error)
         answer = RecordError(f"the chat template fails: {type(error).__name__}: {error}")
-    if isinstance(answer, Exception):  # not above, where its traceback would hold what fills the memory
+    # Raised only here: inside the handlers, the traceback would keep the objects that fill the memory.
+    if isinstance(answer, Exception):
         raise answer
     yield answer
 
 
 def _check_tools(render: Any, text: str, conversation: Conversation) -> None:
-    """Check that a template writes the tools of a conversation, their calls and their answers.
+    """Check that a template writes the tools of a conversation, the tool calls and their results.
 
     Args:
-        render: Renders messages as `text` was rendered.
+        render: Function that renders messages in the same way as `text`.
         text: The rendered conversation.
         conversation: The conversation.
 
     Raises:
-        RecordError: It leaves them out.
+        RecordError: The template drops some of them.
     """
     messages = conversation.messages
     if conversation.tools:
         (without_tools,), _ = render([messages], tools=None)
         if text == without_tools:
-            raise RecordError("the chat template does not write `tools`: use one that does, or leave the tools out")
+            raise RecordError("the chat template does not write `tools`: use one that does, or remove the tools")
     for number, message in enumerate(messages, start=1):
         for call in message.get("tool_calls", []):
             if call["function"]["name"] not in text:
                 raise RecordError(f"the chat template does not write the `tool_calls` of message {number}: use one that does")
         if message["role"] == "tool" and message["content"].strip() not in text:
-            raise RecordError(f"the chat template does not write message {number}, of a tool, as it is: use one that does")
+            raise RecordError(
+                f"the chat template does not write message {number}, the result of a tool, unchanged: use one that does"
+            )
 
 
 def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | None) -> Spans:
     """Return the span of each learned answer in a rendered conversation.
 
     Args:
-        render: Renders messages by the template.
+        render: Function that renders messages by the template.
         text: The rendered conversation.
         conversation: The conversation.
-        marks: Spans that the template marks by {% generation %}; None if it has no marks.
+        marks: Spans marked by {% generation %} in the template; None if it has no marks.
 
     Raises:
-        RecordError: An answer does not follow the text of generation's prompt, or its place is unknown.
+        RecordError: An answer does not follow generation's prompt, or its position is unknown.
     """
     messages = conversation.messages
     if marks is None:
@@ -182,7 +190,7 @@ def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | No
 
 
 def _answer_begin(render: Any, text: str, messages: list[Message], index: int) -> int:
-    """Return the place of an answer: the length of generation's prompt, with which the conversation must begin."""
+    """Return the beginning of an answer: the length of generation's prompt, which must be a prefix of the conversation."""
     (prompt,), _ = render([messages[:index]], add_generation_prompt=True)
     if text.startswith(prompt):
         return len(prompt)
@@ -196,7 +204,7 @@ def _answer_begin(render: Any, text: str, messages: list[Message], index: int) -
 
 
 def _answer_end(render: Any, text: str, messages: list[Message], index: int) -> int:
-    """Return the end of an answer: the length of the conversation up to it, with which the whole must begin."""
+    """Return the end of an answer: the length of the conversation rendered up to it, which must be a prefix of the whole."""
     (answered,), _ = render([messages[: index + 1]])
     if text.startswith(answered):
         return len(answered)
@@ -207,11 +215,11 @@ def _answer_end(render: Any, text: str, messages: list[Message], index: int) -> 
 
 
 def _marked_spans(marks: Spans, begins: list[int]) -> dict[int, tuple[int, int]]:
-    """Return the spans of the answers that a template marks, by the number of the answer from 0.
+    """Return the spans of the answers marked by a template, by the number of the answer, counting from 0.
 
     An answer begins where generation's prompt for it ends, even if its mark includes the header before it. A mark that
-    begins later leaves out text that generation would have to write, so it is refused. So are two marks of one answer with
-    text between them.
+    begins later skips text that generation would have to write, so it is an error. Two marks of one answer with text between
+    them are an error, too.
 
     Args:
         marks: Spans of the marks, in order.

@@ -1,4 +1,4 @@
-"""Makes tokens of conversations by the chat template of an imported tokenizer."""
+"""Converts conversations to tokens, using the chat template of an imported tokenizer."""
 
 import json
 import re
@@ -18,24 +18,24 @@ from megatape.errors import RecordError, UserError
 ANSWER = "An answer."
 QUESTION = "Another question?"
 EXCHANGE: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER}]
-# Some templates demand a system prompt, others refuse it.
+# Some templates require a system prompt, others reject it.
 PROBES: list[list[Message]] = [EXCHANGE, [{"role": "system", "content": "a"}, *EXCHANGE]]
 
 
 class ChatTemplate:
-    """Makes tokens of conversations.
+    """Converts conversations to tokens.
 
     Each answer begins where generation's prompt for it ends, and ends at the template's {% generation %} mark, or else where
-    the conversation rendered up to the answer ends. Each of these must be the beginning of the whole conversation, as text and
-    as tokens: so the model learns each answer after the very tokens that generation would give it.
+    the conversation rendered up to the answer ends. Each of these texts must be a prefix of the whole conversation, both as
+    text and as tokens. So the model learns each answer after exactly the tokens that generation would give it.
 
-    An answer is learned with the token at which generation stops. Some templates write it before the next message only, such
-    as GLM-4's, whose answers end with the mark of the next role. The last answer of a conversation gets it, too.
+    Each learned answer includes the token at which generation stops. Some templates write this token only before the next
+    message: in GLM-4's template, the mark of the next role ends an answer. The last answer of a conversation gets it, too.
 
     Attributes:
-        notes: For the user.
-        ends: The token that ends answers: the first stop token that the template writes after an answer or at the beginning
-            of the next message, or else the first special token; empty if it writes none.
+        notes: Notes for the user.
+        ends: Set with the token that ends answers: the first stop token that the template writes after an answer or at the
+            beginning of the next message, or else the first special token there. Empty if it writes none.
 
     Raises:
         UserError: The template is not Jinja.
@@ -48,7 +48,8 @@ class ChatTemplate:
         self._render = partial(renderer.render, tokenizer.chat_template_origin, template, variables)
         self.notes: list[str] = []
         self.ends: frozenset[int] = frozenset()
-        self._closing = ""  # text from the end of an answer to that of the token in `ends`, if the token follows the answer
+        # Text after an answer up to and including the token in `ends`; empty if answers contain this token.
+        self._closing = ""
         try:
             self._find_end()
         except NotJinja as error:
@@ -59,11 +60,11 @@ class ChatTemplate:
             end = ", ".join(repr(tokenizer.piece(token)) for token in self.ends)
             self.notes.append(
                 f"warning: the chat template ends answers with {end}, and generation stops at {self._stop_texts()}: "
-                f"name {end} in eos_token_id of generation_config.json beside the tokenizer"
+                f"add {end} to eos_token_id in generation_config.json beside the tokenizer"
             )
 
     def _find_end(self) -> None:
-        """Set the token that ends answers, as the template writes it in the first probe that it accepts."""
+        """Set the token that ends answers, using the first probe in which the template writes one."""
         for messages in PROBES:
             alone, spans = self._try_to_render(messages)
             question = {"role": "user", "content": QUESTION}
@@ -76,7 +77,7 @@ class ChatTemplate:
                 return
 
     def _try_to_render(self, messages: list[Message], is_prompt: bool = False) -> tuple[str, Spans]:
-        """Render a probe. Return nothing if the template refuses it: refused records are reported one by one."""
+        """Render a probe. Returns an empty text if the template rejects it: rejected records are reported one by one."""
         try:
             return self._render(Conversation(messages), is_prompt=is_prompt)
         except RecordError:
@@ -87,7 +88,7 @@ class ChatTemplate:
 
         Args:
             alone: Text that the template writes after the answer.
-            followed: The same if another message follows. Only its next token counts, which begins that message.
+            followed: The same text if another message follows. Only its next such token counts, which begins that message.
         """
         stops = self._tokenizer.stop_ids
         special = {self._tokenizer.token_id(text) for text in self._tokenizer.special_texts}.union(stops)
@@ -100,13 +101,13 @@ class ChatTemplate:
         return candidates[0] if candidates else None
 
     def _text_to_end(self, token: int, texts: tuple[str, ...], begin: int, end: int) -> str:
-        """Return the text from the end of an answer to that of the token that ends it, empty if the answer contains it.
+        """Return the text after an answer up to and including its end token, "" if the answer contains that token.
 
         Args:
             token: The token that ends answers.
-            texts: The rendered conversation, and the one in which another message follows.
+            texts: The rendered conversation, without and with another message after it.
             begin: First character of the answer in both.
-            end: End of its characters.
+            end: End of the answer in both, in characters.
         """
         prompt = self._tokenizer.encode_rendered(texts[0][:begin])
         answer = self._tokenizer.encode_rendered(texts[0][:end])
@@ -125,10 +126,10 @@ class ChatTemplate:
     def tokens(self, conversation: Conversation) -> tuple[list[int], Spans]:
         """Return the tokens of a conversation, and the span of each learned answer in them.
 
-        The last answer gets the token that ends it if the template writes that before another message only.
+        If the template writes the end token only before another message, it is appended to the last answer.
 
         Raises:
-            RecordError: An answer has no exact place, or no end.
+            RecordError: An answer has no exact position, or no end token.
         """
         for number, text in self._typed(conversation.messages):
             raise RecordError(f"message {number} has the special token {text!r}, which would be one: remove it")
@@ -141,7 +142,7 @@ class ChatTemplate:
         return ids, [(begin, self._answer_end(ids, begin, end)) for begin, end in answers]
 
     def _with_closing(self, text: str, spans: Spans) -> tuple[str, Spans]:
-        """Return a rendered conversation and its answers with what the template writes after them up to their end token."""
+        """Extend a rendered conversation and the spans of its answers by the text up to their end tokens."""
         if spans and self._closing.startswith(text[spans[-1][1] :]):
             text = text[: spans[-1][1]] + self._closing
         closed = []
@@ -165,7 +166,7 @@ class ChatTemplate:
         return self._typed_tokens.encode(self._render(hidden, is_prompt=True)[0])
 
     def _check_tools(self, conversation: Conversation) -> None:
-        """Raise RecordError if the tools of a conversation or calls of them spell out a special token."""
+        """Raise RecordError if the tools or tool calls of a conversation spell out a special token."""
         calls = [{key: value for key, value in message.items() if key != "content"} for message in conversation.messages]
         for name, value in (("tools", conversation.tools), ("tool_calls", calls)):
             written = json.dumps(value, ensure_ascii=False)
@@ -195,7 +196,7 @@ class ChatTemplate:
         return len(prefix)
 
     def _answer_end(self, ids: list[int], begin: int, end: int) -> int:
-        """Return the end of an answer with the token at which generation stops.
+        """Return the end of an answer, including the token at which generation stops.
 
         Args:
             ids: Tokens of the conversation.

@@ -1,6 +1,6 @@
 """Conversations in records, with the fields of OpenAI, TRL, Axolotl and LLaMA-Factory.
 
-A field that changes what is learned is read or refused by name, never ignored.
+A field that changes what is learned is either read or rejected by name, never ignored.
 """
 
 import json
@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from megatape.data.finetuning.prompt_format import missing_field
 from megatape.errors import RecordError
 
-# Role and content, a text; messages of the assistant may have `tool_calls`, those of tools `tool_call_id` and `name`.
+# Role and content (a text). Messages of the assistant may have `tool_calls`, messages of tools `tool_call_id` and `name`.
 Message = dict[str, Any]
 Tool = dict[str, Any]  # JSON schema of a function
 
-WEIGHTS = ("weight", "train")  # fields of OpenAI and Axolotl that say whether an answer is learned
-# Fields of records beside the messages that would change the text of the conversation.
+WEIGHTS = ("weight", "train")  # Fields of OpenAI and Axolotl: whether an answer is learned.
+# Unsupported fields of records, which would change the text of the conversation.
 UNSUPPORTED = ("functions", "documents", "images", "videos", "audios", "chat_template_kwargs")
-NAMES = {"system": ["system"], "user": ["human", "user"], "assistant": ["gpt", "chatgpt", "assistant"]}  # by role
+# Names of each role in ShareGPT.
+NAMES = {"system": ["system"], "user": ["human", "user"], "assistant": ["gpt", "chatgpt", "assistant"]}
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Conversation:
     """A conversation.
 
     Attributes:
-        messages: Role and content of each message, and calls of tools.
-        tools: Tools that the assistant is offered.
-        not_learned: Places in `messages` of the answers that are not learned.
+        messages: Role and content of each message, and tool calls.
+        tools: Tools offered to the assistant.
+        not_learned: Indices in `messages` of the answers that are not learned.
     """
 
     messages: list[Message]
@@ -38,23 +39,23 @@ class Conversation:
 
     @property
     def answers(self) -> list[int]:
-        """Places in `messages` of all answers."""
+        """Indices in `messages` of all answers."""
         return [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     @property
     def learned(self) -> list[int]:
-        """Places in `messages` of the answers that are learned."""
+        """Indices in `messages` of the learned answers."""
         return [index for index in self.answers if index not in self.not_learned]
 
 
 class MessageFields(NamedTuple):
-    """Names in a record of messages.
+    """Names of fields in a record of messages.
 
     Attributes:
-        messages: Field of the list.
-        role: Field of a message that says whose it is.
-        content: Field of its text.
-        roles: Values of `role` -> the role that a template knows.
+        messages: Field with the list of messages.
+        role: Field of a message with its role.
+        content: Field of a message with its text.
+        roles: Values of `role` -> roles in templates.
     """
 
     messages: str
@@ -63,7 +64,8 @@ class MessageFields(NamedTuple):
     roles: Mapping[str, str]
 
 
-TOOL_FIELDS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}  # by role; in OpenAI's records only
+# Fields about tools, by role. Only OpenAI's records have them.
+TOOL_FIELDS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 OPENAI = MessageFields("messages", "role", "content", {role: role for role in (*NAMES, "tool")})
 SHAREGPT = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})
 
@@ -72,8 +74,8 @@ def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -
     """Read the conversation of a record.
 
     Args:
-        record: The record. Beside its messages it may have `tools`, and a system prompt in `system`.
-        fields: Names of its fields.
+        record: Record. Besides its messages, it may have `tools`, and a system prompt in `system`.
+        fields: Names of its fields with messages.
 
     Raises:
         RecordError: A message has another form, or a field is not supported.
@@ -84,7 +86,7 @@ def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -
     if not isinstance(found, list) or not found:
         raise RecordError(f"`{fields.messages}` is {found!r:.40}, not a list of messages")
     if others := [name for name in UNSUPPORTED if record.get(name)]:
-        raise RecordError(f"the record has `{'`, `'.join(others)}`, which is not supported: leave it out")
+        raise RecordError(f"the record has `{'`, `'.join(others)}`, which is not supported: remove it")
     messages = []
     not_learned = set()
     for number, value in enumerate(found, start=1):
@@ -95,7 +97,7 @@ def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -
             not_learned.add(number - 1)
         messages.append(message)
     if messages[0]["role"] in ("assistant", "tool"):
-        raise RecordError(f"message 1 is of the {messages[0]['role']}: there is nothing that it answers")
+        raise RecordError(f"message 1 is of the {messages[0]['role']}: there is nothing for it to answer")
     system = _read_system(record, messages)
     if system is not None:
         messages.insert(0, system)
@@ -128,7 +130,7 @@ def _read_message(value: dict[str, Any], number: int, fields: MessageFields) -> 
 
 
 def _read_calls(value: Any, place: str) -> list[dict[str, Any]]:
-    """Return calls of tools as templates take them: with arguments that are an object, where OpenAI has its text."""
+    """Return tool calls in the form that templates expect: arguments as an object, where OpenAI has JSON text."""
     if not isinstance(value, list):
         raise RecordError(f"{place} is {value!r:.40}, not a list of calls")
     calls = []
@@ -164,7 +166,7 @@ def _read_content(value: Any, place: str) -> str:
 
 
 def _is_learned(value: dict[str, Any], number: int, role: str) -> bool:
-    """Whether a message is learned if it is an answer: not if its weight is 0. Raises RecordError for other weights."""
+    """Whether a message is learned if it is an answer: False if its weight is 0. Raises RecordError for unsupported weights."""
     learned = True
     for name in WEIGHTS:
         weight = value.get(name)
@@ -181,7 +183,7 @@ def _is_learned(value: dict[str, Any], number: int, role: str) -> bool:
 
 
 def _read_system(record: dict[str, Any], messages: list[Message]) -> Message | None:
-    """Return the system prompt that a record has beside its messages, None if there is none."""
+    """Return the system prompt in a record's own field; None if it is missing or also among the messages."""
     content = record.get("system")
     if content in (None, ""):
         return None
@@ -196,7 +198,7 @@ def _read_system(record: dict[str, Any], messages: list[Message]) -> Message | N
 
 
 def _read_tools(record: dict[str, Any]) -> list[Tool]:
-    """Return the tools that a record has beside its messages: a list of JSON schemas, or that list as text."""
+    """Return the tools in a record's own field: a list of JSON schemas, or that list as JSON text."""
     value = record.get("tools")
     if value in (None, ""):
         return []

@@ -101,7 +101,7 @@ class ExampleWriter:
 
 
 KIND = "finetuning"
-SKIPPED_FILES = "files skipped because of their names"  # a name of the index's counts
+SKIPPED_FILES = "files skipped because of their names"  # Name of a count in the index.
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ class ExampleSource:
 
     Attributes:
         format: A name of FORMATS.
-        inputs: Files and folders of lines of JSON, or files with one array; or the name of one data set of the hub.
-        validation: Those of the validation split, or the name of that split of the data set; empty: a share of `inputs`.
-        limits: Of an example.
-        validation_share: Share of the prompts, at least one; examples with the same prompt are kept together.
+        inputs: Files and folders with lines of JSON, or files with one JSON array; or the name of one data set of the hub.
+        validation: Inputs of the validation split, or the name of that split of the data set; empty: a share of `inputs`.
+        limits: Limits of an example.
+        validation_share: Share of the prompts to hold out, at least one prompt. Examples with the same prompt stay together.
         max_record_bytes: Longer lines are skipped.
         max_bad_fraction: Fraction of the records that may be bad or too long. FEW_BAD always may.
         max_skipped_fraction: Fraction of the files or bytes of a folder that may be skipped because of their names.
@@ -157,7 +157,7 @@ class ExampleSource:
 
     @path_errors()
     def skipped_files(self) -> dict[str, SkippedFiles]:
-        """Return the files that are skipped because of their names, by input; only of inputs that have any.
+        """Return the files skipped because of their names, by input. Inputs without skipped files are not included.
 
         Raises:
             UserError: Inputs are missing or cannot be listed.
@@ -168,7 +168,7 @@ class ExampleSource:
         return summarize_skipped(inputs + validation)
 
     def _listings(self) -> tuple[list[Listing], list[Listing]]:
-        """List the content of the inputs, and of those of the validation split."""
+        """List the files of the inputs, and of the validation split's inputs."""
         return list_inputs(self.inputs, *JSON_LINES), list_inputs(self.validation, *JSON_LINES, option="validation")
 
     def records(self, counts: RecordCounts) -> Iterator[tuple[str, Any, str]]:
@@ -242,7 +242,7 @@ def prepare_examples(
         folder, counts = _write_examples(source, form, directory, tokenizer, progress, prompts)
         if not source.validation and not folder.writers["validation"].examples and prompts.lowest != prompts.highest:
             form.notes.append(
-                f"a validation share of {source.validation_share} has none of the prompts: one of them is held out"
+                f"a validation share of {source.validation_share} selects none of the prompts: one of them is held out"
             )
             for path in directory.iterdir():
                 path.unlink()
@@ -260,10 +260,10 @@ def prepare_examples(
 
 @dataclass
 class PromptHashes:
-    """Hashes of prompts, by which they are in the training or the validation split.
+    """Assigns prompts to the training or the validation split, by their hashes.
 
     Attributes:
-        held_out: Hash of a prompt that is in the validation split in any case.
+        held_out: Hash of a prompt that is always in the validation split.
         lowest: Lowest hash so far.
         highest: Highest hash so far.
     """
@@ -294,11 +294,11 @@ def _write_examples(
 
     Args:
         source: Source of the records.
-        form: Their format.
+        form: Format of the records.
         directory: Folder for the examples.
         tokenizer: Tokenizer of the model.
         progress: See `prepare_examples`.
-        prompts: Hashes of prompts, which are updated.
+        prompts: Hashes of prompts, to update.
 
     Returns:
         The folder and the counts.
@@ -321,7 +321,7 @@ def _write_examples(
 def read_examples(
     source: ExampleSource, form: Format, counts: ExampleCounts, prompts: PromptHashes | None = None
 ) -> Iterator[tuple[str, str, Example]]:
-    """Place, split and example of every record that gives one. Raises UserError if too many records are bad."""
+    """Yield place, split and example of every record that gives one. Raises UserError if too many records are bad."""
     mapping = FieldMapping(source.fields, form.reads)
     prompts = prompts or PromptHashes()
     for place, record, split in source.records(counts):

@@ -244,10 +244,10 @@ class Pairs(PromptFormat):
 
 
 class Alpaca(PromptFormat):
-    """The prompt tells the task, and the answer is the output.
+    """Examples with an instruction and an optional input as the prompt, and an output as the answer.
 
     Attributes:
-        unsupported: Fields of LLaMA-Factory's records that Stanford's prompt has no place for.
+        unsupported: Fields of LLaMA-Factory's records without a place in Stanford's prompt.
     """
 
     reads = ("instruction", "input", "output")

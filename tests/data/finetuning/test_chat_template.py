@@ -365,7 +365,7 @@ def test_calls_of_tools_are_answers(folders: dict[str, Path], tmp_path: Path) ->
         (
             CALLING.replace("{{ message.role }}\n{{ message.content }}", "{{ message.role }}\n"),
             "{}",
-            "does not write message 3, of a tool",
+            "does not write message 3, the result of a tool",
         ),
         (CALLING, '{"a": "<|im_end|>"}', "`tool_calls` has the special token '<|im_end|>'"),
     ],
@@ -389,7 +389,7 @@ def test_chatml_without_generation_config(folders: dict[str, Path], tmp_path: Pa
     tokenizer, _ = template_of(folder)
     form = Chat(tokenizer, Limits(256))
     (note,) = form.notes
-    assert "ends answers with '<|im_end|>', and generation stops at '<|endoftext|>': name '<|im_end|>' in eos_token_id" in note
+    assert "ends answers with '<|im_end|>', and generation stops at '<|endoftext|>': add '<|im_end|>' to eos_token_id" in note
     example = form.example(conversation(MESSAGES))
     assert {example.ids[end - 1] for _, end in example.answers} == {tokenizer.token_id("<|im_end|>")}
 

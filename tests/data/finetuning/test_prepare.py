@@ -94,7 +94,7 @@ def test_the_default_share_holds_out_at_least_one_prompt(
         output = ["--tokenizer", tmp_path / "tok.model", "--output", tmp_path / name]
         status, printed, errors = command("prepare", "finetuning", *given, *output)
         assert status == 0, errors
-        assert "a validation share of 0.02 has none of the prompts: one of them is held out" in printed
+        assert "a validation share of 0.02 selects none of the prompts: one of them is held out" in printed
     first, second = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second"))
     assert first == second
     found = {split: examples(tmp_path / "first", split=split) for split in ("train", "validation")}
