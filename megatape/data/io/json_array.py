@@ -1,4 +1,4 @@
-"""Files with one JSON array of records, as Alpaca's and litgpt's data sets are, beside those of lines."""
+"""Reads records from files with one JSON array, such as the data sets of Alpaca and litgpt, or with lines of JSON."""
 
 import io
 import json
@@ -21,20 +21,20 @@ from megatape.data.io.records import (
 from megatape.data.io.remote import open_file, suffix
 from megatape.errors import UserError
 
-CHUNK_CHARACTERS = 2**20  # read at a time
-MAX_ELEMENT = 2**28  # characters of a record that may be read before it is taken for malformed
+CHUNK_CHARACTERS = 2**20  # Number read at a time.
+MAX_ELEMENT = 2**28  # Characters read of a record before it counts as malformed.
 SPACE = re.compile(r"\s*")
 
 
 def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple[str, Any]]:
     """Yield place and value of every record of a file: the elements of its array, or its lines.
 
-    Memory holds one record of an array. See `read_records` about lines, and about what is counted.
+    Memory holds one record of an array. See `read_records` for lines and counts.
 
     Args:
         path: Path or URL of the file, which may be compressed.
         max_bytes: Longer records are counted and skipped.
-        counts: Counts of what is skipped.
+        counts: Counts of skipped records, to update.
 
     Raises:
         OSError: The file cannot be read.
@@ -68,7 +68,7 @@ def begins_array(path: str) -> bool:
         with open_file(path) as stored:
             begin = unpacked(stored, path).read(CHUNK_CHARACTERS)
     except CORRUPTED:
-        return False  # reading the file reports it
+        return False  # Reading the file reports the error.
     begin = begin.removeprefix(BYTE_ORDER_MARK).lstrip()
     if not begin.startswith(b"["):
         return False
@@ -96,7 +96,7 @@ def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
     """
     text = file.read(CHUNK_CHARACTERS)
     number = 0
-    place = _skip_space(text, 0) + 1  # after the bracket
+    place = _skip_space(text, 0) + 1  # After the opening bracket.
     is_open = True
     while is_open:
         end = _element_end(text, place)
@@ -111,13 +111,13 @@ def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
         if number == 0 and text.lstrip()[:1] == "]":
             place = text.index("]") + 1
             break
-        more = file.read(max(CHUNK_CHARACTERS, len(text)))  # doubles, so that the time for long records is not quadratic
+        more = file.read(max(CHUNK_CHARACTERS, len(text)))  # Doubles, so the time for long records is linear.
         if not more or len(text) > MAX_ELEMENT:
             raise _malformed(path, f"record {number + 1}", text)
         text += more
     rest = text[place:].strip() or file.read(CHUNK_CHARACTERS).strip()
     if rest:
-        raise _malformed(path, "what follows the last record", rest)
+        raise _malformed(path, "the text after the last record", rest)
 
 
 def _malformed(path: str, what: str, text: str) -> UserError:
@@ -128,7 +128,7 @@ def _malformed(path: str, what: str, text: str) -> UserError:
 
 
 def _element_end(text: str, begin: int) -> int | None:
-    """Return the place after the comma or bracket that follows an element; None if the text has no whole element."""
+    """Return the position after the comma or bracket that ends an element; None if the text has no complete element."""
     try:
         _, end = json.JSONDecoder().raw_decode(text, _skip_space(text, begin))
     except (ValueError, RecursionError):

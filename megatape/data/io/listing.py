@@ -1,4 +1,4 @@
-"""Files of inputs: those that a source reads, and those that it skips because of their names."""
+"""Listings of inputs: the files to read, and the files skipped because of their names."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from megatape.errors import UserError
+from megatape.units import plural
 
-NUM_NAMES = 10  # Number of names shown for an input.
+NUM_NAMES = 10  # Maximum number of names shown for an input.
 # Files that accompany data and have no documents. They are reported, but do not count towards the limit.
 COMPANIONS = ("readme*", "license*", "licence*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
 
@@ -30,7 +31,7 @@ class Listing:
     """Content of an input.
 
     Attributes:
-        given: The input, as it was given.
+        given: The input, as the user gave it.
         files: Files to read, sorted by path.
         skipped: Other files that are not hidden, and folders that are not searched, such as links.
         patterns: Names of the files to read.
@@ -49,20 +50,20 @@ class Listing:
         return [file.name for file in self.files]
 
     def select(self, is_read: Callable[[str], bool]) -> "Listing":
-        """Return the listing that skips further files.
+        """Return a listing that skips more files.
 
         Args:
-            is_read: Whether to read the file of a path or URL.
+            is_read: Function that tells whether to read a file, by its path or URL.
         """
         files = [file for file in self.files if is_read(file.name)]
         others = [file for file in self.files if not is_read(file.name)]
         return replace(self, files=files, skipped=self.skipped + others)
 
     def without(self, is_known: Callable[[str], bool]) -> "Listing":
-        """Return the listing without files that are known not to be inputs.
+        """Return a listing without skipped files that are known not to be inputs.
 
         Args:
-            is_known: Whether a file is such a file, by its last part of the path.
+            is_known: Function that recognizes such a file by the last part of its path.
         """
         skipped = [file for file in self.skipped if not is_known(base_name(file.name))]
         return replace(self, skipped=skipped)
@@ -70,12 +71,12 @@ class Listing:
 
 @dataclass
 class SkippedFiles:
-    """Summary of the files of an input that are skipped because of their names.
+    """Summary of an input's files that are skipped because of their names.
 
     Attributes:
         files: Number of files.
-        bytes: Size of those whose size is known.
-        names: Names of the first ones.
+        bytes: Total size of the files whose size is known.
+        names: Names of the first files.
     """
 
     files: int = 0
@@ -83,11 +84,11 @@ class SkippedFiles:
     names: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        noun = "file" if self.files == 1 else "files"
         names = ", ".join(self.names)
         hidden = self.files - len(self.names)
-        more = f" and {hidden:,} more" if hidden else ""
-        return f"{self.files:,} {noun} ({self.bytes:,} bytes) skipped by name: {names}{more}"
+        if hidden:
+            names += f" and {hidden:,} more"
+        return f"{plural(self.files, 'file')} ({self.bytes:,} bytes) skipped by name: {names}"
 
     def add(self, files: Iterable[ListedFile]) -> None:
         """Add further files."""
@@ -99,7 +100,7 @@ class SkippedFiles:
 
 
 def summarize_skipped(listings: Iterable[Listing]) -> dict[str, SkippedFiles]:
-    """Return a summary of the skipped files, by input; only of inputs that have any."""
+    """Return a summary of the skipped files, by input. Inputs without skipped files are not included."""
     found: dict[str, SkippedFiles] = {}
     for listing in listings:
         if listing.skipped:
@@ -108,7 +109,7 @@ def summarize_skipped(listings: Iterable[Listing]) -> dict[str, SkippedFiles]:
 
 
 def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
-    """Check the fraction of an input that is skipped, by number and by size.
+    """Check the skipped fraction of an input, by number of files and by size.
 
     Args:
         listing: Content of the input.
@@ -116,7 +117,7 @@ def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
         option: Option that gave the input.
 
     Raises:
-        UserError: More is skipped.
+        UserError: A larger fraction is skipped.
     """
     others = [file for file in listing.skipped if not _is_companion(file.name)]
     if not others or max_fraction >= 1:
@@ -124,7 +125,8 @@ def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
     num_files = len(others) + len(listing.files)
     fraction = len(others) / num_files
     amount = f"{len(others):,} of {num_files:,} files"
-    sizes, other_sizes = _sizes(listing.files), _sizes(others)
+    sizes = _sizes(listing.files)
+    other_sizes = _sizes(others)
     if sizes is not None and other_sizes is not None:
         num_bytes = sum(sizes) + sum(other_sizes)
         byte_fraction = sum(other_sizes) / max(num_bytes, 1)

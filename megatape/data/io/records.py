@@ -26,14 +26,16 @@ NUM_BAD_EXAMPLES = 5
 LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
 FEW_BAD = 10  # always tolerate this many bad records
 CHUNK_BYTES = 2**20  # read at a time of what is skipped or unpacked
-MAX_DIGITS = 4000  # of integers: Python converts no more than 4300 by default, in quadratic time
+# Longer integers become floats: Python converts at most 4300 digits by default, in quadratic time.
+MAX_DIGITS = 4000
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # Beginnings of compressed files.
 PACKED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ\0)|(?P<bzip2>BZh[1-9]1AY&SY)")
-ZSTD_FLAGS, ZSTD_CHECKSUM_FLAG = 4, 0b100  # Place of the flags in a frame, and the one for a checksum.
-XZ_CHECK = 7  # Place of the kind of checksum in a stream; 0: none.
+ZSTD_FLAGS = 4  # Offset of the flags in a frame.
+ZSTD_CHECKSUM_FLAG = 0b100
+XZ_CHECK = 7  # Offset of the kind of checksum in a stream. The kind 0 is no checksum.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # of UTF-8: text files may begin with it, and what was joined of such files has several
-# Errors of compressed files.
+# Errors raised for corrupted compressed files.
 CORRUPTED: tuple[type[Exception], ...] = (
     EOFError,
     BadGzipFile,
@@ -59,7 +61,7 @@ JSON_LINES = (
 
 
 def is_json_lines(name: str) -> bool:
-    """Whether the name of a file says that it has lines of JSON."""
+    """Whether a file has lines of JSON, judging by its name."""
     return any(fnmatchcase(name.lower(), pattern) for pattern in JSON_LINES)
 
 
@@ -73,10 +75,10 @@ class RecordCounts:
         first_too_long: Place of the first one.
         bad: Number of malformed records.
         bad_examples: `place: reason` of the first few.
-        without_text: Number of samples of tars that have no member with text.
-        first_without_text: Place of the first one.
+        without_text: Number of samples in tars without a member with text.
+        first_without_text: Place of the first such sample.
         unverified: Number of compressed files without checksums, in which damage may go unnoticed.
-        first_unverified: The first one.
+        first_unverified: Path of the first such file.
     """
 
     read_bytes: int = 0
@@ -137,7 +139,7 @@ def printable_lines(text: str) -> str:
 def read_records(
     path: str, max_bytes: int, counts: RecordCounts, begin: int = 0, end: int | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Place (`file:line`) and value of every line of a file by path or URL, which may be compressed: see COMPRESSIONS.
+    """Yield place (`file:line`) and value of every line of a file, by path or URL. See COMPRESSIONS for compressed files.
 
     begin, end: in a file that is not compressed, only lines that begin in these bytes; lines are counted from there.
     Lines that are too long or not JSON are counted, not fatal. Raises OSError, or UserError for a corrupted file.
@@ -193,7 +195,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _is_unicode(value: Any) -> bool:
-    """Whether all strings of a value of JSON can be encoded: json.loads takes halves of surrogate pairs."""
+    """Whether all strings in a JSON value can be encoded: json.loads accepts halves of surrogate pairs."""
     values = [value]
     while values:
         value = values.pop()
@@ -236,15 +238,15 @@ def is_packed(path: str) -> bool:
 
 
 def unpacked(stored: BinaryIO, path: str, counts: RecordCounts | None = None) -> BinaryIO:
-    """Return the content of a file.
+    """Return the decompressed content of a file.
 
     Args:
         stored: The open file.
         path: Its path or URL.
-        counts: Counts of files without checksums, to update; None: they are not counted.
+        counts: Counts to update if the file has no checksums. None: do not count it.
 
     Raises:
-        UserError: The file is compressed in another way than its name says.
+        UserError: The compression does not match the file's name.
         Exception: One of CORRUPTED, also raised by reading: the file is empty, truncated or corrupted.
     """
     kind = COMPRESSIONS.get(suffix(path))
@@ -254,7 +256,7 @@ def unpacked(stored: BinaryIO, path: str, counts: RecordCounts | None = None) ->
     packed = PACKED.match(begin)
     if packed and packed.lastgroup != kind:
         extension = next(end for end, name in COMPRESSIONS.items() if name == packed.lastgroup)
-        raise UserError(f"{path}: it is compressed by {packed.lastgroup}, which its name does not say: name it {extension}")
+        raise UserError(f"{path}: it is compressed by {packed.lastgroup}, but its name does not end in {extension}: rename it")
     if kind and counts is not None and not _has_checksums(kind, begin):
         counts.add_unverified(path)
     stored.seek(0)
@@ -267,11 +269,11 @@ def unpacked(stored: BinaryIO, path: str, counts: RecordCounts | None = None) ->
         content = ZstdFile(stored)
     else:
         content = CompressedStreams(stored, kind)
-    return io.BufferedReader(content, CHUNK_BYTES)  # their own buffers are small
+    return io.BufferedReader(content, CHUNK_BYTES)  # The decoders' own buffers are small.
 
 
 def _has_checksums(kind: str, begin: bytes) -> bool:
-    """Whether a compressed file has checksums of its content, by its first bytes. gzip and bzip2 always have them."""
+    """Whether a compressed file has checksums of its content, judging by its first bytes. gzip and bzip2 always have them."""
     if kind == "zstd" and len(begin) > ZSTD_FLAGS:
         return bool(begin[ZSTD_FLAGS] & ZSTD_CHECKSUM_FLAG)
     if kind == "xz" and len(begin) > XZ_CHECK:

@@ -59,7 +59,7 @@ def copy_file(name: str, path: Path, size: int | None = None) -> None:
         size: Size in bytes that the file must have; None: any.
 
     Raises:
-        OSError: The file has another size, or cannot be read or written. Then the copy is incomplete.
+        OSError: The file has another size, or cannot be read or written. The copy is then incomplete.
     """
     with open_file(name) as source, create_file(path) as copy:
         if size is not None and (found := source.seek(0, io.SEEK_END)) != size:
@@ -100,10 +100,10 @@ def file_states(names: Sequence[str]) -> list[FileState]:
 def find_files(
     inputs: Sequence[str], *patterns: str, recursive: bool = True, option: str = "input", partial: bool = True
 ) -> list[str]:
-    """The given files, and those in the given folders that match, sorted by path within each.
+    """Return the given files, and the matching files in the given folders, sorted by path within each.
 
     Args:
-        inputs: Files and folders, as `list_inputs` takes them.
+        inputs: Files and folders, see `list_inputs`.
         patterns: Names of files in folders.
         recursive: Whether folders in folders are searched.
         option: Option that gave the inputs.
@@ -131,7 +131,7 @@ def list_inputs(inputs: Sequence[str], *patterns: str, recursive: bool = True, o
         option: Option that gave the inputs.
 
     Returns:
-        One listing per file or folder, in order. A file that is given is read, regardless of its name.
+        One listing per file or folder, in order. A given file is read regardless of its name.
 
     Raises:
         MissingPath: An input does not exist.
@@ -164,11 +164,11 @@ def listed_files(
     Args:
         listings: Content of the inputs.
         option: Option that gave the inputs.
-        partial: Whether a folder may lack files of a set whose names tell how many it has. Files that are listed may be any.
+        partial: Whether a folder may lack files of a set whose names contain its size. Files given by name are not checked.
         max_skipped_fraction: Largest fraction of a folder's files or bytes that may be skipped because of their names.
 
     Raises:
-        UserError: A folder has only a part of a set, more of it is skipped, or a file is given twice.
+        UserError: A folder has only a part of a set or too many skipped files, or a file is given twice.
     """
     files: list[str] = []
     for listing in listings:
@@ -200,7 +200,7 @@ def relative(name: str, given: str) -> str | None:
 
 
 def suffix(name: str) -> str:
-    """The last suffix of a path or URL in lower case, such as `.gz`."""
+    """Return the last suffix of a path or URL in lower case, such as `.gz`."""
     return PurePosixPath(name.partition("?")[0] if is_url(name) else name).suffix.lower()
 
 
@@ -246,11 +246,11 @@ def _expanded(name: str) -> list[str]:
     return names
 
 
-Found = tuple[list[ListedFile], list[ListedFile]]  # Files to read, and skipped files.
+Found = tuple[list[ListedFile], list[ListedFile]]  # Files to read, skipped files.
 
 
 def _find(path: Path, patterns: Sequence[str], recursive: bool) -> Found | None:
-    """List a file or folder; None if there is nothing of this name.
+    """List a file or folder. Returns None if it does not exist.
 
     Links to folders and unfinished preparations are not entered.
     """
@@ -258,7 +258,9 @@ def _find(path: Path, patterns: Sequence[str], recursive: bool) -> Found | None:
         return [ListedFile(str(path))], []
     if not path.is_dir():
         return None
-    matches, found, skipped = _matcher(patterns), list[Path](), list[str]()
+    matches = _matcher(patterns)
+    found: list[Path] = []
+    skipped: list[str] = []
 
     def refuse(error: OSError) -> None:
         raise error
@@ -274,23 +276,24 @@ def _find(path: Path, patterns: Sequence[str], recursive: bool) -> Found | None:
             else:
                 others.append(name)
         skipped += [os.path.join(folder, name) for name in others if not _is_hidden(os.path.relpath(folder, path), name)]
-    files = [each for each in sorted(found) if each.is_file() or not each.exists()]  # a link to nothing fails when read
+    # Broken links stay in the list: reading them raises an error.
+    files = [each for each in sorted(found) if each.is_file() or not each.exists()]
     return [ListedFile(str(file)) for file in files], [ListedFile(name) for name in sorted(skipped)]
 
 
 def _is_hidden(folder: str, name: str) -> bool:
-    """Whether a file is hidden, or in a hidden folder. folder: relative to the input."""
+    """Whether a file is hidden, or in a hidden folder. `folder` is relative to the input."""
     return any(part.startswith(".") and part != "." for part in [*folder.split(os.sep), name])
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name is one of these patterns, without regard to case."""
+    """Return a function that tells whether a name matches one of these patterns, ignoring case."""
     pattern = re.compile("|".join(map(translate, patterns)), re.IGNORECASE)
     return lambda name: pattern.match(name) is not None
 
 
 def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | None:
-    """List a file or folder on a server; None if there is nothing of this name, where that can be told without reading it."""
+    """List a file or folder on a server. Returns None if it is known not to exist without reading it."""
     folder, slash, pattern = url.rpartition("/")
     has_own_pattern = "*" in pattern
     if has_own_pattern:
@@ -306,27 +309,28 @@ def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | 
             return None
     if kind == "file":
         return [ListedFile(url)], []
-    found, skipped = list[ListedFile](), list[ListedFile]()
+    found: list[ListedFile] = []
+    skipped: list[ListedFile] = []
     matches = _matcher(patterns)
     for file in _walk_remote(url, system, path, attempts, recursive):
         folder, _, name = file.name.removesuffix("/").removeprefix(path).rpartition("/")
-        is_link = is_http(url) and (not file.name.startswith(path) or "?" in name)  # to another page
+        is_link = is_http(url) and (not file.name.startswith(path) or "?" in name)  # Link to another page.
         if matches(name) and not file.name.endswith("/"):
             found.append(file)
         elif not has_own_pattern and not is_link and not _is_hidden(folder, name):
             skipped.append(file)
-    sorted_files = [sorted(files, key=lambda file: file.name.split("/")) for files in (found, skipped)]  # as paths are sorted
+    sorted_files = [sorted(files, key=lambda file: file.name.split("/")) for files in (found, skipped)]  # Sorted like paths.
     named = [[ListedFile(system.unstrip_protocol(file.name), file.size) for file in files] for files in sorted_files]
     return named[0], named[1]
 
 
 def _walk_remote(url: str, system: Any, path: str, attempts: Attempts, recursive: bool) -> Iterator[ListedFile]:
-    """Yield the files in a folder on a server, without their protocol. Folders that are not entered end with a slash.
+    """Yield the files in a folder on a server, named without protocol. Folders that are not entered end with a slash.
 
     Args:
         url: URL of the folder.
-        system: Its file system by fsspec.
-        path: Its path there.
+        system: File system of the server, by fsspec.
+        path: Path of the folder on the server.
         attempts: Attempts to reach the server.
         recursive: Whether to enter folders in it.
 

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 BLOCK_BYTES = 8 * 2**20  # requested at a time from object storage
 SKIP_BYTES = 2**20  # over which reading on is cheaper than a new request
-PROGRESS_BYTES = 2**16  # after which earlier failures do not count any more
+PROGRESS_BYTES = 2**16  # After this many bytes, earlier failures no longer count.
 SLOW_BYTES = 2**16  # fewer within Retries.timeout are a failure, so that a server cannot send a byte a second for years
 BUSY = {408, 425, 429, 500, 502, 503, 504}  # answers of servers that may serve later
 FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, NotImplementedError)
@@ -47,8 +47,8 @@ class Retries:
     Attributes:
         count: Number of failures without PROGRESS_BYTES in between; one more is an error.
         wait: Seconds before the first new attempt, twice as many before each further one.
-        longest_wait: Most seconds before an attempt, unless the server asks for more by Retry-After.
-        longest_asked_wait: Most seconds that a server may ask for; more is an error.
+        longest_wait: Maximum seconds before an attempt, unless the server asks for more by Retry-After.
+        longest_asked_wait: Maximum seconds that a server may ask for. More is an error.
         timeout: Seconds of silence that are a failure, and of waiting for fewer than SLOW_BYTES.
     """
 
@@ -163,13 +163,13 @@ class Attempts:
 
 
 def retry_after(error: Exception) -> float:
-    """Return the seconds that a server asks to wait, by the header Retry-After of the answer that an error is about.
+    """Return the waiting time that a server asks for in an error's response, by the header Retry-After.
 
     Args:
-        error: Error of aiohttp, httpx or botocore, or the FileNotFoundError that fsspec makes of one.
+        error: Error of aiohttp, httpx or botocore, or the FileNotFoundError that fsspec raises instead.
 
     Returns:
-        The seconds; 0 if the server asks for none.
+        Seconds to wait; 0 if the server does not ask for any.
     """
     response: Any = getattr(error, "response", None)
     headers: Any = getattr(error, "headers", None) or getattr(response, "headers", None)
@@ -206,14 +206,15 @@ class RemoteFile(io.RawIOBase):
         self.url = url
         self._stream: Any = None  # of fsspec
         self._streamed = 0  # position of the stream
-        self._rest, self._rest_begin = b"", 0  # what came before the last failure and was not read yet, and its position
+        self._rest = b""  # Bytes received before the last failure and not read yet.
+        self._rest_begin = 0  # Position of these bytes.
         self._came, self._waited = 0, 0.0  # bytes, and seconds for them, since the speed was last looked at
         self._attempts = Attempts(url)
         self._system, self._path = file_system(url)
         self.size, self.version = self._attempts.run(self._announced)
         self._tag = "" if is_http(url) else self.version
         self._position = 0  # of what is read next
-        self._since_failure = 0  # bytes that came since the last failure
+        self._since_failure = 0  # Bytes received since the last failure.
 
     def readable(self) -> bool:
         return True
@@ -266,7 +267,8 @@ class RemoteFile(io.RawIOBase):
         try:
             content: bytes = self._stream.read(wanted)
         except Exception:
-            self._rest, self._rest_begin = self._received(), self._streamed
+            self._rest = self._received()
+            self._rest_begin = self._streamed
             self._since_failure += len(self._rest)
             raise
         if not content:
@@ -282,7 +284,7 @@ class RemoteFile(io.RawIOBase):
         return content
 
     def _received(self) -> bytes:
-        """What came of a web server's answer before it failed: aiohttp raises the error before it gives the last bytes."""
+        """Return the last bytes of a failed response of a web server: aiohttp raises the error before returning them."""
         if not is_http(self.url):
             return b""
         from fsspec.asyn import sync
@@ -293,7 +295,7 @@ class RemoteFile(io.RawIOBase):
             received: bytes = body.read_nowait(-1)
             return received
 
-        with suppress(Exception):  # nothing is lost: the bytes are requested again
+        with suppress(Exception):  # If this fails, the bytes are requested again.
             return cast(bytes, sync(self._system.loop, take))
         return b""
 

@@ -1,4 +1,4 @@
-"""Content of files compressed by bzip2 or xz. Unlike the files of the standard library, it has bounded memory and one error."""
+"""Reads files compressed by bzip2 or xz. Unlike the standard library, it limits memory and raises a single type of error."""
 
 import bz2
 import io
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 CHUNK_BYTES = 2**18
-MAX_XZ_BYTES = 192 * 2**20  # Memory of xz's decoder. Its highest preset, -9, takes 65 MiB.
+MAX_XZ_BYTES = 192 * 2**20  # Memory limit of xz's decoder. Its highest preset, -9, takes 65 MiB.
 XZ_PADDING = b"\0"
 
 
@@ -16,7 +16,7 @@ class CompressedStreamError(Exception):
 
 
 class CompressedStreams(io.RawIOBase):
-    """Content of one or several compressed streams, one after the other.
+    """Content of one or more consecutive compressed streams.
 
     Seeking backwards reads the file from its beginning again.
 
@@ -47,7 +47,7 @@ class CompressedStreams(io.RawIOBase):
 
         Args:
             offset: Number of bytes.
-            whence: Where they count from: the beginning or the current position.
+            whence: Origin of the offset: the beginning or the current position.
         """
         if whence == io.SEEK_END:
             raise io.UnsupportedOperation("the size is unknown before the end is read")
@@ -87,7 +87,7 @@ class CompressedStreams(io.RawIOBase):
                 raise CompressedStreamError("it ends too early")
         try:
             content: bytes = self._decoder.decompress(stored, max_bytes)
-        except (lzma.LZMAError, OSError, ValueError) as error:  # bz2 raises OSError
+        except (lzma.LZMAError, OSError, ValueError) as error:  # bz2 raises OSError.
             reason = str(error)
             if "Memory usage limit" in reason:
                 reason = f"it takes more than {MAX_XZ_BYTES >> 20} MiB of memory to unpack"

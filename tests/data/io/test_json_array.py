@@ -70,7 +70,7 @@ def test_an_empty_array(tmp_path: Path, content: str) -> None:
         ),
         ('[{"a": 1},\n{"a" 2}]', "record 2 of its JSON array is malformed"),
         ('[{"a": 1},\n]', "record 2 of its JSON array is malformed"),
-        ('[\n{"a": 1}\n] {"b": 2}', 'what follows the last record of its JSON array is malformed or cut off, near \'{"b"'),
+        ('[\n{"a": 1}\n] {"b": 2}', 'the text after the last record of its JSON array is malformed or cut off, near \'{"b"'),
     ],
 )
 def test_malformed_arrays(tmp_path: Path, content: str, message: str) -> None:

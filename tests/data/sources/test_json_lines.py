@@ -125,10 +125,10 @@ def test_a_byte_order_mark_costs_no_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name, pack, message",
     [
-        ("a.jsonl", lzma.compress, "by xz, which its name does not say: name it .xz"),
-        ("a.jsonl.gz", bz2.compress, "by bzip2, .*: name it .bz2"),
-        ("a.jsonl", gzip.compress, "by gzip, .*: name it .gz"),
-        ("a.jsonl.gz", zstd.compress, "by zstd, .*: name it .zst"),
+        ("a.jsonl", lzma.compress, "by xz, but its name does not end in .xz: rename it"),
+        ("a.jsonl.gz", bz2.compress, "by bzip2, .* does not end in .bz2: rename it"),
+        ("a.jsonl", gzip.compress, "by gzip, .* does not end in .gz: rename it"),
+        ("a.jsonl.gz", zstd.compress, "by zstd, .* does not end in .zst: rename it"),
     ],
 )
 def test_files_that_are_packed_in_another_way_than_named(
