@@ -47,7 +47,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         "nowhere: no such tokenizer",
     ),
     "data report": (["nowhere"], "nowhere is not a data directory"),
-    "data status": (["nowhere"], "nowhere.partial: not found, so that nothing is being prepared there"),
+    "data status": (["nowhere"], "nowhere.partial: not found, so nothing is being prepared there"),
     "data where": (["nowhere", "--token", "0"], "nowhere is not a data directory"),
     "data merge": (["out", "nowhere"], "nowhere is not a data directory"),
     "data subset": (["nowhere", "--output", "out"], "nowhere is not a data directory"),

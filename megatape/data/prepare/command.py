@@ -57,7 +57,7 @@ def prepare(
         output: Folder to write.
         workers: Number of processes.
         task: Share of this machine.
-        redo: Names of files that have changed since they were read: their units are prepared again.
+        redo: Names of files that have changed since they were read. Their units are prepared again.
         progress: Called again and again with the work of this command so far. Bytes are of all passes, units that were finished
             before included.
         timeouts: Timeouts of leases.

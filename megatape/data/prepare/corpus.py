@@ -14,7 +14,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 
 NOTHING_SKIPPED: Mapping[str, SkippedFiles] = {}
-VERSION = 8  # of how units are prepared: a folder that another version has begun is refused
+VERSION = 8  # Version of the preparation of units. Folders begun by another version are refused.
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Plan:
         rules: Other rules of cleaning, with their options and the versions of their packages.
         unit_bytes: Size of units.
         keep_documents: Whether documents are written, too.
-        skipped: Files that are skipped because of their names, by input, for the ledger. They decide no document, so a
-            command that resumes may find others.
+        skipped: Files skipped because of their names, by input, for the ledger. They do not affect documents, so they may
+            differ when a command resumes.
     """
 
     source: dict[str, Any]
@@ -71,21 +71,21 @@ class Plan:
         return None
 
     def changed_files(self, other: "Plan") -> list[str]:
-        """Return the names of the files that have another version in another plan, in order."""
+        """Return the names of the files whose version differs in another plan, in order."""
         mine, its = files_of(self.units), files_of(other.units)
         return sorted(name for name in mine.keys() & its.keys() if mine[name] != its[name])
 
     def with_states(self, numbers: Collection[int], states: Mapping[str, FileState]) -> "Plan":
-        """Return the plan for other content of some files, with the same division into units.
+        """Return the plan after some files have changed, with the same division into units.
 
         Args:
             numbers: Numbers of all units that read one of the files.
             states: Present states of all files that these units read.
 
         Raises:
-            UserError: A file is now too short for the units into which it was divided.
+            UserError: A file is now too short for its units.
         """
-        ends: dict[str, int] = {}  # of files that are divided
+        ends: dict[str, int] = {}  # End of the last unit of each divided file.
         for unit in self.units:
             if unit.end is not None:
                 ends[unit.inputs[0]] = max(unit.end, ends.get(unit.inputs[0], 0))
@@ -108,7 +108,7 @@ class Plan:
 
 
 def files_of(units: Iterable[Unit]) -> dict[str, str]:
-    """Return the versions of the files of units by name; units of sources without files have none."""
+    """Return the version of each file of the units, by name. Sources without files have none."""
     return {name: version for unit in units for name, version in zip(unit.inputs, unit.versions, strict=False)}
 
 

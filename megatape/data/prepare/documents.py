@@ -38,7 +38,7 @@ class DocumentFiles:
         """Complete the files."""
         for file in self._files.values():
             if not file.closed:
-                file.write(b"")  # which begins one without documents: an empty file would be a failed download
+                file.write(b"")  # Writes the zstd header, because readers take an empty file for a failed download.
                 file.close()
 
     def entries(self) -> list[DocumentFile]:
@@ -70,6 +70,6 @@ class DocumentFiles:
 
 
 def describe_documents(path: Path) -> DocumentFile:
-    """Return the entry in the index of a file that an earlier version has written."""
+    """Return the index entry of a file written by an earlier version."""
     num_documents = sum(1 for _ in read_records(str(path), LARGEST_RECORD_BYTES, RecordCounts()))
     return DocumentFile(path.name, file_sha256(path), num_documents)

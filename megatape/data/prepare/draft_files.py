@@ -18,7 +18,7 @@ CHUNK_BYTES = 2**20
 
 
 class ChecksummedFiles:
-    """Writes files into a folder, with the checksums of what was given rather than of what the files then hold.
+    """Writes files into a folder. Checksums are those of the given content, not of the files, to detect wrong writes.
 
     Args:
         folder: Folder of the files.
@@ -29,11 +29,11 @@ class ChecksummedFiles:
         self._hashes: dict[str, Any] = {}
 
     def append(self, name: str, content: bytes | memoryview) -> None:
-        """Append to a file, which is created if needed.
+        """Append to a file. Creates it if it is missing.
 
         Args:
             name: Name of the file.
-            content: What to append; may be empty.
+            content: Content to append; may be empty.
 
         Raises:
             OSError: The file cannot be written.
@@ -49,20 +49,20 @@ class ChecksummedFiles:
 
 
 def check_files(folder: Path, names: Collection[str] = ()) -> None:
-    """Check files that ChecksummedFiles has written. Drafts of earlier versions have no checksums and are not checked.
+    """Check files written by ChecksummedFiles. Drafts of earlier versions have no checksums and are not checked.
 
     Args:
         folder: Folder of the files.
         names: Names of the files to check; empty: all.
 
     Raises:
-        UserError: A file is not what was written.
+        UserError: A file does not have the content that was written.
         FileNotFoundError: A file is missing.
     """
     remedy = f"remove {folder}, and the same command prepares it again"
     path = folder / CHECKSUMS
     if not path.exists():
-        folder.stat()  # raises FileNotFoundError if another process has removed the whole draft
+        folder.stat()  # Raises FileNotFoundError if another process has removed the whole draft
         return
     with content_errors(f"{path}: corrupted", remedy):
         checksums = as_type(read_json(path), dict[str, str])
@@ -74,4 +74,4 @@ def check_files(folder: Path, names: Collection[str] = ()) -> None:
             while chunk := file.read(CHUNK_BYTES):
                 hasher.update(chunk)
         if hasher.hexdigest() != expected:
-            raise UserError(f"{folder / name}: corrupted, its checksum is not that of what was written: {remedy}")
+            raise UserError(f"{folder / name}: corrupted, its content is not what was written: {remedy}")

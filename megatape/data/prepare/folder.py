@@ -3,7 +3,7 @@
     plan.json              the plan: sources, units, tokenizer, rules
     tokenizer/             the tokenizer's files
     verdicts/00003/        the draft of a unit: its documents, tokenized, until they are compared with those of others
-    verdicts/compared-*    the results of comparing them: of each comparison, and all near duplicates
+    verdicts/compared-*    the results of each comparison, and all near duplicates
     units/00003/           a finished unit: its shards, tables of documents, summary and how often each token occurs, and its
                            documents if they are kept, as in the draft
     00003.claim            lease of the process that works on it
@@ -71,7 +71,7 @@ class PartialFolder:
             False if it already exists.
 
         Raises:
-            ExistingPath: It is not a preparation's, or has a link through which units would be written to elsewhere.
+            ExistingPath: It is not the folder of a preparation, or has a link that would redirect writes.
         """
         created = not self._units.is_dir()
         ours = {PLAN, *(part.name for part in (self._units, self._final, self._decisions, self._tokenizer))}
@@ -122,7 +122,7 @@ class PartialFolder:
         return released
 
     def lease_path(self, name: str) -> Path:
-        """Path of a lease's file, by its name."""
+        """Return the path of a lease's file, by the name of the lease."""
         return self.path / f"{name}{CLAIM}"
 
     def begin(self, plan: Plan, tokenizer: Tokenizer) -> None:
@@ -153,7 +153,7 @@ class PartialFolder:
         return self._decisions / f"compared-{number:03d}.npz"
 
     def near_drops(self) -> Path:
-        """File with the near duplicates among all units."""
+        """Return the file with the near duplicates of all units."""
         return self._decisions / "compared-near.npz"
 
     def unit_folder(self, number: int) -> Path:
@@ -166,13 +166,13 @@ class PartialFolder:
         return found if len(found) == num_units or not self._is_final() else set(range(num_units))
 
     def discard(self, numbers: Iterable[int]) -> None:
-        """Remove all results of units, so that they are prepared again, and all comparisons of units.
+        """Remove all results of these units and all comparisons, so that the units are prepared again.
 
         Args:
             numbers: Numbers of the units.
 
         Raises:
-            UserError: The result is complete already, and only its name is missing.
+            UserError: The result is already complete, except for its name.
         """
         if self._is_final():
             raise UserError(f"{self._final} is complete: give the same command without `redo`, which renames it")
@@ -180,11 +180,11 @@ class PartialFolder:
             path.unlink(missing_ok=True)
         for number in numbers:
             unit = self.unit_folder(number)
-            with suppress(OSError, UserError):  # not finished, or without a summary
+            with suppress(OSError, UserError):  # The unit is unfinished or has no summary.
                 totals = UnitTotals()
                 totals.add(*Summary.load(unit))
                 documents = [entry.file for entry in totals.document_files]
-                for file in [*(name for _, name in totals.files), *documents]:  # moved by an interrupted `finish`
+                for file in [*(name for _, name in totals.files), *documents]:  # Moved by an interrupted `finish`.
                     (self._final / file).unlink(missing_ok=True)
             shutil.rmtree(unit, ignore_errors=True)
             shutil.rmtree(self.draft(number), ignore_errors=True)
@@ -263,7 +263,7 @@ class PartialFolder:
                 rename(folders[number] / file, self._final / file)
         listed = {entry.file for entry in total.document_files}
         for path in sorted(self._final.glob(f"*{SUFFIX}")):
-            if path.name not in listed:  # of a unit that an earlier version has finished
+            if path.name not in listed:  # From a unit finished by an earlier version.
                 beat()
                 total.document_files.append(describe_documents(path))
         build_index(

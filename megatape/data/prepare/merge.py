@@ -36,8 +36,8 @@ from megatape.errors import UserError, content_errors, path_errors
 from megatape.files import link_file, locked, name_path, new_folder, read_json, sync, write_atomically
 
 KIND = "merge"
-LOCK, STAGING = "append.lock", "append.partial"  # in a directory to which others are appended
-COMMAND = "command.json"  # in STAGING: the folders that are appended, and the hashes of their indices
+LOCK, STAGING = "append.lock", "append.partial"  # Temporary names in a directory that others are appended to.
+COMMAND = "command.json"  # File in STAGING with the appended folders and the hashes of their indices.
 
 
 @path_errors()
@@ -50,13 +50,13 @@ def merge(
         folders: Data directories with one tokenizer.
         output: New folder.
         shard_tokens: Write new shards of at most so many tokens, in the present version of the format; None: link them.
-        progress: Called with the tokens that are read.
+        progress: Called repeatedly with the number of tokens read since the last call.
 
     Returns:
         The index.
 
     Raises:
-        UserError, FileNotFoundError: A folder is missing or corrupted, is there twice, or does not fit the first one.
+        UserError, FileNotFoundError: A folder is missing, corrupted or given twice, or does not fit the first one.
         FileExistsError: `output` exists.
     """
     with new_folder(output) as new:
@@ -72,20 +72,20 @@ def merge(
 def append(folders: Sequence[Path], directory: Path, progress: Report = lambda tokens: None) -> Index:
     """Add the documents of other data directories to `directory`, in place.
 
-    Its files stay as they are, and its index is replaced at the end, so that a run that has it open keeps its data. After an
-    error the directory is what it was before. If the process is killed once all files are on disk, the next call finishes its
-    work; if that call has the same folders, it does no more.
+    Existing files do not change, and the index is replaced at the end, so a run that has the directory open can keep reading.
+    After an error, the directory is the same as before. If the process is killed when all files are on disk, the next call
+    finishes the append. If that call names the same folders, it does nothing else.
 
     Args:
         folders: Data directories with the tokenizer of `directory`.
         directory: Data directory to change.
-        progress: Called with the tokens that are read.
+        progress: Called repeatedly with the number of tokens read since the last call.
 
     Returns:
         The index.
 
     Raises:
-        UserError, FileNotFoundError: A folder is missing or corrupted, is there twice, or does not fit the first one.
+        UserError, FileNotFoundError: A folder is missing, corrupted or given twice, or does not fit the first one.
     """
     load_index(directory)
     with locked(directory / LOCK, remove=True):
@@ -100,7 +100,7 @@ def append(folders: Sequence[Path], directory: Path, progress: Report = lambda t
             if repeated := listed.intersection(os.listdir(staging)):
                 raise UserError(f"{directory} lists {min(repeated)} already, which would be replaced: merge into a new folder")
             write_atomically(staging / COMMAND, json.dumps(command).encode())
-            save_index(index, staging)  # from here on a killed append is finished by the next one
+            save_index(index, staging)  # From here on, the next append finishes a killed one.
             sync(staging)
             _finish(directory)
         except BaseException as error:
@@ -111,15 +111,15 @@ def append(folders: Sequence[Path], directory: Path, progress: Report = lambda t
 
 
 def _has_index(folder: Path) -> bool:
-    """Whether a folder has an index; one without is an error when it is merged."""
+    """Whether a folder has an index. Merging reports folders without one."""
     return (folder / INDEX_FILE).is_file()
 
 
 def _finish(directory: Path) -> list[Any] | None:
-    """Take over the files and the index of an append, or remove them if the append was killed before it had all of them.
+    """Move the files and the index of an append into place, or remove them if the append was killed before writing all.
 
     Returns:
-        The folders of the append and the hashes of their indices; None if there was none to finish.
+        Folders of the append and hashes of their indices; None if there was no append to finish.
     """
     staging = directory / STAGING
     if staging.is_symlink():
@@ -198,7 +198,7 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
 def _check(folders: Sequence[Path], indices: Sequence[Index], links: bool) -> None:
     """Raise UserError for a folder that cannot be merged with the first one, or data that are there twice."""
     first = indices[0]
-    known: dict[str, list[int]] = {}  # numbers of the folders that have documents of a directory, by its fingerprint
+    known: dict[str, list[int]] = {}  # Fingerprint of a directory -> numbers of the folders with its documents.
     for number, (folder, index) in enumerate(zip(folders, indices, strict=True)):
         if index.answers:
             raise UserError(f"{folder} holds prompts and answers, which are not merged: train on both by `data.mixture`")
@@ -224,17 +224,17 @@ def _check(folders: Sequence[Path], indices: Sequence[Index], links: bool) -> No
 
 
 def _overlap(folder: Path, index: Index, other: Path, other_index: Index) -> bool:
-    """Whether two folders with documents of the same directory have one of them in common, such as two subsets of it.
+    """Whether two folders with documents of the same directory, such as two subsets of it, share a document.
 
-    Documents are equal if their texts and places are, so equal documents that the directory has twice are two. If the tables of
-    one folder do not tell, they count as equal.
+    Documents are identified by text and place, so duplicates in the directory count as different documents. If the tables of a
+    folder are missing or have no hashes, the folders are assumed to overlap.
     """
     if not (index.merged and other_index.merged):
-        return True  # one of them is the whole directory
+        return True  # One folder is the whole directory.
     for split in SPLITS:
         try:
             hashes = [_hashes(folder, split), _hashes(other, split)]
-        except UserError:  # tables are missing, or have no hashes
+        except UserError:  # Tables are missing or have no hashes.
             return True
         common = np.intersect1d(hashes[0], hashes[1])
         if common.size:
@@ -245,12 +245,12 @@ def _overlap(folder: Path, index: Index, other: Path, other_index: Index) -> boo
 
 
 def _hashes(folder: Path, split: str) -> np.ndarray:
-    """Hashes of the texts of a split's documents, uint64."""
+    """Return the hashes of the texts of a split's documents, uint64."""
     return np.concatenate([np.empty(0, np.uint64), *StoredSplit(folder, split).tables.hashes()])
 
 
 def _places(folder: Path, split: str, hashes: np.ndarray) -> set[tuple[int, str]]:
-    """Hash and place of the documents of a split that have one of some hashes."""
+    """Return hash and place of the documents of a split whose hash is in `hashes`."""
     found: set[tuple[int, str]] = set()
     for rows, _ in StoredSplit(folder, split).tables.each():
         of_rows = rows["hash"].to_numpy()

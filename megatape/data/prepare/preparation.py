@@ -37,7 +37,7 @@ from megatape.files import write_atomically
 
 LOG = logging.getLogger(__name__)
 
-NUM_SHOWN = 3  # names of changed files in an error
+NUM_SHOWN = 3  # Maximum number of changed files named in an error.
 FIRST, LAST = "decisions", "tokens"  # passes over a unit
 Report = Callable[[int, str, Progress], None]  # number of a unit, pass, work done on it so far
 
@@ -75,7 +75,7 @@ class Preparation:
 
         Args:
             workers: Number of processes, which decides the size of units unless the user or a stored plan does.
-            redo: Names of files that have changed since they were read: their units are prepared again.
+            redo: Names of files that have changed since they were read. Their units are prepared again.
 
         Raises:
             UserError: The two differ.
@@ -100,32 +100,32 @@ class Preparation:
         if difference := plan.difference(wanted, self._used()):
             message = f"{folder.path} was begun with other {difference}. Give the same inputs and options to resume"
             if changed := plan.changed_files(wanted):
-                message += f", add `redo` {' '.join(changed[:NUM_SHOWN])} to prepare again what was read of changed files"
+                message += f", add `redo` {' '.join(changed[:NUM_SHOWN])} to prepare the changed files again"
             raise UserError(f"{message}, or remove it to begin again")
         if plan != wanted:
             folder.begin(wanted, tokenizer)
         return wanted
 
     def _redo(self, plan: Plan, names: Sequence[str]) -> Plan:
-        """Remove the results of units of which files have changed. Returns the plan with their present versions.
+        """Remove the results of units with changed files. Returns the plan with the present versions of these files.
 
-        Where documents of all units are compared with each other, finished units have no drafts any more with which the changed
-        documents could be compared. So finished units are prepared again, too, and drafts of other units stay.
+        If documents of all units are compared with each other, finished units are prepared again as well: their drafts have
+        been removed, so the changed documents could not be compared with them. Drafts of other units stay.
         """
         wanted = {_named(name, files_of(plan.units)) for name in names}
         changed, numbers = _with_present_states(plan, wanted)
         if changed == plan:
-            return plan  # an earlier command has removed their results
+            return plan  # An earlier command has removed the results.
         for name in sorted(self.folder.leases()):
             with self.folder.lease(name) as lease:
                 if lease is None:
-                    raise UserError(f"`redo`: another process is at work ({self.folder.holder(name)}): end it first")
+                    raise UserError(f"`redo`: another process is still running ({self.folder.holder(name)}): end it first")
         finished = self.folder.finished(len(plan.units))
         discarded = numbers & (finished | self.folder.drafts())
         files = ", ".join(sorted(wanted))
-        message = f"{len(discarded):,} of {len(plan.units):,} units are prepared again, which have read {files}"
+        message = f"{len(discarded):,} of {len(plan.units):,} units have read {files} and are prepared again"
         if self.corpus.cleaning.compares and len(plan.units) > 1 and finished - numbers:
-            message += f", and {len(finished - numbers):,} finished ones, whose documents are compared with theirs"
+            message += f", and {len(finished - numbers):,} finished units, whose documents are compared with theirs"
             discarded |= finished
         self.folder.discard(discarded)
         self.folder.begin(changed, self.folder.tokenizer(plan))
@@ -133,7 +133,7 @@ class Preparation:
         return changed
 
     def _divided_as(self, plan: Plan) -> list[Unit]:
-        """The units of a stored plan, if it has the same files, though some may have another size since they were divided."""
+        """Return the units of a stored plan with present file sizes. If its files differ, return this process's units."""
         mine, its = files_of(self.units), files_of(plan.units)
         known = all(unit.versions for unit in (*self.units, *plan.units))
         if not known or mine.keys() != its.keys() or plan.unit_bytes != (self.corpus.source.unit_bytes or UNIT_BYTES):
@@ -282,9 +282,11 @@ class Preparation:
     def _compare(self, number: int, lease: UnitLease) -> None:
         array, rule = self.corpus.cleaning.comparisons[number]
         drafts = [self.folder.draft(unit) for unit in range(len(self.units))]
-        near, files = None, [KEYS]
+        near = None
+        files = [KEYS]
         if rule == NEAR_DUPLICATES:
-            near, files = self.corpus.cleaning.near_duplicates, [KEYS, RUNS, RUN_ENDS]
+            near = self.corpus.cleaning.near_duplicates
+            files = [KEYS, RUNS, RUN_ENDS]
         for folder in drafts:
             lease.beat()
             check_files(folder, files)
@@ -292,11 +294,11 @@ class Preparation:
 
     @property
     def _num_near_steps(self) -> int:
-        """Number of steps that decide about near duplicates once all bands are compared."""
+        """Number of steps after comparing all bands: 1 to decide about near duplicates, 0 without them."""
         return 0 if self.corpus.cleaning.near_duplicates is None else 1
 
     def _decided_near(self) -> set[int]:
-        """The steps of `_num_near_steps` that are done."""
+        """Return the finished steps of `_num_near_steps`."""
         return {0} if self.folder.near_drops().exists() else set()
 
     def _decide_near(self, number: int, lease: UnitLease) -> None:
@@ -306,7 +308,7 @@ class Preparation:
         write_atomically(self.folder.near_drops(), near_drops(drafts, bands, lease.beat))
 
     def _drop_files(self) -> list[Path]:
-        """Files with the documents that each of `Cleaning.comparing_rules` drops."""
+        """Return a file with the dropped documents for each of `Cleaning.comparing_rules`."""
         comparisons = self.corpus.cleaning.comparisons
         files = {rule: self.folder.compared(number) for number, (_, rule) in enumerate(comparisons)}
         if NEAR_DUPLICATES in files:
@@ -324,7 +326,8 @@ class Preparation:
                     batches = read_batches(self.corpus, unit, decide, fast or tokenizer, counts, lease.beat, record)
                 else:
                     draft.check()
-                    counts, rules = draft.counts(), self.corpus.cleaning.comparing_rules
+                    counts = draft.counts()
+                    rules = self.corpus.cleaning.comparing_rules
                     drops = draft.drops(self._drop_files(), number)
                     batches = draft.kept(drops, rules, counts)
                     if documents:
@@ -337,7 +340,7 @@ class Preparation:
 
 
 def _with_present_states(plan: Plan, names: Collection[str]) -> tuple[Plan, set[int]]:
-    """A plan for the present content of some files, and the numbers of the units that read one of them."""
+    """Return a plan for the present content of some files, and the numbers of the units that read one of them."""
     numbers = {number for number, unit in enumerate(plan.units) if not set(unit.inputs).isdisjoint(names)}
     files = sorted({name for number in numbers for name in plan.units[number].inputs})
     states = dict(zip(files, file_states(files), strict=True))
@@ -345,9 +348,12 @@ def _with_present_states(plan: Plan, names: Collection[str]) -> tuple[Plan, set[
 
 
 def _named(name: str, files: Collection[str]) -> str:
-    """The file that a user names, by its path or the end of it. Raises UserError if there is none, or several."""
+    """Return the file with this path or end of a path. Raises UserError if there is none, or several."""
     found = [file for file in files if file == name or file.endswith(f"/{name}")]
-    if len(found) != 1:
-        reason = f"{len(found)} inputs have this name" if found else f"no input has this name; {did_you_mean(name, files)}"
-        raise UserError(f"redo {name}: {reason}".rstrip("; ") + ": name it as the error about it does")
-    return found[0]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        reason = f"{len(found)} inputs have this name"
+    else:
+        reason = f"no input has this name; {did_you_mean(name, files)}".rstrip("; ")
+    raise UserError(f"redo {name}: {reason}: name it as the error about it does")

@@ -1,4 +1,4 @@
-"""Progress of an unfinished preparation, read from its folder by any process that sees it."""
+"""Progress of an unfinished preparation, read from its folder by any process that can access it."""
 
 import time
 from contextlib import suppress
@@ -23,11 +23,11 @@ class PassStatus:
 
     Attributes:
         name: Name of the pass: "read" or "write".
-        num_done: Number of units that are done.
+        num_done: Number of finished units.
         num_units: Number of all units.
-        done_bytes: Size of the input of those that are done; 0 if unknown.
-        total_bytes: Size of the input of all units; 0 if unknown.
-        bytes_per_second: Rate of the units that were done within WINDOW; 0 if there are none.
+        done_bytes: Input size of the finished units; 0 if unknown.
+        total_bytes: Input size of all units; 0 if unknown.
+        bytes_per_second: Rate of the units finished within WINDOW; 0 if there are none.
     """
 
     name: str
@@ -39,7 +39,7 @@ class PassStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the pass ends at this rate; None if the rate is unknown."""
+        """Remaining seconds of the pass at this rate; None if the rate is unknown."""
         if self.num_done == self.num_units:
             return 0.0
         if not self.bytes_per_second:
@@ -49,11 +49,11 @@ class PassStatus:
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """A lease that a process has.
+    """Lease held by a process.
 
     Attributes:
-        work: What it is of, such as "unit 12 (c4/00012.json.gz)".
-        holder: The process, its host, and since when; "an unknown process" while it begins.
+        work: Leased work, such as "unit 12 (c4/00012.json.gz)".
+        holder: Process, host and start of the lease; "an unknown process" while the process begins.
         seconds_silent: Seconds since the last heartbeat.
         has_ended: Whether the process has ended; None if this machine cannot tell.
     """
@@ -69,8 +69,8 @@ class PreparationStatus:
     """Progress of an unfinished preparation.
 
     Attributes:
-        folder: Its folder.
-        passes: Its passes in order: one, or two if documents of several units are compared.
+        folder: Folder of the preparation.
+        passes: Passes in order: one, or two if documents of several units are compared.
         leases: Leases in order.
     """
 
@@ -84,7 +84,7 @@ def preparation_status(output: Path) -> PreparationStatus:
     """Read the progress of a preparation.
 
     Args:
-        output: Data directory that it will write.
+        output: Data directory that the preparation will write.
 
     Raises:
         MissingPath: Nothing is being prepared there.
@@ -94,7 +94,7 @@ def preparation_status(output: Path) -> PreparationStatus:
     if (output / INDEX_FILE).is_file():
         raise UserError(f"{output} is complete: `megatape data report {output}` shows it")
     if not partial.path.is_dir():
-        raise MissingPath(f"{partial.path}: not found, so that nothing is being prepared there: check the path")
+        raise MissingPath(f"{partial.path}: not found, so nothing is being prepared there: check the path")
     plan = partial.plan()
     now = _time_of(partial.path)
     passes = [] if plan is None else _passes(partial, plan, now)
@@ -113,12 +113,12 @@ def _passes(partial: PartialFolder, plan: Plan, now: float) -> list[PassStatus]:
 
 
 def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatus:
-    """The status of a pass. done: folder of the result of each unit that is done."""
+    """Return the status of a pass. `done`: unit -> folder of its result, for finished units."""
     times = {number: changed for number, folder in done.items() if (changed := _changed(folder)) is not None}
     recent = [number for number, changed in times.items() if now - changed < WINDOW]
     rate = 0.0
     if recent:
-        # Units that were done before the window began show that all of it was work; otherwise work began with the first.
+        # If a unit was finished before the window, work took all of the window. Otherwise it began with the first unit.
         began = now - WINDOW
         if len(recent) == len(times):
             began = min(times.values())
@@ -139,19 +139,22 @@ def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[Lease
     for name in sorted(partial.leases()):
         path = partial.lease_path(name)
         try:
-            content, beat = path.read_bytes(), path.stat().st_mtime
-        except FileNotFoundError:  # released just now
+            content = path.read_bytes()
+            beat = path.stat().st_mtime
+        except FileNotFoundError:  # The lease was released just now.
             continue
         holder = read_holder(content)
-        shown, ended = "an unknown process", None
+        shown = "an unknown process"
+        ended = None
         if holder is not None:
-            shown, ended = str(holder), holder.is_dead()
+            shown = str(holder)
+            ended = holder.is_dead()
         found.append(LeaseStatus(_work(name, plan), shown, max(0.0, now - beat), ended))
     return found
 
 
 def _work(name: str, plan: Plan | None) -> str:
-    """The work of a lease by its name, such as `00012`, `00012.verdicts`, `00001.compare`, `plan` or `finish`."""
+    """Describe the work of a lease, by a name such as `00012`, `00012.verdicts`, `00001.compare`, `plan` or `finish`."""
     number, _, step = name.partition(".")
     if not number.isdigit():
         return {"plan": "the plan and the tokenizer", "finish": "assembling the result"}.get(name, name)
@@ -163,13 +166,13 @@ def _work(name: str, plan: Plan | None) -> str:
 
 
 def _changed(folder: Path) -> float | None:
-    with suppress(OSError):  # finished meanwhile, which removes a draft
+    with suppress(OSError):  # A draft is removed when its unit is finished.
         return folder.stat().st_mtime
     return None
 
 
 def _time_of(folder: Path) -> float:
-    """The time of the file system that has the folder; that of this machine if the folder cannot be written."""
+    """Return the time of the folder's file system, or of this machine if the folder cannot be written."""
     with suppress(OSError):
         return file_system_time(folder)
     return time.time()

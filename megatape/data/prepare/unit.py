@@ -190,7 +190,7 @@ class UnitWriter:
             batches: The documents.
             counts: Counts of all that was read, complete when the batches are.
             report: Called again and again.
-            documents: Files of the documents, complete when the batches are, if documents are kept.
+            documents: Files of kept documents, complete when the batches are; None if documents are not kept.
         """
         for batch in batches:
             self.add(batch)
@@ -305,7 +305,7 @@ class Draft:
     def write(self, batches: Iterable[Batch], first_pass: FirstPass, counts: CorpusCounts, report: Report) -> None:
         """Write it. first_pass, counts: of the documents, complete when the batches are."""
         files = ChecksummedFiles(self.folder)
-        files.append(DOCUMENTS, b"")  # created even if there are no documents
+        files.append(DOCUMENTS, b"")  # Creates the file even if there are no documents.
         files.append(TOKENS, b"")
         for batch in batches:
             sizes = [ids.size for ids in batch.ids]
@@ -320,7 +320,7 @@ class Draft:
         files.close()
 
     def check(self, *names: str) -> None:
-        """Check that files are what was written, by their checksums; by default all of them.
+        """Verify the checksums of these files, by default of all.
 
         Raises:
             UserError: A file is corrupted.
@@ -367,7 +367,7 @@ class Draft:
             raise UserError(f"{self.folder}: corrupted: remove it, and the same command prepares it again")
 
     def drops(self, compared: Sequence[Path], number: int) -> np.ndarray:
-        """For each document one plus the number of the file that drops it, the last of several, or 0.
+        """Return a number per document: 0 to keep it, or 1 + the index of the last file that drops it.
 
         Args:
             compared: Files with the results of `near_drops`, and of `compare` for exact duplicates.

@@ -48,7 +48,7 @@ def test_documents_that_are_compared(corpus: Corpus, tmp_path: Path, name: str, 
     prepare_until(corpus, tmp_path / "out", name, number)
     changed = file(corpus, 1)
     grow(changed)
-    with pytest.raises(UserError, match=rf"{changed}.*, add `redo` {changed} to prepare again what was read of changed files"):
+    with pytest.raises(UserError, match=rf"{changed}.*, add `redo` {changed} to prepare the changed files again"):
         prepare(corpus, tmp_path / "out")
     prepare(corpus, tmp_path / "out", redo=[changed.name])
     check_equal(corpus, tmp_path / "out")
@@ -67,7 +67,7 @@ def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.L
     plan = partial.plan()
     assert plan is not None
     read = {f"{number:05d}" for number, unit in enumerate(plan.units) if str(changed) in unit.inputs}
-    with partial.lease("00006"), pytest.raises(UserError, match=r"`redo`: another process is at work \(.*00006.claim"):
+    with partial.lease("00006"), pytest.raises(UserError, match=r"`redo`: another process is still running \(.*00006.claim"):
         prepare(corpus, tmp_path / "out", redo=[str(changed)])
     assert {path.name: path.stat().st_ino for path in units.iterdir()} == before
     corrupted = file(corpus, 5)
@@ -75,7 +75,7 @@ def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.L
     corrupted.write_bytes(b"\x1f\x8b" + content)
     with pytest.raises(UserError, match=f"{corrupted}: it is compressed by gzip"):
         prepare(corpus, tmp_path / "out", redo=[str(changed)])
-    assert f"{len(read)} of {len(plan.units)} units are prepared again, which have read {changed}" in caplog.text
+    assert f"{len(read)} of {len(plan.units)} units have read {changed} and are prepared again" in caplog.text
     after = {path.name: path.stat().st_ino for path in units.iterdir()}
     assert {name for name in before if after[name] == before[name]} == before.keys() - read
     corrupted.write_bytes(content)

@@ -90,7 +90,7 @@ def test_holders(corpus: Corpus, tmp_path: Path, command: Command) -> None:
 def test_no_preparation(corpus: Corpus, tmp_path: Path, command: Command) -> None:
     """A missing or complete preparation is an error of one line. A preparation just begun has no plan yet."""
     status, _, errors = command("data", "status", tmp_path / "out")
-    assert status == 2 and f"{tmp_path}/out.partial: not found, so that nothing is being prepared there" in errors
+    assert status == 2 and f"{tmp_path}/out.partial: not found, so nothing is being prepared there" in errors
     PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS).create()
     status, printed, errors = command("data", "status", tmp_path / "out")
     assert status == 0 and "its plan is not stored yet" in printed, errors
