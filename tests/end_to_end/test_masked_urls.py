@@ -40,7 +40,7 @@ def test_a_password_stays_in_the_process(
         status, printed, _ = command("ledger", folder.directory, "--set", f"data.path={url}")
         assert status == 0 and "1 to 2" in printed, "with the URL as it was given"
         status, _, errors = command("ledger", folder.directory)
-        assert status == 2 and "has no password or signature, as in the files of a run" in errors
+        assert status == 2 and "its password or signature is masked, as in the files of a run" in errors
         gone = web.url("gone").replace("://", f"://me:{PASSWORD}@")
         status, _, errors = command("ledger", folder.directory, "--set", f"data.path={gone}")
         assert status == 2 and "me:***@" in errors and PASSWORD not in errors

@@ -116,7 +116,7 @@ class ShardCache:
         partial = copy.with_name(f"{shard.file}.partial")
         try:
             self._cache.make_room(shard.bytes)
-            partial.unlink(missing_ok=True)  # left by a killed process, or a link to somewhere else
+            partial.unlink(missing_ok=True)  # A killed process may have left it, or it is a link.
             copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
             rename(partial, copy)
         except OSError as error:

@@ -122,12 +122,12 @@ class DocumentTable:
 
 @dataclass(frozen=True)
 class DocumentFile:
-    """A file with the texts of documents that a preparation has kept or dropped.
+    """File with the texts of documents kept or dropped by a preparation.
 
     Attributes:
-        file: Its name.
-        sha256: Hash of its bytes as they are stored.
-        documents: Number of its documents.
+        file: Name of the file.
+        sha256: Hash of the stored bytes.
+        documents: Number of documents in it.
     """
 
     file: FileName
@@ -146,7 +146,7 @@ class DocumentCounts:
         text_bytes: Size of their texts in UTF-8.
         dropped: Number of the others by reason.
         skipped_files: Number of files that were not read because of their names.
-        skipped_bytes: Their size.
+        skipped_bytes: Total size of these files.
     """
 
     read: Count = 0
@@ -220,8 +220,8 @@ class Index:
     document_files   files of kept and dropped documents; empty if they were not kept
     merged           folders whose documents it has, in order, or of a subset some of them; empty if it was prepared itself
     earlier          of an index that an earlier version wrote
-    fingerprint_version  1: the fingerprint of a split has the names of its shards; 2: it does not, so that the same documents
-                         have one fingerprint by any way of merging
+    fingerprint_version  1: fingerprints include the names of shards; 2: they do not, so the same documents have the same
+                         fingerprint, independent of the way in which they were merged
     """
 
     tokenizer: TokenizerEntry
@@ -241,7 +241,7 @@ class Index:
 
     @property
     def files(self) -> list[str]:
-        """Names of all files of the data directory but the index: tokenizer, shards, documents and their tables, answers."""
+        """Names of all files of the data directory except the index: tokenizer, shards, documents and their tables, answers."""
         names = [*self.tokenizer.files]
         for split in self.splits.values():
             names += [shard.file for shard in split.shards]
@@ -320,7 +320,7 @@ def check_file(path: Path, sha256: str) -> None:
 
 
 def save_index(index: Index, directory: Path) -> None:
-    """Writes `index.json` into `directory`. Raises UserError if `load_index` would not read it again."""
+    """Write `index.json` into `directory`. Raises UserError if `load_index` would not accept it."""
     content = {"format": FORMAT, "version": VERSION, **asdict(index)}
     if not index.tokenizer.companions:
         del content["tokenizer"]["companions"]

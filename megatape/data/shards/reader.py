@@ -137,7 +137,7 @@ class SplitReader:
 
     directory: path or URL of the data directory; a URL needs a cache. cache: on this node's disk, to which shards are copied
     when first needed, and from which they are read.
-    folder: where the shards, or their copies, are on this machine.
+    folder: local folder with the shards or their copies.
     Raises FileNotFoundError if a shard is missing, and UserError if its size differs from the index. Shards at a URL are
     looked for when they are copied.
     """

@@ -57,7 +57,7 @@ def open_folder(name: str | Path, cache: CacheFolder | None) -> DataFolder:
     """The data directory at a path or URL, which needs a cache. Raises OSError if what is at a URL cannot be copied."""
     origin = str(name)
     if is_masked(origin):
-        raise UserError(f"{origin} has no password or signature, as in the files of a run: give data.path as it was")
+        raise UserError(f"{origin}: its password or signature is masked, as in the files of a run: give the original data.path")
     if not is_url(origin):
         return DataFolder(origin, Path(origin))
     assert cache is not None, "the configuration demands one"
@@ -221,7 +221,7 @@ class DocumentTables:
             )
 
     def isolate(self) -> Self:
-        """Read each table in a child process first, for directories that others may have made. Returns the tables."""
+        """Verify each table in a child process first, for untrusted directories. Returns the tables."""
         self._is_isolated = True
         return self
 
@@ -290,10 +290,10 @@ class DocumentTables:
         return firsts.item(row), firsts.item(row + 1)
 
     def places(self, tokens: np.ndarray) -> list[str]:
-        """Return the place in the source of the document to which each token belongs.
+        """Return the place in the source of each token's document.
 
         Args:
-            tokens: Numbers of tokens in the split's stream, int64 [n].
+            tokens: Indices of tokens in the split's stream, int64 [n].
 
         Raises:
             FileNotFoundError, UserError: A table with one of the documents is missing or corrupted.
@@ -314,7 +314,7 @@ class DocumentTables:
             raise UserError(f"{kind} {number:,}: {self._name} has {kind}s 0 to {count - 1:,}")
 
     def _read(self, number: int) -> tuple[TableFile, np.ndarray]:
-        """A table, and the first tokens of its documents and of what follows them, in the split's stream, int64."""
+        """Return a table, and the first token of each document and the end of the last one in the split's stream, int64."""
         table, file = self._tables[number], self._open(self._tables[number])
         firsts = np.cumsum(np.concatenate([[self._first_tokens[number]], *_column(file, "tokens")]))
         if (firsts.size, firsts[-1]) != (table.documents + 1, self._first_tokens[number + 1]):
@@ -333,7 +333,7 @@ class DocumentTables:
         return file
 
     def _differs(self, table: DocumentTable) -> UserError:
-        """The error about a table with other documents than the index lists."""
+        """Return the error about a table whose documents differ from the index."""
         return UserError(f"{self._directory}: corrupted, {table.file} has other documents than the index: prepare it again")
 
 

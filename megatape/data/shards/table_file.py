@@ -1,4 +1,4 @@
-"""A table of documents in a Parquet file, whose content is checked before anything relies on it. writer.py has its columns."""
+"""Tables of documents in Parquet files. Their content is checked before use. See writer.py for the columns."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,15 +21,15 @@ class TableFile:
         path: The Parquet file.
 
     Attributes:
-        names: Names of its columns.
-        num_rows: Number of its documents.
+        names: Names of the columns.
+        num_rows: Number of documents.
 
     Raises:
         UserError: The file is corrupted, or has other columns or types.
     """
 
     def __init__(self, path: Path) -> None:
-        from pyarrow.parquet import ParquetFile  # takes a third of a second
+        from pyarrow.parquet import ParquetFile  # The import takes a third of a second.
 
         self._path = path
         with self._content_errors():
@@ -47,7 +47,7 @@ class TableFile:
                 raise UserError(f"{path}: corrupted, column {name} has the type {kind:.80}, not {known[name]}: {REMEDY}")
 
     def read(self, columns: list[str] | None = None) -> Any:
-        """Return a pyarrow.Table of these columns; None: of all.
+        """Return these columns (None: all) as a pyarrow.Table.
 
         Raises:
             UserError: The file is corrupted.
@@ -97,13 +97,13 @@ class TableFile:
             yield
         except (ArrowException, OSError, UnicodeDecodeError) as error:
             if getattr(error, "errno", None) is not None:
-                raise  # of the disk, not of the content
+                raise  # The error is about the disk, not about the content.
             reason = " ".join(str(error).split())
             raise UserError(f"{self._path}: corrupted table of documents ({reason}): {REMEDY}") from error
 
 
 def verify_table(path: Path) -> None:
-    """Read a whole table in a child process, which a corrupted table may end, for example by filling the memory.
+    """Read a whole table in a child process, because a corrupted table may crash it, for example by filling the memory.
 
     Raises:
         UserError: The table is corrupted.
@@ -113,7 +113,7 @@ def verify_table(path: Path) -> None:
         list(child.ask(path))
     except ProcessEnded as end:
         raise UserError(
-            f"{path}: cannot be read: the process that did {end}: the table of documents is corrupted, so {REMEDY}, or the "
+            f"{path}: cannot be read: the process reading it {end}: the table of documents is corrupted, so {REMEDY}, or the "
             "memory is too small"
         ) from None
     except BaseException:
@@ -122,7 +122,7 @@ def verify_table(path: Path) -> None:
     _idle.append(child)
 
 
-_idle: list[IsolatedProcess] = []  # Waiting processes of this process: each takes a second to start.
+_idle: list[IsolatedProcess] = []  # Idle child processes, reused because each takes a second to start.
 BATCH_ROWS = 2**14
 
 
