@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
-from posixpath import basename, dirname  # of paths and URLs
+from posixpath import basename, dirname  # They work for paths and URLs.
 from typing import Any
 
 from megatape.data.io.listing import Listing
@@ -23,7 +23,7 @@ from megatape.data.sources.source import Document, Reader, Source, documents_of
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
-PATTERN = f"{DOCUMENTS}-*{SUFFIX}"  # files of documents that a preparation has kept
+PATTERN = f"{DOCUMENTS}-*{SUFFIX}"  # Names of files with documents kept by a preparation.
 
 
 class JsonLines(Reader):
@@ -45,15 +45,15 @@ class C4(JsonLines):
         split, other_split = ("train", "validation") if option == "input" else ("validation", "train")
         listings = list_inputs(inputs, f"c4-{split}.*-of-*.json.gz", recursive=False, option=option)
         other_names = f"c4-{other_split}."
-        # The layout has both splits in one folder, so files of the other one are not skipped by mistake.
+        # Both splits are in one folder, so files of the other split are expected and not reported as skipped.
         return [listing.without(lambda name: name.startswith(other_names)) for listing in listings]
 
 
 class Documents(JsonLines):
     """Folders that `prepare corpus --keep-documents` has written: clean documents with their places and scores.
 
-    Each file is a unit, as it was when it was written, and so gives the same shards. The files are those that the index of
-    their folder lists: none is missing from a folder, and none is of another preparation.
+    Each file is a unit, as in the preparation that wrote it, so it gives the same shards. The files must match the index of
+    their folder: none may be missing or come from another preparation.
     """
 
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
@@ -75,7 +75,8 @@ class Documents(JsonLines):
         wanted = replace(source, fields=(*source.fields, "place", "scores"))
         for name in unit.inputs:
             entry = check_content(name)
-            num_skipped, num_read = counts.skipped, 0
+            num_skipped = counts.skipped
+            num_read = 0
             records = read_records(name, LARGEST_RECORD_BYTES, counts)  # a line is longer than its text
             for document in documents_of(records, wanted, counts):
                 num_read += 1
@@ -97,7 +98,7 @@ def _check_listed(files: Sequence[str], inputs: Sequence[str]) -> None:
     names: defaultdict[str, set[str]] = defaultdict(set)
     for file in files:
         names[dirname(file)].add(basename(file))
-    incomplete = set()  # folders of which some files were given by name
+    incomplete = set()  # Folders with files given by name.
     for given in inputs:
         path = given.removeprefix(LOCAL)
         if fnmatchcase(basename(path), PATTERN):

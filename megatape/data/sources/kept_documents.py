@@ -1,7 +1,7 @@
-"""Files of documents that a preparation has kept, as the index of their folder lists them.
+"""Files of documents kept by a preparation, checked against the index of their folder.
 
-A file that is missing would be documents that are missing from the next preparation, and one of another preparation would be
-documents that are there twice, or were dropped.
+If a file were missing, the next preparation would lack its documents. A file of another preparation could repeat documents, or
+contain dropped ones.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
-from posixpath import basename, dirname, join  # of paths and URLs
+from posixpath import basename, dirname, join  # They work for paths and URLs.
 from typing import Any
 
 import orjson
@@ -22,20 +22,20 @@ from megatape.files import as_type
 
 LOG = logging.getLogger(__name__)
 
-DOCUMENTS, DROPPED, SUFFIX = "documents", "dropped", ".jsonl.zst"  # of the names of files with documents
-UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")  # file of the documents of a unit
-TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")  # table of the documents of a unit
-NUM_SHOWN = 3  # names in a message
+DOCUMENTS, DROPPED, SUFFIX = "documents", "dropped", ".jsonl.zst"  # Parts of the names of files with documents.
+UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")  # Name of a unit's file of documents.
+TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")  # Name of a unit's table of documents.
+NUM_SHOWN = 3  # Maximum number of names in a message.
 
 
 @dataclass(frozen=True)
 class KeptDocuments:
-    """The parts of a folder's index.json that say which documents its files have.
+    """Parts of a folder's index.json about the documents in its files.
 
     Attributes:
         source: Record of the source.
         rules: Rules by which the source was cleaned.
-        document_files: Files of documents, kept and dropped; empty if an earlier version has written the folder.
+        document_files: Files of documents, kept and dropped; empty if an earlier version wrote the folder.
         document_tables: Tables of documents by split.
         merged: Folders whose documents were added.
     """
@@ -48,13 +48,13 @@ class KeptDocuments:
 
     @property
     def is_earlier(self) -> bool:
-        """Whether an earlier version has written the folder, whose index lists no files of documents."""
+        """Whether an earlier version wrote the folder. Its index lists no files of documents."""
         return not self.document_files
 
     def entry(self, name: str) -> DocumentFile | None:
-        """Return the entry of a file by its name, or None if it is not of this folder.
+        """Return the entry of a file by its name, or None if the file does not belong to this folder.
 
-        For a folder of an earlier version the entry follows from the tables of documents: every unit has a file of documents
+        In a folder of an earlier version, the entry is derived from the tables of documents: every unit has a file of documents
         and, unless all were dropped, a table for each split. Such an entry has no hash.
         """
         if not self.is_earlier:
@@ -65,7 +65,7 @@ class KeptDocuments:
         return DocumentFile(name, "", self._documents_by_unit.get(int(unit[1]), 0))
 
     def missing(self, names: AbstractSet[str]) -> list[str]:
-        """Return the files of documents that are not among these names, in order."""
+        """Return the files of documents missing from these names, in order."""
         if not self.is_earlier:
             return [name for name in self._entries if name.startswith(f"{DOCUMENTS}-") and name not in names]
         units = {int(unit[1]) for unit in map(UNIT.fullmatch, names) if unit}
@@ -77,7 +77,7 @@ class KeptDocuments:
 
     @cached_property
     def _documents_by_unit(self) -> dict[int, int]:
-        """Number of kept documents of each unit that has any, by the folder's tables of documents."""
+        """Unit -> number of its kept documents, if it has any, from the folder's tables of documents."""
         counts: dict[int, int] = {}
         for tables in self.document_tables.values():
             for table in tables:
@@ -95,14 +95,14 @@ def kept_documents(folder: str) -> KeptDocuments:
 
     Raises:
         UserError: The index is corrupted, or the folder has more documents than its files.
-        OSError: It is missing.
+        OSError: The index is missing.
     """
     path = join(folder, INDEX_FILE)
     kept = _read(path, file_states([path])[0].version)
     if kept.merged:
         raise UserError(
-            f"{folder} was merged, so that its files of documents have only a part of its documents: give the folders of which "
-            "it was merged"
+            f"{folder} was merged, so its files of documents have only a part of its documents: give the folders that were "
+            "merged into it"
         )
     return kept
 
@@ -119,16 +119,16 @@ def check_files(folder: str, names: AbstractSet[str], is_whole: bool) -> None:
     Args:
         folder: Path or URL of the folder.
         names: Names of files in it.
-        is_whole: Whether the folder was given, so that no file may be missing.
+        is_whole: Whether the whole folder was given. Then no file may be missing.
 
     Raises:
-        UserError: A file is missing or is not of this folder.
+        UserError: A file is missing or does not belong to this folder.
     """
     kept = kept_documents(folder)
     if unknown := sorted(name for name in names if kept.entry(name) is None):
         raise UserError(
-            f"{join(folder, unknown[0])}: the folder's {INDEX_FILE} does not list it, so it is of another preparation: move it "
-            "away"
+            f"{join(folder, unknown[0])}: the folder's {INDEX_FILE} does not list it, so it belongs to another preparation: "
+            "move it away"
         )
     if is_whole and (missing := kept.missing(names)):
         shown = ", ".join(missing[:NUM_SHOWN])
@@ -146,7 +146,7 @@ def check_files(folder: str, names: AbstractSet[str], is_whole: bool) -> None:
 def _warn_earlier(folder: str) -> None:
     LOG.warning(
         f"{folder} was written by an earlier version, whose {INDEX_FILE} has no hashes of the files of documents: only their "
-        "numbers of documents are compared"
+        "numbers of documents are checked"
     )
 
 
@@ -157,11 +157,11 @@ def check_content(path: str) -> DocumentFile:
         path: Path or URL of the file.
 
     Returns:
-        Its entry in the index.
+        Entry of the file in the index.
 
     Raises:
-        UserError: It is not the file that the index of its folder lists.
-        OSError: It cannot be read.
+        UserError: The file differs from the one listed in the index of its folder.
+        OSError: The file cannot be read.
     """
     entry = kept_documents(dirname(path)).entry(basename(path))
     if entry is None:
@@ -171,16 +171,16 @@ def check_content(path: str) -> DocumentFile:
             found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO has readinto
         if found != entry.sha256:
             raise UserError(
-                f"{path}: sha256 is {found}, the folder's {INDEX_FILE} says {entry.sha256}: it is corrupted or of another "
-                "preparation, copy it again"
+                f"{path}: sha256 is {found}, the folder's {INDEX_FILE} says {entry.sha256}: it is corrupted or belongs to "
+                "another preparation, copy it again"
             )
     return entry
 
 
 def check_count(path: str, entry: DocumentFile, num_documents: int) -> None:
-    """Raise UserError if a file of documents, which was read to its end, has another number of them than the index says."""
+    """Raise UserError if a completely read file has another number of documents than the index says."""
     if num_documents != entry.documents:
         raise UserError(
-            f"{path}: {num_documents:,} documents, but {entry.documents:,} by the folder's {INDEX_FILE}: it is of another "
-            "preparation, copy it again"
+            f"{path}: {num_documents:,} documents, but {entry.documents:,} by the folder's {INDEX_FILE}: it belongs to "
+            "another preparation, copy it again"
         )

@@ -42,7 +42,7 @@ class Parquet(Reader):
                     counts.add(item)
         except ProcessEnded as end:
             raise UserError(
-                f"{unit}: cannot be read: the process that did {end}: a file is corrupted, so download or copy it again, or "
+                f"{unit}: cannot be read: the process reading it {end}: a file is corrupted, so download or copy it again, or "
                 "the memory is too small, so give fewer --workers"
             ) from None
         except BaseException:  # also where the documents that are left are not wanted
@@ -117,7 +117,7 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
 
 
 def _is_read(path: str, wanted: list[str]) -> bool:
-    """Whether a column is among those that are read, or a part of one: a column of structs has a path for each field."""
+    """Whether a column is read, by its path in the file. A column of structs has a path for each field."""
     return any(path == name or path.startswith(f"{name}.") for name in wanted)
 
 
@@ -145,14 +145,14 @@ def _is_text(schema: Any, column: str) -> bool:
 
 
 def _documents(batch: Any, place: str, first: int, source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """Yield the documents of a batch of rows. Null is the text of an empty document.
+    """Yield the documents of a batch of rows. A null text is an empty document.
 
     Args:
         batch: Columns of text, URL and fields.
-        place: Beginning of the places of the documents.
-        first: Number of the first row.
+        place: Common prefix of the documents' places.
+        first: Row number of the first row.
         source: The source.
-        counts: Counts of rows that cannot be used, to update.
+        counts: Counts of unusable rows, to update.
     """
     texts = _encoded(batch, source.text_field)
     urls = _encoded(batch, "url") if _is_text(batch.schema, "url") else [b""] * len(texts)
@@ -171,7 +171,7 @@ def _documents(batch: Any, place: str, first: int, source: Source, counts: Recor
 def _fields(batch: Any, source: Source) -> list[dict[str, Any]]:
     """Values of the fields that rules need, of each row."""
     wanted = {*source.fields, *(path.partition(".")[0] for path in source.fields)}
-    if _is_text(batch.schema, "url"):  # It is read as bytes, since nothing guarantees UTF-8.
+    if _is_text(batch.schema, "url"):  # URLs are read as bytes, since nothing guarantees UTF-8.
         wanted.discard("url")
     names = [name for name in batch.schema.names if name in wanted]
     rows = batch.select(names).to_pylist() if names else [{}] * batch.num_rows

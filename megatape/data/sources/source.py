@@ -19,7 +19,7 @@ from megatape.errors import UserError, choose_one, path_errors
 from megatape.registry import SOURCES
 
 BAD, TOO_LONG = "bad records", "records too long to read"  # reasons in the ledger, as EMPTY
-WITHOUT_TEXT = "samples without text"  # a reason in the ledger, too
+WITHOUT_TEXT = "samples without text"  # Another reason in the ledger.
 
 
 class Document(NamedTuple):
@@ -112,7 +112,7 @@ def ordered(dropped: dict[str, int]) -> dict[str, int]:
     return {reason: dropped[reason] for reason in reasons if dropped.get(reason)}
 
 
-# Options of a source that do not decide its documents, or that the rules record.
+# Options of a source that do not affect its documents, or that are recorded with the rules.
 UNDESCRIBED = ("max_bad_fraction", "max_skipped_fraction", "partial", "unit_bytes", "fields")
 
 
@@ -122,7 +122,7 @@ class Reader(ABC):
     Attributes:
         takes: Meaning of `input`: paths, the name of a data set, or nothing.
         patterns: Names of its files in folders. Case does not matter.
-        limits_skipped: Whether an error is raised if a folder has many files of other names.
+        limits_skipped: Whether many files of other names in a folder are an error.
         divides: Whether a large file that is not compressed gives several units.
         has_subsets: Whether `subset` and `split` apply.
         has_fields: Whether `text_field` and `fields` apply.
@@ -155,7 +155,7 @@ class Reader(ABC):
         return listed_files(self.listings(source, inputs, option), option, source.partial, max_fraction)
 
     def listings(self, source: "Source", inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
-        """List the content of these inputs: the files to read, and those that are skipped because of their names."""
+        """List the content of these inputs: files to read, and files skipped because of their names."""
         return list_inputs(inputs, *self.patterns, option=option)
 
     @abstractmethod
@@ -184,8 +184,8 @@ class Source:
         split: Split of a hub data set.
         validation: Paths and URLs of the validation split, which come first; empty: it is a share of the documents.
         max_bad_fraction: Fraction of the records of a unit, and of all, that may be bad or too long. FEW_BAD always may.
-        max_skipped_fraction: Fraction of the files or bytes of a folder, and of the samples of tars, that may be skipped
-            because of their names. FEW_BAD samples always may.
+        max_skipped_fraction: Fraction of the files or bytes of a folder that may be skipped because of their names, and of
+            the samples in tars that may have no text. FEW_BAD samples always may.
         partial: Whether a folder may lack files of a numbered set.
         unit_bytes: Size of units; None: UNIT_BYTES.
         fields: Fields of records that cleaning rules need, such as `license`; one inside of others is `metadata.license`.
@@ -253,7 +253,7 @@ class Source:
 
     @path_errors()
     def skipped_files(self) -> dict[str, SkippedFiles]:
-        """Return the files that are skipped because of their names, by input; only of inputs that have any.
+        """Return the files skipped because of their names, by input. Inputs without skipped files are not included.
 
         Raises:
             UserError: Inputs are missing or cannot be listed.
@@ -282,13 +282,13 @@ class Source:
         return described | self.reader.describe(self)
 
 
-MISSING = object()  # No value of a field.
+MISSING = object()  # Stands for a missing field.
 
 
 def documents_of(records: Iterable[tuple[str, Any]], source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """Yield the documents of records, whose field `url` may say where they were found. Null is the text of an empty document.
+    """Yield the documents of records. The field `url` may say where a document was found. A null text is an empty document.
 
-    Counts records without text, or with too much.
+    Records without text, or with too much text, are counted.
     """
     for place, record in records:
         text = record.get(source.text_field, MISSING) if isinstance(record, dict) else MISSING
@@ -310,7 +310,7 @@ def document_of(text: str, place: str, record: Any, source: Source) -> Document:
 
 
 def value_of(record: Any, path: str) -> Any:
-    """Return the value at a path such as `metadata.license` in a record; None if there is none. A name may have dots."""
+    """Return the value at a path such as `metadata.license` in a record; None if there is none. A name may contain dots."""
     if isinstance(record, dict) and path in record:
         return record[path]
     for name in path.split("."):
@@ -342,8 +342,11 @@ def read_unit(
     num_kept = 0
     for name in unit.inputs:
         given = printable(source.input_of(name))
-        num_read, dropped = 0, Counter[str]()
-        num_bad, num_too_long, num_without_text = counts.bad, counts.too_long, counts.without_text
+        num_read = 0
+        dropped = Counter[str]()
+        num_bad = counts.bad
+        num_too_long = counts.too_long
+        num_without_text = counts.without_text
         try:
             for document in source.reader.read(source, replace(unit, inputs=(name,)), counts):
                 num_read += 1

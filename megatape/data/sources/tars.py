@@ -26,11 +26,11 @@ FAULTS: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
 
 
 class Tars(Reader):
-    """Files .tar, compressed or not. Members with the same key that follow each other are a sample, which is one document.
+    """Tar files, compressed or not. Consecutive members with the same key are a sample, which is one document.
 
-    A key is a name up to its first dot if the rest is a known extension, .txt or .json: WebDataset's rule. Of other names that
-    end in one, such as `2501.00000.txt`, it is the name up to that extension. The text is the member `.txt`, or else a field
-    of the member `.json`. Other members are ignored, unless their sample has no text: it is counted.
+    The key is the name up to its first dot if the rest is a known extension, .txt or .json (WebDataset's rule). If a name with
+    more dots ends in a known extension, such as `2501.00000.txt`, the key is the name up to that extension. The text is the
+    member `.txt`, or else a field of the member `.json`. Other members are ignored, but samples without text are counted.
     """
 
     patterns = ("*.tar", *compressed_patterns(".tar"))
@@ -56,7 +56,7 @@ class _Names:
 
     def __init__(self) -> None:
         self._names: set[bytes] = set()
-        self._keys: set[bytes] = set()  # of members with text or a record
+        self._keys: set[bytes] = set()  # Keys of members with text or a record.
         self._others: dict[bytes, tuple[bytes, str]] = {}  # Other members: hash of one key -> hash of the other, name.
 
     def add(self, name: str) -> bool:
@@ -74,15 +74,18 @@ class _Names:
         return is_new
 
     def add_other(self, name: str) -> None:
-        """Remember a member without text, which belongs to a sample by its name up to the first or the last dot."""
+        """Remember a member without text. The key of its sample is its name up to the first or the last dot."""
         folder, slash, file = name.rpartition("/")
-        if file.startswith("."):  # hidden
+        if file.startswith("."):  # Hidden files belong to no sample.
             return
-        first, last = (f"{folder}{slash}{stem}" for stem in (file.partition(".")[0], file.rpartition(".")[0]))
-        self._others.setdefault(_digest(first), (_digest(last), name))
+        up_to_first_dot = file.partition(".")[0]
+        up_to_last_dot = file.rpartition(".")[0]
+        first = _digest(f"{folder}{slash}{up_to_first_dot}")
+        last = _digest(f"{folder}{slash}{up_to_last_dot}")
+        self._others.setdefault(first, (last, name))
 
     def without_text(self) -> Iterator[str]:
-        """Yield the name of a member of each sample that has no text, once all members are known."""
+        """Yield the name of one member of each sample without text. Call this after adding all members."""
         for first, (last, name) in self._others.items():
             if first not in self._keys and last not in self._keys:
                 yield name
@@ -90,7 +93,8 @@ class _Names:
 
 def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts) -> Iterator[Sample]:
     """Yield the samples with text or a record. Counts members that cannot be used, and samples without text."""
-    key, sample = "", Sample()
+    key = ""
+    sample: Sample = {}
     names = _Names()
     for member in read_members(file, lambda name: bool(_parts(name)[1]), source.max_record_bytes):
         place = f"{archive}:{member.name}"

@@ -34,7 +34,7 @@ build dist target out _build cmake-build-debug cmake-build-release
 """
 
 
-# Beginnings of files of other formats, which may well be valid UTF-8.
+# First bytes of files in other formats. Such files may be valid UTF-8.
 OTHER_FORMATS = {
     b"%PDF-": "a PDF document",
     b"%!PS-": "a PostScript document",
@@ -46,7 +46,7 @@ OTHER_FORMATS = {
 
 
 def other_format(content: bytes) -> str:
-    """Return the name of the format of a file that is no text, by its beginning; empty if it is unknown."""
+    """Return the format of a file that is not text, judging by its first bytes; "" if they are of no known format."""
     packed = PACKED.match(content)
     if packed:
         return f"a file compressed by {packed.lastgroup}"
@@ -124,7 +124,7 @@ class Code(TextFiles):
             path = relative(file, given)
             if path is None:
                 return False
-            if path == "":  # the input itself
+            if path == "":  # The input itself.
                 return True
             return skipped.isdisjoint(path.split("/")[:-1]) and not Path(file).is_symlink()
 

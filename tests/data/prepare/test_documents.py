@@ -242,7 +242,7 @@ def test_files_that_are_not_those_of_the_folder(
 def test_documents_of_a_merged_folder(kept: Path, tmp_path: Path) -> None:
     """The folder's files only have the documents of the first merged folder."""
     append([tmp_path / "other"], kept)
-    with pytest.raises(UserError, match=f"{kept} was merged, so that its files of documents have only a part"):
+    with pytest.raises(UserError, match=f"{kept} was merged, so its files of documents have only a part"):
         Source("documents", (str(kept),)).units()
     merge([tmp_path / "other"], tmp_path / "copy")
     assert load_index(tmp_path / "other").document_files and not load_index(tmp_path / "copy").document_files

@@ -127,7 +127,7 @@ def test_a_parquet_file_that_ends_its_process(tmp_path: Path) -> None:
     bad.write_bytes(content.replace(OPTIONAL, REQUIRED))
     for _ in range(2):
         assert read("parquet", good)[0] == ["good"]
-        with pytest.raises(UserError, match=f"{bad}: cannot be read: the process that did ended by SIGABRT: a file is"):
+        with pytest.raises(UserError, match=f"{bad}: cannot be read: the process reading it ended by SIGABRT: a file is"):
             read("parquet", tmp_path)
 
 
