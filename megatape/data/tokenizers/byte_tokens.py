@@ -1,12 +1,12 @@
-"""Decoding of byte tokens, such as <0xE4>, as SentencePiece does it: a byte that belongs to no character costs only itself.
+"""Decoders of byte tokens, such as <0xE4>, that work like SentencePiece: a stray byte does not damage valid characters.
 
 The decoder ByteFallback of the tokenizers library replaces all bytes of a run of byte tokens if one of them is invalid: one
 stray byte before ten Chinese characters gives 31 replacement characters. The decoder ByteLevel keeps valid characters. It takes
 tokens in the alphabet of GPT-2, where one character stands for each byte. So byte tokens are translated into that alphabet.
 Incomplete characters give one replacement character, where SentencePiece gives one for each of their bytes.
 
-This takes about 8 microseconds a token instead of 0.1. It is written to tokenizer.json for other programs. Ours decode by
-ByteFallback first, and exactly if the text has replacement characters.
+These decoders take about 8 microseconds a token instead of 0.1. Exports have them in tokenizer.json, for other programs.
+MegaTAPE decodes by ByteFallback first, and again by these decoders if the text has replacement characters.
 """
 
 import json
@@ -18,9 +18,9 @@ from tokenizers.decoders import Decoder
 REPLACEMENT = "\ufffd"
 # Two code points that Unicode reserves for use within programs. ByteLevel takes a token that contains them as it is.
 MARK = "\U0010fffe\U0010ffff"
-NOT_ASCII = r"\A(?=[\s\S]*[^\x00-\x7F])"  # beginning of a token with such a character: it may be of the alphabet, too
+NOT_ASCII = r"\A(?=[\s\S]*[^\x00-\x7F])"  # Beginning of a token with a non-ASCII character, which may be in the alphabet, too.
 BYTE = "<(?=0x[89A-F][0-9A-F]>)"
-SPELLED_OUT = rf"(?<=[\s\S]){BYTE}|\A{BYTE}(?=[\s\S]{{6}})"  # "<" of a byte token's name within a longer token
+SPELLED_OUT = rf"(?<=[\s\S]){BYTE}|\A{BYTE}(?=[\s\S]{{6}})"  # "<" of a byte token's name within a longer token.
 
 
 class Decoders(NamedTuple):
@@ -28,7 +28,7 @@ class Decoders(NamedTuple):
 
     Attributes:
         quick: Decoder that may replace valid characters beside a stray byte.
-        exact: Decoder that keeps them; None if `quick` does.
+        exact: Decoder that keeps valid characters; None if `quick` keeps them.
     """
 
     quick: Decoder
@@ -36,11 +36,14 @@ class Decoders(NamedTuple):
 
 
 def split_decoder(decoder: Decoder) -> Decoders:
-    """Return the decoders of a tokenizer.json: with ByteFallback, and with `byte_decoders` in its place.
+    """Return a quick decoder, with ByteFallback, and an exact one, with `byte_decoders` in its place.
 
     Args:
-        decoder: Decoder of the file. It is `quick` as it is, without an exact one, if it does not have either and join the
-            tokens right after it, as those of our exports, Llama 2 and its like do.
+        decoder: Decoder of a tokenizer.json.
+
+    Returns:
+        Both decoders if `decoder` has one of the two and joins the tokens right after it, as in our exports and Llama 2.
+        Otherwise `decoder` is the quick one, and there is no exact one.
     """
     steps = json.loads(decoder.__getstate__()).get("decoders", [])
     quick = [{"type": "ByteFallback"}, {"type": "Fuse"}]
@@ -55,14 +58,14 @@ def split_decoder(decoder: Decoder) -> Decoders:
 
 
 def byte_decoders() -> list[Decoder]:
-    """Return the decoders that take the place of ByteFallback. They join the tokens."""
+    """Return the decoders that replace ByteFallback. They also join the tokens."""
     letters = byte_letters()
     names = [decoders.Replace(f"<0x{byte:02X}>", letters[byte]) for byte in range(0x80, 0x100)]
     return [
         decoders.Replace(Regex(NOT_ASCII), MARK),
         decoders.Replace(Regex(SPELLED_OUT), f"<{MARK}"),
         *names,
-        decoders.ByteFallback(),  # for the remaining bytes, each of which is a character
+        decoders.ByteFallback(),  # For the remaining bytes, which are ASCII characters.
         decoders.ByteLevel(),
         decoders.Replace(MARK, ""),
     ]
@@ -71,7 +74,7 @@ def byte_decoders() -> list[Decoder]:
 def byte_letters() -> list[str]:
     """Return the character that stands for each byte in the alphabet of GPT-2.
 
-    Printable characters of Latin-1 stand for themselves, those from U+0100 on for the other bytes in order.
+    Printable characters of Latin-1 stand for themselves. Characters from U+0100 on stand for the other bytes, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
@@ -81,7 +84,7 @@ def byte_letters() -> list[str]:
 
 
 def _sequence(steps: list[dict[str, Any]]) -> Decoder:
-    """Return a decoder with the content of a tokenizer.json."""
+    """Build a decoder from steps in the format of tokenizer.json."""
     decoder = decoders.Sequence([])
     decoder.__setstate__(json.dumps({"type": "Sequence", "decoders": steps}).encode())
     return decoder

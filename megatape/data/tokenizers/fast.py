@@ -1,8 +1,8 @@
 """The ids of a tokenizer, several times as fast, by the library gigatoken if it is installed.
 
 Its ids are compared with the tokenizer's: on DIVERGENT_INPUTS and on texts with each added token when it is loaded, then on
-documents chosen by their hash. Texts with written out special tokens, which are text to MegaTAPE and tokens to gigatoken, are
-left to the tokenizer, and so are texts with added tokens that gigatoken does not find where the tokenizer does.
+documents chosen by their hash. The tokenizer itself encodes texts with written out special tokens, which are text to MegaTAPE
+and tokens to gigatoken, and texts with added tokens that gigatoken finds in other places.
 """
 
 import logging
@@ -103,10 +103,10 @@ class FastTokenizer:
             raise UserError(str(difference)) from None
 
     def _set_marks(self, marks: Iterable[str]) -> None:
-        """Set the texts that leave a document to the tokenizer.
+        """Set the marks. The tokenizer itself encodes documents that contain one.
 
-        Documents are searched for one part after the other, since few have even the first: the last byte of a mark's first
-        character, which is found fast, two characters, whole marks.
+        Documents are searched for one part of a mark after the other, since few contain even the first part: the last byte of
+        its first character, which is found fast, its first two characters, the whole mark.
         """
         marks = list(marks)
         self._last_bytes = {mark[:1].encode()[-1] for mark in marks}
@@ -118,16 +118,16 @@ class FastTokenizer:
         gigatoken ignores options of added tokens, such as single_word.
 
         Args:
-            special: Texts that are left to the tokenizer anyway.
+            special: Texts that the tokenizer itself encodes in any case.
 
         Raises:
-            IdsDiffer: Such a token also stands for other texts than its own, so that texts with it cannot be found.
+            IdsDiffer: Such a token also stands for texts other than its own, so texts with it cannot be found.
         """
         content = orjson.loads(self._content)
         added = [token for token in content.get("added_tokens") or [] if token["content"] not in special]
         try:
             self._check(text for token in added for text in added_token_texts(token["content"]))
-        except IdsDiffer:  # Find out by which tokens.
+        except IdsDiffer:  # Find out which tokens differ.
             pass
         else:
             return []
@@ -159,7 +159,7 @@ class FastTokenizer:
         return documents
 
     def _documents(self, contents: list[bytes]) -> list[np.ndarray]:
-        """The documents of texts, by the tokenizer where a text has a mark. Raises IdsDiffer if gigatoken fails."""
+        """Encode texts, by the tokenizer itself if a text has a mark. Raises IdsDiffer if gigatoken fails."""
         suspects = {number for byte in self._last_bytes for number, text in enumerate(contents) if byte in text}
         special = [n for n in suspects if all(any(mark in contents[n] for mark in marks) for marks in self._marks)]
         plain = dict(enumerate(contents)) | dict.fromkeys(special, b"")

@@ -30,8 +30,8 @@ class JsonTokenizer(Tokenizer):
         stored_as: Name of the file that tokenizer.json is read from, for errors.
 
     Attributes:
-        backend: Tokenizer of the `tokenizers` library. Beside a stray byte token it may decode replacement characters only.
-        exact_decoder: Decoder for texts in which it does; None if it never does.
+        backend: Tokenizer of the `tokenizers` library. It may replace valid characters beside a stray byte token.
+        exact_decoder: Decoder that keeps them; None if `backend` always keeps them.
         declared: Special tokens by role.
 
     Raises:
@@ -215,7 +215,7 @@ class JsonTokenizer(Tokenizer):
 
 @contextmanager
 def decoding_by(backend: tokenizers.Tokenizer, decoder: Decoder) -> Iterator[None]:
-    """Give a tokenizer another decoder for a while."""
+    """Replace the decoder of a tokenizer temporarily."""
     before = backend.decoder
     backend.decoder = decoder
     try:

@@ -28,16 +28,16 @@ FILES = (JSON_FILE, *AUXILIARY_FILES)  # every name that a tokenizer's file can 
 def check_file_name(name: str) -> str:
     """Check the name of a tokenizer's file, which may come from a downloaded index.
 
-    Checkpoints and exports have a tokenizer's files beside their own. Any other name could be that of weights or a state.
+    Checkpoints and exports store a tokenizer's files beside their own, so another name could be that of weights or a state.
 
     Args:
-        name: The name.
+        name: Name of the file.
 
     Returns:
-        The name.
+        The same name.
 
     Raises:
-        UserError: A tokenizer has no file of this name.
+        UserError: Tokenizers have no file of this name.
     """
     if name not in FILES:
         raise UserError(f"not a file of a tokenizer, which are {', '.join(FILES)}")
@@ -56,7 +56,7 @@ class Tokenizer(ABC):
         num_threads: That encode a list of documents; None: one for each core.
 
     Raises:
-        UserError: A file has a name that no file of a tokenizer has.
+        UserError: Tokenizers have no file of one of these names.
     """
 
     vocab_size: int
