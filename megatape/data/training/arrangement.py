@@ -1,7 +1,7 @@
-"""Which spans of a split's stream each sample has: in memory, or in a file that the ranks of a node share.
+"""Spans of a split's stream in each sample: in memory, or in a file shared by the ranks of a node.
 
-The file is made once and read a few bytes a sample, because the arrays of a corpus of the size of C4 take gigabytes on every
-rank. It is read and verified as shards are (data/shards/reader.py), not mapped:
+The file is written once, and each sample reads a few bytes of it, because the arrays of a corpus as large as C4 take gigabytes
+on every rank. It is read and verified like shards (data/shards/reader.py), not memory-mapped:
 
     spans        first token and inputs of each span, by sample; zeros up to a whole chunk
     samples      number of spans before each sample, and of all spans, int64; zeros up to a whole chunk
@@ -33,12 +33,12 @@ FORMAT = 1
 SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])
 SAMPLE = np.dtype("<i8")
 END = np.dtype([("summary_bytes", "<u8"), ("summary_hash", "<u8")])
-WRITE_BYTES = 2**20  # written at a time; a multiple of CHUNK
-MAX_SUMMARY_BYTES = 2**30  # a number for each shard
+WRITE_BYTES = 2**20  # Bytes copied at a time, a multiple of CHUNK.
+MAX_SUMMARY_BYTES = 2**30  # The summary has a number for each shard.
 
 
 class Part(NamedTuple):
-    """The samples of a part of a split, such as a shard.
+    """Samples of a part of a split, such as a shard.
 
     Attributes:
         begins: First token of each span in the stream, int64 [spans].
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 
 
 class Arrangement(ABC):
-    """The spans of each sample.
+    """Spans of each sample.
 
     Attributes:
         num_samples: Number of samples.
@@ -84,12 +84,13 @@ class ArrangementInMemory(Arrangement):
     """
 
     def __init__(self, parts: Iterable[Part]) -> None:
-        spans, sizes = [], []
+        spans = []
+        sizes = []
         for part in parts:
             spans.append(_span_array(part))
             sizes.append(part.sizes)
         self._spans = np.concatenate(spans)
-        self._starts = np.r_[0, np.cumsum(np.concatenate(sizes))]  # sample i has the spans from [i] to before [i + 1]
+        self._starts = np.r_[0, np.cumsum(np.concatenate(sizes))]  # Sample i has spans [starts[i], starts[i + 1]).
         self.shard_samples = np.array([part.size for part in sizes])
         self.num_samples = int(self.shard_samples.sum())
         self.num_inputs = int(self._spans["inputs"].sum(dtype=np.int64))
@@ -100,7 +101,7 @@ class ArrangementInMemory(Arrangement):
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary of a file.
+    """Summary of a file of spans.
 
     Attributes:
         format: Version of the format.
@@ -108,7 +109,7 @@ class Summary:
         num_spans: Number of spans.
         num_inputs: Number of inputs of all spans.
         shard_samples: Number of samples of each part.
-        checksums_hash: XXH3 of the checksums, which have `identity` as their seed.
+        checksums_hash: XXH3 of the checksums, which are seeded with `identity`.
     """
 
     format: int
@@ -123,11 +124,11 @@ class StoredArrangement(Arrangement):
     """Spans of each sample, in a file. Memory holds the checksums: 8 bytes for every 4,096 of the file.
 
     Args:
-        path: The file, as `store` has written it.
+        path: File written by `store`.
         identity: Hash of everything that decides the arrangement.
 
     Raises:
-        UserError: The file is corrupted, or of another arrangement.
+        UserError: The file is corrupted, or belongs to another arrangement.
         OSError: It cannot be read.
     """
 
@@ -141,10 +142,10 @@ class StoredArrangement(Arrangement):
             raise self._corrupted("its summary is missing")
         content = self._exactly(size - END.itemsize - summary_bytes, summary_bytes)
         if xxhash.xxh3_64_intdigest(content) != end["summary_hash"]:
-            raise self._corrupted("its summary does not have its checksum")
+            raise self._corrupted("the checksum of its summary is wrong")
         summary = as_type(parse_json(content), Summary)
         if (summary.format, summary.identity) != (FORMAT, identity):
-            raise self._corrupted("it is of other samples")
+            raise self._corrupted("it belongs to other samples")
         self.shard_samples = np.array(summary.shard_samples, np.int64)
         self.num_samples = int(self.shard_samples.sum())
         self.num_inputs = summary.num_inputs
@@ -152,17 +153,18 @@ class StoredArrangement(Arrangement):
         num_chunks = (self._first_sample + _whole_chunks((self.num_samples + 1) * SAMPLE.itemsize)) // CHUNK
         self._checksums = self._exactly(num_chunks * CHUNK, num_chunks * CHECKSUM)
         if xxhash.xxh3_128_hexdigest(self._checksums) != summary.checksums_hash:
-            raise self._corrupted("its checksums were changed")
+            raise self._corrupted("its checksums have changed")
 
     def spans(self, sample: int) -> list[tuple[int, int]]:
         begin, end = self._read(self._first_sample, SAMPLE, sample, sample + 2).tolist()
         return self._read(0, SPAN, begin, end).tolist()
 
     def _read(self, start: int, dtype: np.dtype, begin: int, end: int) -> np.ndarray:
-        """Items [begin, end) of the section that begins at `start`, verified."""
+        """Read and verify items [begin, end) of the section that begins at `start`."""
         first = start + begin * dtype.itemsize
         last = start + end * dtype.itemsize
-        first_chunk, last_chunk = first // CHUNK, -(last // -CHUNK)
+        first_chunk = first // CHUNK
+        last_chunk = -(last // -CHUNK)
         content = self._exactly(first_chunk * CHUNK, (last_chunk - first_chunk) * CHUNK)
         if checksums(content, self._identity) != self._checksums[first_chunk * CHECKSUM : last_chunk * CHECKSUM]:
             raise self._corrupted(f"bytes {first_chunk * CHUNK:,} to {last_chunk * CHUNK - 1:,} do not have their checksums")
@@ -182,18 +184,18 @@ class StoredArrangement(Arrangement):
                 self._file = ShardFile(self._path)
             return self._file.read(offset, size)
         except OSError:
-            self._file = None  # the next attempt opens the file again
+            self._file = None  # The next attempt opens the file again.
             raise
 
     def _corrupted(self, fault: str) -> UserError:
-        return UserError(f"{self._path}: corrupted, {fault}: remove it, and the next start of a run makes it again")
+        return UserError(f"{self._path}: corrupted, {fault}: remove it, and the next run writes it again")
 
 
 def store(path: Path, identity: str, parts: Iterable[Part]) -> None:
     """Write the file of an arrangement, all or nothing. Memory holds one part at a time.
 
     Args:
-        path: The file, which is replaced.
+        path: File to write or replace.
         identity: Hash of everything that decides the arrangement, 64 hexadecimal digits.
         parts: Parts of the split, in order.
 
@@ -212,7 +214,7 @@ def store(path: Path, identity: str, parts: Iterable[Part]) -> None:
 
 
 def _write(file: IO[bytes], starts: IO[bytes], identity: str, parts: Iterable[Part]) -> None:
-    """Write all sections. starts: holds the section of samples while that of spans is written."""
+    """Write all sections. `starts` is a temporary file for the section of samples while the spans are written."""
     spans = _Section(file, identity)
     num_spans = num_inputs = 0
     shard_samples = []

@@ -39,9 +39,9 @@ class Dataset(StoredSplit, ABC):
 
     Attributes:
         num_samples: Samples of the split.
-        shard_samples: Of each shard, int64 [shards]; with a window only.
+        shard_samples: Number of samples in each shard, int64 [shards]. Only set with a window.
         filled: Share of all tokens that is not padding.
-        num_skipped: Number of documents that are in no sample.
+        num_skipped: Number of skipped documents, which are in no sample.
 
     Raises:
         UserError, FileNotFoundError: The data directory is missing or corrupted, N does not fit the split, or the cache cannot
@@ -67,10 +67,10 @@ class Dataset(StoredSplit, ABC):
 
     @abstractmethod
     def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the tokens of sample `index` lie in the split's stream.
+        """Return the spans of sample `index` in the split's stream.
 
         Returns:
-            First token of each span, int64 [spans], and its number of tokens, int64 [spans]. Padding is in none.
+            First token of each span, int64 [spans], and its number of tokens, int64 [spans]. Padding is in no span.
         """
 
     def _check(self, index: int) -> None:
@@ -138,7 +138,7 @@ class TokenDataset(Dataset):
         return np.array([self._first_token(index)]), np.array([self.sequence_length])
 
     def _first_token(self, index: int) -> int:
-        """Return the number of a sample's first token in the stream."""
+        """Return the index of a sample's first token in the stream."""
         self._check(index)
         part = bisect_right(self._part_samples, index) - 1
         return self._part_starts[part] + (index - self._part_samples[part]) * self.sequence_length

@@ -1,4 +1,4 @@
-"""The inputs of a data directory from which samples come."""
+"""Groups samples by the inputs of their data directory."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -12,11 +12,11 @@ from megatape.data.io.remote import relative
 from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
 
-MAX_INPUTS = 16  # With more, each would have too few samples for a loss that says anything.
+MAX_INPUTS = 16  # With more inputs, each would have too few samples for a meaningful loss.
 
 
 def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
-    """Group samples by the input of `megatape prepare` or the merged folder from which they come.
+    """Group samples by their input of `megatape prepare`, or by their folder if folders were merged.
 
     A sample with documents of several inputs belongs to the one with most of its tokens.
 
@@ -25,8 +25,8 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
         samples: Indices of the samples.
 
     Returns:
-        Samples by input, in the order of the split. They are one group with an empty name if the data directory has a single
-        input, more than MAX_INPUTS, or does not tell where its documents come from.
+        Samples by input, in the order of the split. A single group with an empty name if the data directory has one input or
+        more than MAX_INPUTS, or if the origin of its documents is unknown.
 
     Raises:
         UserError, FileNotFoundError: A table of documents is missing or corrupted.
@@ -50,14 +50,14 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
 
 
 def _is_divided(parts: Collection[object]) -> bool:
-    """Whether there are several parts, and few enough for a loss each."""
+    """Whether there are several parts, and few enough for a loss of each."""
     return 1 < len(parts) <= MAX_INPUTS
 
 
 def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
-    """Return the merged folder of each token; an empty list if the data directory was not merged of a few.
+    """Return the merged folder of each token; an empty list if the data directory was not merged from a few folders.
 
-    The tables of a folder follow each other, so the index says where its tokens end.
+    The tables of a folder are contiguous, so the end of its tokens follows from the index.
     """
     folders = dataset.index.merged
     tables = dataset.index.document_tables.get(dataset.split, [])
@@ -68,14 +68,14 @@ def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
     table_tokens = [0, *accumulate(table.tokens for table in tables)]
     tokens_until = dict(zip(table_documents, table_tokens, strict=True))
     is_whole = documents[-1] == table_documents[-1] and all(count in tokens_until for count in documents)
-    if not is_whole:  # a subset of a merged directory
+    if not is_whole:  # A subset of a merged directory.
         return []
     ends = [tokens_until[count] for count in documents]
     return [folders[bisect_right(ends, token)].folder for token in tokens.tolist()]
 
 
 def _inputs(dataset: Dataset, tokens: np.ndarray) -> list[str]:
-    """Return the input of each token; an empty list if there are not a few inputs, or if a document is of none of them."""
+    """Return the input of each token; an empty list if there are too few or too many, or a document belongs to none."""
     inputs = tuple(dataset.index.ledger)
     if not _is_divided(inputs) or not dataset.has_tables:
         return []
@@ -85,7 +85,7 @@ def _inputs(dataset: Dataset, tokens: np.ndarray) -> list[str]:
 
 @lru_cache(maxsize=2**12)
 def _input_of(place: str, inputs: tuple[str, ...]) -> str:
-    """Return the input that has a document, by its place, such as `folder/file:line`; an empty string if none has."""
+    """Return the input that has a document, by its place, such as `folder/file:line`; "" if no input has it."""
     files = [place, *(place[:end] for end, character in enumerate(place) if character == ":")]
     for given in inputs:
         if any(relative(file, given) is not None for file in files):

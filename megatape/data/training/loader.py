@@ -123,19 +123,19 @@ def evaluation_batches(
     positions: Positions = FROM_ZERO,
     seed: int = 0,
 ) -> Iterator[tuple[str, Batch]]:
-    """Yield this rank's share of some samples, each batch with the group of all of its samples.
+    """Yield this rank's share of the evaluation batches, each with the group that all of its samples belong to.
 
-    Ranks take turns with the batches. Every rank gets the same number of batches, so that collectives stay matched; samples of
-    padding have no targets.
+    Batches are distributed round-robin. Every rank gets the same number of batches, so collectives stay matched. Samples added
+    as padding have no targets.
 
     Args:
         dataset: A validation split.
-        groups: Indices of the samples of all ranks, by group.
-        batch_size: Samples of a batch.
+        groups: Indices of all ranks' samples, by group.
+        batch_size: Number of samples per batch.
         rank: Rank among the data-parallel ranks.
         world_size: Number of data-parallel ranks.
         positions: Positions of the tokens of a sample.
-        seed: Seed of positions that are drawn.
+        seed: Seed of random positions.
     """
     batches = [
         (name, samples[begin : begin + batch_size])

@@ -41,7 +41,7 @@ class RunData:
     Attributes:
         train: All corpora, and their order.
         validation: Validation splits by corpus, in the order of `train.corpora`.
-        evaluated: Samples on which runs are evaluated, by corpus and input, for each way to select them.
+        evaluated: Evaluation samples by corpus and input, for each selection.
         tokenizer: In memory: changes of its files during the run do not reach the checkpoints.
     """
 
@@ -75,9 +75,9 @@ def open_data(config: Config) -> RunData:
 
 
 def _evaluated_samples(config: Config, validation: Mapping[str, Dataset], selection: Selection) -> dict[str, SampleGroups]:
-    """Select the samples of each validation split on which a run is evaluated, by corpus and input.
+    """Select the evaluation samples of each validation split, by corpus and input.
 
-    Runs that are evaluated on the first samples have no losses by input: these samples are mostly of one.
+    With the selection `first` there are no losses by input, because most of these samples belong to one input.
     """
     selected: dict[str, SampleGroups] = {}
     for name, split in validation.items():

@@ -19,7 +19,7 @@ from megatape.targets import HIDES_ANSWERS, IGNORE_INDEX, target_mask
 
 LOG = logging.getLogger(__name__)
 
-PACKING = "best_fit 1"  # version of how documents are packed; files of another one are not read
+PACKING = "best_fit 1"  # Version of the packing. Stored samples of other versions are not read.
 
 
 class PackedDataset(Dataset):
@@ -38,7 +38,8 @@ class PackedDataset(Dataset):
     def _arrange(self, arrangement: Arrangement) -> None:
         """Set the samples of the split."""
         self._arrangement = arrangement
-        self.shard_samples, self.num_samples = arrangement.shard_samples, arrangement.num_samples
+        self.shard_samples = arrangement.shard_samples
+        self.num_samples = arrangement.num_samples
         self.filled = arrangement.num_inputs / max(1, self.num_samples * self.sequence_length)
 
     def sample(self, index: int) -> TrainingSample:
@@ -50,8 +51,8 @@ class PackedDataset(Dataset):
         for begin, size in self._arrangement.spans(index):
             if not (size >= 1 and end + size <= self.sequence_length and 0 <= begin < self.num_tokens - size):
                 raise UserError(
-                    f"sample {index} of {self.name} has spans outside of it or of the split: remove its packing-*.bin, which "
-                    "the next start of a run makes again"
+                    f"sample {index} of {self.name} has spans outside of it or of the split: remove its packing-*.bin, and "
+                    "the next run writes it again"
                 )
             ids = self.stream(begin, begin + size + 1)
             start, end = end, end + size
@@ -75,7 +76,7 @@ class DocumentDataset(PackedDataset):
 
     Args:
         prompt_end: Text of one token; only what follows its first occurrence in a document is a target. None: the whole
-            document. With it, opening reads the split.
+            document. If set, opening the dataset reads the split.
         skip_without_prompt_end: Skip documents without that token instead of raising an error.
         directory, split, sequence_length, cache: See Dataset.
 
@@ -124,7 +125,7 @@ class DocumentDataset(PackedDataset):
         self._arrange(ArrangementInMemory([part]))
 
     def _with_answer(self, begins: np.ndarray) -> np.ndarray:
-        """Return which documents have the prompt end, bool [documents], by reading the split.
+        """Read the split and return which documents have the prompt end, bool [documents].
 
         Args:
             begins: First token of each document in the stream, int64 [documents].
@@ -138,7 +139,11 @@ class DocumentDataset(PackedDataset):
         return found
 
     def _no_answer(self, missing: np.ndarray) -> UserError:
-        """Return the error about documents without a prompt end. missing: their numbers, int64 [documents]."""
+        """Return the error about documents without a prompt end.
+
+        Args:
+            missing: Numbers of these documents, int64 [n].
+        """
         first = f"document {missing[0]:,}"
         if self.has_tables:
             first += f" ({self.tables.document(int(missing[0])).place})"
@@ -163,8 +168,8 @@ class BestFitDataset(PackedDataset):
     "Fewer truncations improve language modeling", 2024). Each shard is packed separately, which bounds the memory that packing
     takes: a document across two shards is cut there.
 
-    The first rank of a node that opens the split packs it, and stores the samples in a file beside the shards or their copies,
-    from which all ranks read them, in later runs as well. Packing takes the lengths of documents from the folder's tables, or
+    The first rank of a node to open the split packs it, and stores the samples in a file beside the shards or their copies. All
+    ranks read this file, in later runs as well. Packing takes the lengths of documents from the folder's tables, or
     reads the split if it has none. Arguments, attributes and errors: see Dataset.
     """
 
@@ -179,14 +184,14 @@ class BestFitDataset(PackedDataset):
             raise UserError(f"{self.name} has no document with more than its end: prepare more text")
 
     def _stored_samples(self) -> Arrangement:
-        """The samples in the file of the split, which is written if it is missing; in memory if it cannot be written."""
+        """Open the file of the split's samples, writing it if it is missing. Keep them in memory if it cannot be written."""
         tables = self._index.document_tables.get(self.split, [])
         identity = content_hash(PACKING, self.fingerprint, self.split, self.sequence_length, tables)
         path = self._reader.folder / f"packing-{self.split}-{self.sequence_length}-{identity[:16]}.bin"
         if not path.exists():
             try:
                 with locked(path.with_name("packing.lock"), remove=True):
-                    if not path.exists():  # unless another rank was faster
+                    if not path.exists():  # Another rank may have written it meanwhile.
                         store(path, identity, self._packed_shards())
             except OSError as error:
                 LOG.warning(

@@ -1,14 +1,14 @@
-"""The validation samples on which a run is evaluated."""
+"""Selection of the validation samples on which a run is evaluated."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 Selection = Literal["first", "spread"]
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
-NEW_SELECTION: Selection = "spread"  # Selection of runs that this version begins.
+NEW_SELECTION: Selection = "spread"  # Selection of new runs.
 EARLIER_SELECTION: Selection = "first"  # Selection of earlier versions, which did not record it.
 
-SampleGroups = Mapping[str, Sequence[int]]  # Samples of a split by group, such as the input from which they come.
+SampleGroups = Mapping[str, Sequence[int]]  # Indices of a split's samples by group, such as their input.
 
 
 def select_samples(num_samples: int, count: int, selection: Selection) -> list[int]:
@@ -17,7 +17,7 @@ def select_samples(num_samples: int, count: int, selection: Selection) -> list[i
     Args:
         num_samples: Number of samples in the split.
         count: Number of samples to choose; the whole split if it has fewer.
-        selection: `first`: the first samples in storage order. `spread`: samples at equal distances, so that each part of the
+        selection: `first`: the first samples in storage order. `spread`: evenly spaced samples, so that each part of the
             split, such as the documents of one input, has its share of them.
 
     Returns:

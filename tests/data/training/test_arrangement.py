@@ -150,7 +150,7 @@ def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
         flip(path, place % size)
     else:
         flip(path, {"samples": 12 * 4000 + 4096, "checksums": size - 500, "summary": size - 60}[place])
-    with pytest.raises(UserError, match=f"{path}: corrupted, .*: remove it, and the next start of a run makes it again"):
+    with pytest.raises(UserError, match=f"{path}: corrupted, .*: remove it, and the next run writes it again"):
         arrangement = StoredArrangement(path, IDENTITY)
         for sample in range(arrangement.num_samples):
             arrangement.spans(sample)
@@ -158,5 +158,5 @@ def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
 
 def test_a_file_of_other_samples(tmp_path: Path) -> None:
     store(tmp_path / "file", IDENTITY, parts(2, 2000))
-    with pytest.raises(UserError, match="file: corrupted, it is of other samples"):
+    with pytest.raises(UserError, match="file: corrupted, it belongs to other samples"):
         StoredArrangement(tmp_path / "file", "6" * 64)
