@@ -24,12 +24,12 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Missing(NamedTuple):
-    """An import that exported models do not have.
+    """Import that is not available in exported models.
 
     Attributes:
         line: Line number of the import.
-        name: What it imports.
-        training: Whether only training needs it, so that statements with it are dropped without a complaint.
+        name: Imported module or name.
+        training: Whether only training needs it. Statements with it are then dropped silently.
     """
 
     line: int
@@ -38,11 +38,11 @@ class Missing(NamedTuple):
 
 
 class CarriedFile:
-    """A module as exported folders carry it.
+    """Module, rewritten for exported folders.
 
     Attributes:
         module: Name of the module.
-        path: Its file.
+        path: File of the module.
     """
 
     def __init__(self, module: str) -> None:
@@ -56,7 +56,7 @@ class CarriedFile:
 
     @cached_property
     def text(self) -> str:
-        """Its code, importing from the folder it lies in."""
+        """Rewritten code, with imports from its own folder."""
         lines = list(self._lines)
         for statement in self._body:
             if statement not in self._dropped:
@@ -70,14 +70,14 @@ class CarriedFile:
             begin = starts[index]
             end = statement.end_lineno or begin
             neighbours = starts[index + 1 : index + 2] + [other.end_lineno for other in self._body[max(index - 1, 0) : index]]
-            if begin in neighbours or end in neighbours:  # statements that share a line with another
+            if begin in neighbours or end in neighbours:  # Another statement shares a line.
                 raise UserError(f"{self.path}, line {begin}: write one statement a line, so that exports can drop this one")
             lines[begin - 1 : end] = replacement
         return b"".join(lines).decode("utf-8")
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """Names of the modules that an export must carry with it -> the names it imports from each, `*` for all."""
+        """Modules that an export must carry with this one -> imported names of each, `*` for all."""
         found: dict[str, set[str]] = {}
         for statement in self._body:
             if statement in self._dropped:
@@ -90,7 +90,7 @@ class CarriedFile:
         return found
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that definitions do not need what exported models lack.
+        """Check that definitions do not need imports that exported models lack.
 
         Args:
             names: Names that other files of the export import from this one, `*` for all.
@@ -153,7 +153,7 @@ class CarriedFile:
         return self._missing(node, alias) is not None or _bound(node, alias) in unused
 
     def _missing_of(self, statement: ast.stmt) -> Missing | None:
-        """The missing import that a statement needs; preferably one that only training needs."""
+        """Return the missing import that a statement needs, preferably one that only training needs; None if it needs none."""
         found = [self._missing_names[name] for name in sorted(_used(statement) & self._missing_names.keys())]
         for node in _imports(statement):
             for alias in node.names:
@@ -163,7 +163,7 @@ class CarriedFile:
         return min(found, key=lambda missing: not missing.training, default=None)
 
     def _missing(self, node: _Import, alias: ast.alias) -> Missing | None:
-        """The import of one name if exported models do not have it, or else None."""
+        """Return the import of one name if exported models lack it, or else None."""
         if isinstance(node, ast.Import):
             if f"{alias.name}.".startswith("megatape."):
                 return Missing(node.lineno, alias.name, training=alias.name == REGISTRY)
@@ -180,11 +180,11 @@ class CarriedFile:
         return None
 
     def _source(self, node: ast.ImportFrom) -> str:
-        """Absolute name of the module that a statement imports from."""
+        """Return the absolute name of the module that a statement imports from."""
         return resolve_name("." * node.level + (node.module or ""), self.module.rpartition(".")[0])
 
     def _carried_module(self, node: _Import) -> str | None:
-        """The module that an export carries for an import statement, None if it carries none."""
+        """Return the module that an export carries for an import statement, None if it carries none."""
         if isinstance(node, ast.Import) or node.module is None:
             return None
         module = self._source(node)
@@ -197,7 +197,7 @@ class CarriedFile:
         return None
 
     def _make_relative(self, node: _Import, lines: list[bytes]) -> None:
-        """Let an import statement in `lines` import from the folder of the export."""
+        """Rewrite an import statement in `lines`, so that it imports from the folder of the export."""
         module = self._carried_module(node)
         if module is None:
             return
@@ -207,7 +207,7 @@ class CarriedFile:
         lines[node.lineno - 1] = lines[node.lineno - 1].replace(written, relative)
 
     def _replacement(self, statement: ast.stmt) -> list[bytes] | None:
-        """Lines in place of a statement: none if it is dropped, and None if it stays as it is."""
+        """Return the lines that replace a statement: [] if it is dropped, None if it does not change."""
         if statement in self._dropped:
             return []
         if not isinstance(statement, _Import):
@@ -222,8 +222,9 @@ class CarriedFile:
         return [ast.unparse(ast.ImportFrom(module.rpartition(".")[2], kept, 1)).encode() + b"\n"]
 
     def _needed(self, names: Iterable[str]) -> set[str]:
-        """These names and all names that their definitions use."""
-        needed, new = set(names), set(names)
+        """Return these names and all names that their definitions use, directly or indirectly."""
+        needed = set(names)
+        new = set(needed)
         while new:
             used: set[str] = set()
             for statement in self._body:
@@ -238,7 +239,7 @@ def file_of(module: str) -> Path:
     """Return the file of a module, importing it.
 
     Raises:
-        UserError: It has none, such as the module of an interactive session.
+        UserError: The module has no file, such as that of an interactive session.
     """
     file = getattr(import_module(module), "__file__", None)
     if file is None:
@@ -250,11 +251,11 @@ def carry(wanted: dict[str, set[str]], written: dict[str, Path]) -> dict[str, st
     """Collect the files that an export must carry.
 
     Args:
-        wanted: Names of modules -> the names that the export uses of each.
-        written: Names of files that the export writes itself -> the files of this package in whose place they are.
+        wanted: Names of modules -> names that the export uses from each.
+        written: Names of files that the export writes itself -> files of this package that they replace.
 
     Returns:
-        Name of each file -> its code.
+        Names of files -> their code.
 
     Raises:
         UserError: Two files have the same name, or one needs what exported models do not have.
@@ -321,7 +322,7 @@ def _used(statement: ast.stmt) -> set[str]:
 
 
 def _is_program(statement: ast.stmt) -> bool:
-    """Whether a statement is `if __name__ == ...`, what a file does as a program."""
+    """Whether a statement is `if __name__ == ...`, code that only runs in a program."""
     return isinstance(statement, ast.If) and "__name__" in _used(statement)
 
 

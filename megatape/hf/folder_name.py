@@ -19,7 +19,7 @@ def check_model_folder(path: Path, wanted: str = MODEL) -> None:
 
     Args:
         path: The folder.
-        wanted: What it should hold, for the error.
+        wanted: Description of the expected content, for the error.
 
     Raises:
         MissingPath: There is no such folder.
@@ -29,7 +29,7 @@ def check_model_folder(path: Path, wanted: str = MODEL) -> None:
 
 
 def how_to_get(path: Path) -> str:
-    """Return the end of an error about a missing folder: the command to get it, if its name may be an id of the hub."""
+    """Return the end of an error about a missing folder: the command that downloads it, if its name may be an id of the hub."""
     if not HUB_ID.fullmatch(str(path)) or path.parent.exists():
         return ""
     return f"; a model of the Hugging Face hub is downloaded first: hf download {path} --local-dir {path.name}"

@@ -247,7 +247,7 @@ class ImportRecord(Section):
     """import.json. Names of files are those in `source`.
 
     tokenizer: those of the tokenizer. model: the model section of the model as it is there. difference: of its logits, ours
-    against transformers', relative to the largest. hub: id on the Hugging Face hub of a model that the command downloaded.
+    against transformers', relative to the largest. hub: id on the Hugging Face hub, if the command downloaded the model.
     """
 
     format: Literal[1]

@@ -190,10 +190,10 @@ class ConversationPrompts:
         self._template = None if template is None else ChatTemplate(self._tokenizer, template)
 
     def prompt(self, conversation: Conversation) -> Prompt:
-        """The prompt for the answer to a conversation.
+        """Return the prompt for the next answer in a conversation.
 
         Raises:
-            RecordError: The template refuses the conversation, or there is none that writes its tools.
+            RecordError: The template rejects the conversation, or the conversation has tools and there is no template.
         """
         if self._template is not None:
             return Prompt(self._template.prompt(conversation), self._template.ends)

@@ -60,13 +60,13 @@ class ExactTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
     """A tokenizer that keeps valid characters beside a stray byte token.
 
     Attributes:
-        exact_decoder: Decoder for texts with replacement characters; None if the tokenizer's own needs none.
+        exact_decoder: Decoder for texts with replacement characters; None if the tokenizer's own decoder is exact.
     """
 
     exact_decoder: Decoder | None = None
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
-        """Return the text of token ids, or the texts of a batch, see PreTrainedTokenizerFast."""
+        """Return the text of token ids, or the texts of a batch. See PreTrainedTokenizerFast."""
         found = super().decode(token_ids, skip_special_tokens, **options)
         texts = [found] if isinstance(found, str) else found
         if self.exact_decoder is None or not any(REPLACEMENT in text for text in texts):

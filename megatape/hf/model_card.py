@@ -25,14 +25,21 @@ def model_card(
 
     Args:
         config: Configuration of the run, without adapters.
-        family: Family that the model was exported as.
+        family: Family of the exported model.
         step: Number of optimizer steps.
-        tokens: Number of tokens that it was trained on.
-        tokenizer: A paragraph about the tokenizer.
-        origins: Models and data sets that it was made from.
+        tokens: Number of training tokens.
+        tokenizer: Paragraph about the tokenizer.
+        origins: Model and data sets that it was made from.
     """
     model = config.model
     description = ENCODINGS[model.encoding].description
+    started = ""
+    if origins.base_model:
+        started = f"| started from | [{origins.base_model}]({_URL}/{origins.base_model}) |\n"
+    data_sets = ""
+    if origins.data_sets:
+        links = ", ".join(_data_set_link(name) for name in origins.data_sets)
+        data_sets = f"| training data | {links} |\n"
     return _TEMPLATE.read_text(encoding="utf-8").format(
         tags=family.config_class.model_type,
         title=f"Language model with `{model.encoding}` positions",
@@ -59,8 +66,8 @@ def model_card(
         else "",
         tokenizer=tokenizer,
         metadata=_metadata(origins),
-        started=f"| started from | [{origins.base_model}]({_URL}/{origins.base_model}) |\n" if origins.base_model else "",
-        data_sets=f"| training data | {', '.join(map(_data_set_link, origins.data_sets))} |\n" if origins.data_sets else "",
+        started=started,
+        data_sets=data_sets,
         unknown=_unknown(origins),
     )
 

@@ -121,7 +121,7 @@ def check_fits(source: ModelWeights, model: ModelConfig) -> set[str]:
     return ours.keys() & theirs.keys()
 
 
-# README.md has the license. Other formats of the same weights are left out.
+# README.md has the license. Other formats of the same weights are not downloaded.
 _PATTERNS = ["config.json", "model*.safetensors", INDEX, *FILES, "README.md"]
 
 

@@ -1,7 +1,7 @@
-"""Origins of a model, as far as the folders that it was made from say: for the metadata of model cards.
+"""Origins of a model, read from the folders that it was made from, for the metadata of model cards.
 
-A model card on the Hugging Face hub names the model that training started from, its license and the data sets by ids of the
-hub. Paths of this machine are left out.
+A model card on the Hugging Face hub names the model that training started from, its license and the data sets, by ids of the
+hub. Paths of this machine are not included.
 """
 
 import re
@@ -19,18 +19,18 @@ from megatape.registry import SOURCES
 
 CARD = "README.md"
 MAX_CARD_CHARACTERS = 2**16
-MAX_DEPTH = 8  # longest chain of models that started from one another, and of data directories made from others
-C4 = "allenai/c4"  # data set of the source c4
+MAX_DEPTH = 8  # Longest chain of models that started from one another, or of data directories made from one another.
+C4 = "allenai/c4"  # Id of the data set behind the source c4.
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 _DATA_SET = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LICENSE = re.compile(r"[\w.-]+")
-_CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)")  # folder of a model in the cache of the hub's client
+_CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)")  # Folder of a model in the cache of the hub's client.
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Origins of a model; empty where they are not known.
+    """Origins of a model; empty if unknown.
 
     Attributes:
         base_model: Id of the model that training started from.
@@ -57,7 +57,7 @@ def origins_of(config: Config) -> Origins:
 
 
 def _of_model(folder: Path, depth: int) -> Origins:
-    """Find the model in a folder that training may start from, and its license."""
+    """Find the base model and its license, from a folder that training started from."""
     found = Origins()
     with suppress(OSError, ValueError):
         if (folder / MANIFEST).is_file():
@@ -86,7 +86,7 @@ def _of_folder(folder: Path) -> Origins:
 
 
 def _metadata(card: Path) -> str:
-    """Return the lines of YAML at the beginning of a model card, "" if it has none."""
+    """Return the lines of YAML at the beginning of a model card; "" if it has none."""
     if not card.is_file():
         return ""
     with card.open(encoding="utf-8") as file:
@@ -107,7 +107,7 @@ def _value(metadata: str, key: str, pattern: re.Pattern[str]) -> str:
 
 
 def _data_sets(folder: Path, depth: int) -> Iterator[str]:
-    """Yield the data sets of the hub from which a data directory was made."""
+    """Yield the ids of the hub's data sets that a data directory was made from."""
     source: dict[str, object] = {}
     with suppress(OSError, ValueError):
         source = load_index(folder).source
@@ -122,7 +122,7 @@ def _data_sets(folder: Path, depth: int) -> Iterator[str]:
 
 
 def _texts(value: object) -> list[str]:
-    """Return the texts of a list; none if it is no list."""
+    """Return the strings in a list; [] if the value is not a list."""
     if not isinstance(value, list):
         return []
     return [text for text in value if isinstance(text, str)]

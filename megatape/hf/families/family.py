@@ -30,7 +30,7 @@ LAYER = {
 # What its configuration calls the fields of our model section.
 FIELDS = {"vocab_size": "vocab_size", "hidden_size": "hidden_size"}
 FIELDS |= {theirs: ours for ours, theirs in TapeConfig.attribute_map.items()}
-# What model cards promise of every family.
+# Requirements of every family, stated in model cards.
 REQUIREMENTS = f"PyTorch and transformers {OLDEST_TRANSFORMERS} or later"
 # What rope_parameters call the fields of model.scaling: all but one the same.
 _SAME = ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "low_freq_factor", "high_freq_factor")

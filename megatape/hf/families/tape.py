@@ -30,7 +30,7 @@ from .stand_ins import Entry
 ENCODINGS = {{"{encoding}": Entry({name}, scalable={scalable})}}
 '''
 
-# Ends each file that config.json names. `if TYPE_CHECKING` keeps the imports from running; transformers reads them as text.
+# End of each file that config.json names. `if TYPE_CHECKING` prevents the imports from running: transformers reads the text.
 NAMED_FILES = """
 
 from typing import TYPE_CHECKING  # noqa: E402
@@ -119,7 +119,7 @@ def _name_needed_files(path: Path) -> None:
     the files that the entry point imports, but not the files that those import.
 
     Args:
-        path: File of the exported folder that config.json names in `auto_map`. All the files it needs must be there.
+        path: File in the exported folder that config.json names in `auto_map`. All files that it needs must be there.
     """
     needed = {Path(file).stem for file in get_relative_import_files(path)}
     unnamed = sorted(needed.difference(get_relative_imports(path)))

@@ -8,7 +8,7 @@ from transformers.utils.versions import require_version
 
 from .encodings import ENCODINGS
 
-OLDEST_TRANSFORMERS = "5.4"  # before it, configurations were no dataclasses and masks needed cache_position
+OLDEST_TRANSFORMERS = "5.4"  # In older versions, configurations are not dataclasses, and masks need cache_position.
 require_version(f"transformers>={OLDEST_TRANSFORMERS}", "MegaTAPE's exported models need it: pip install -U transformers")
 
 
