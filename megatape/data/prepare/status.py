@@ -27,7 +27,7 @@ class PassStatus:
         num_units: Number of all units.
         done_bytes: Input size of the finished units; 0 if unknown.
         total_bytes: Input size of all units; 0 if unknown.
-        bytes_per_second: Rate of the units finished within WINDOW; 0 if there are none.
+        bytes_per_second: Rate of the units finished within WINDOW; 0 if there are none, or only the first of all units.
     """
 
     name: str
@@ -118,10 +118,13 @@ def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatu
     recent = [number for number, changed in times.items() if now - changed < WINDOW]
     rate = 0.0
     if recent:
-        # If a unit was finished before the window, work took all of the window. Otherwise it began with the first unit.
+        # If a unit was finished before the window, the others took all of the window. Otherwise the time counts from the end of
+        # the first unit, whose own duration is unknown.
         began = now - WINDOW
         if len(recent) == len(times):
-            began = min(times.values())
+            first = min(times, key=times.__getitem__)
+            began = times[first]
+            recent.remove(first)
         recent_bytes = sum(plan.units[number].num_bytes for number in recent)
         rate = recent_bytes / max(now - began, 1.0)
     return PassStatus(
@@ -154,10 +157,17 @@ def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[Lease
 
 
 def _work(name: str, plan: Plan | None) -> str:
-    """Describe the work of a lease, by a name such as `00012`, `00012.verdicts`, `00001.compare`, `plan` or `finish`."""
+    """Describe the work of a lease.
+
+    Args:
+        name: Name of the lease, such as `00012`, `00012.verdicts`, `00001.compare`, `00000.near`, `plan` or `finish`.
+        plan: Plan of the preparation; None before it is stored.
+    """
     number, _, step = name.partition(".")
     if not number.isdigit():
         return {"plan": "the plan and the tokenizer", "finish": "assembling the result"}.get(name, name)
+    if step == "near":
+        return "deciding which near duplicates to drop"
     if step == "compare":
         return f"comparing documents, part {int(number) + 1}"
     if plan is None or int(number) >= len(plan.units):

@@ -406,10 +406,10 @@ def check_found(source: Source, counts: CorpusCounts) -> None:
         without_text = total.dropped.get(WITHOUT_TEXT, 0)
         dropped = sum(total.dropped.values()) - empty - without_text - counts.skipped
         first = ""
-        if without_text:
-            first = f", {without_text} without text, first: {counts.first_without_text}"
         if counts.bad:
-            first = f", first: {counts.bad_examples[0]}"
+            first += f", first: {counts.bad_examples[0]}"
+        if without_text:
+            first += f", {without_text} without text, first: {counts.first_without_text}"
         raise UserError(
             f"source {source.kind} {' '.join(source.inputs)}: no documents found ({empty} empty, {counts.too_long} "
             f"longer than `max_record_bytes` {source.max_record_bytes:,}, {dropped} dropped, {counts.bad} bad"

@@ -59,7 +59,7 @@ def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.L
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
     prepare_until(corpus, tmp_path / "out", LAST, 6)
     units = tmp_path / "out.partial" / "units"
-    before = {path.name: path.stat().st_ino for path in units.iterdir()}
+    before = {path.name: path.stat().st_mtime_ns for path in units.iterdir()}
     assert len(before) == 6
     changed = file(corpus, 1)
     grow(changed)
@@ -69,14 +69,14 @@ def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.L
     read = {f"{number:05d}" for number, unit in enumerate(plan.units) if str(changed) in unit.inputs}
     with partial.lease("00006"), pytest.raises(UserError, match=r"`redo`: another process is still running \(.*00006.claim"):
         prepare(corpus, tmp_path / "out", redo=[str(changed)])
-    assert {path.name: path.stat().st_ino for path in units.iterdir()} == before
+    assert {path.name: path.stat().st_mtime_ns for path in units.iterdir()} == before
     corrupted = file(corpus, 5)
     content = corrupted.read_bytes()
     corrupted.write_bytes(b"\x1f\x8b" + content)
     with pytest.raises(UserError, match=f"{corrupted}: it is compressed by gzip"):
         prepare(corpus, tmp_path / "out", redo=[str(changed)])
     assert f"{len(read)} of {len(plan.units)} units have read {changed} and are prepared again" in caplog.text
-    after = {path.name: path.stat().st_ino for path in units.iterdir()}
+    after = {path.name: path.stat().st_mtime_ns for path in units.iterdir()}
     assert {name for name in before if after[name] == before[name]} == before.keys() - read
     corrupted.write_bytes(content)
     prepare(corpus, tmp_path / "out")
