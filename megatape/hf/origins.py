@@ -49,21 +49,25 @@ def origins_of(config: Config) -> Origins:
     Args:
         config: Configuration of the run.
     """
+    return _of_run(config, MAX_DEPTH)
+
+
+def _of_run(config: Config, depth: int) -> Origins:
+    """Find the origins of a run and of the runs before it, whose data sets come first."""
     found = Origins()
-    if config.training.init_from is not None:
-        found = _of_model(Path(config.training.init_from), MAX_DEPTH)
-    data_sets = dict.fromkeys(name for path in config.data.paths for name in _data_sets(Path(path), MAX_DEPTH))
+    if config.training.init_from is not None and depth > 0:
+        found = _of_model(Path(config.training.init_from), depth - 1)
+    own = [name for path in config.data.paths for name in _data_sets(Path(path), MAX_DEPTH)]
+    data_sets = dict.fromkeys([*found.data_sets, *own])
     return replace(found, data_sets=tuple(data_sets))
 
 
 def _of_model(folder: Path, depth: int) -> Origins:
-    """Find the base model and its license, from a folder that training started from."""
+    """Find the origins of a model that training started from."""
     found = Origins()
     with suppress(OSError, ValueError):
         if (folder / MANIFEST).is_file():
-            earlier = CheckpointReader(folder).config.training.init_from
-            if earlier is not None and depth > 0:
-                found = _of_model(Path(earlier), depth - 1)
+            found = _of_run(CheckpointReader(folder).config, depth)
         elif (folder / IMPORT).is_file():
             record = read_record(folder)
             found = _of_folder(Path(record.source))
