@@ -135,11 +135,13 @@ def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) ->
         # Ctrl-C also reaches the program, which writes a checkpoint and reports it.
         interrupts: list[int] = []
         before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-        for line in process.stdout or ():
-            if not (hidden and hidden.match(line)):
-                print(line, end="", flush=True)
-        process.wait()
-        signal.signal(signal.SIGINT, before)
+        try:
+            for line in process.stdout or ():
+                if not (hidden and hidden.match(line)):
+                    print(line, end="", flush=True)
+            process.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
     if interrupts:
         raise KeyboardInterrupt
     if process.returncode:

@@ -80,8 +80,7 @@ def pretrain(
                 lease = resources.enter_context(hold(folder.lease, topology))
                 trainer = Trainer(config, data, topology, lease, start, watch.pace)
             LOG.info(introduction(trainer))
-            first = trainer.state.step
-            with memory_errors(config, topology, lambda: trainer.state.step - first):
+            with memory_errors(config, topology, lambda: trainer.num_steps):
                 unfinished = trainer.train(ends_process)
         if unfinished:
             return ExitStatus.UNFINISHED

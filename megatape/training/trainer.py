@@ -111,6 +111,7 @@ class Trainer:
         self.state = TrainState(config.data.sequence_length)
         self.policy = SpikePolicy(config.training, config.batches)
         self.next_status: StepStatus | None = None  # all-reduced status of the next step; None before the first one
+        self.num_steps = 0  # Steps made by this process, including those that a rollback discards
         self._num_skipped = 0  # steps in a row, without those of a plan
         self.speed = Speed(config, topology.world_size)
         context = RunContext(
@@ -231,6 +232,7 @@ class Trainer:
             self.policy.observe(output.step, output.loss, output.grad_norm, output.decision, bool(output.fault))
         self.next_status = output.status
         state.advance(samples, output.digest, updated=not output.skipped)
+        self.num_steps += 1
         return output
 
     def evaluate(self) -> Validation:
