@@ -14,6 +14,13 @@ from megatape.benchmark import runner
 from megatape.benchmark.results import read_results
 from megatape.errors import UserError
 from tests.helpers.benchmark_parts import part, run
+from tests.helpers.workers import ROOT
+
+
+@pytest.fixture(autouse=True)
+def importable_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let child processes import the parts of these tests, which lie outside of the package."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def test_failures_are_results(tmp_path: Path) -> None:
