@@ -10,6 +10,7 @@ import os
 import sys
 
 SAFE_PATH = "PYTHONSAFEPATH"  # environment variable that keeps new Python processes from adding either folder
+IS_KEPT = os.environ.get(SAFE_PATH) == ""  # whether the user keeps both folders for scripts of their own
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # contains megatape/
 
 
@@ -41,7 +42,7 @@ def drop_start_folders() -> None:
     num_first = 3 + os.environ.get("PYTHONPATH", "").count(os.pathsep)
     first = [folder for folder in sys.path[:num_first] if folder not in dropped]
     sys.path[:num_first] = first
-    os.environ.setdefault(SAFE_PATH, "1")
+    os.environ[SAFE_PATH] = "1"
     if named:
         os.environ["PYTHONPATH"] = os.pathsep.join(named)
     else:

@@ -34,7 +34,7 @@ def _run(words: list[str], folder: Path, environment: dict[str, str]) -> subproc
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("start", ["console script", "-m", "launch script", "path"])
+@pytest.mark.parametrize("start", ["console script", "-m", "launch script", "path", "path with an empty PYTHONSAFEPATH"])
 def test_planted_modules_do_not_run(start: str, words: list[str], tmp_path: Path) -> None:
     script = tmp_path / "bin/megatape"
     script.parent.mkdir()
@@ -48,7 +48,10 @@ def test_planted_modules_do_not_run(start: str, words: list[str], tmp_path: Path
     folder = tmp_path / "model"
     plant(folder)
     # Python takes the empty last entry of PYTHONPATH as the current directory.
-    done = _run([sys.executable, *starts[start], *words], folder, fresh_environment(PYTHONPATH=f"{ROOT}:"))
+    environment = fresh_environment(PYTHONPATH=f"{ROOT}:")
+    if "empty" in start:
+        environment["PYTHONSAFEPATH"] = ""
+    done = _run([sys.executable, *starts[start.partition(" with ")[0]], *words], folder, environment)
     assert (done.returncode, planted_that_ran(folder)) == (0, ""), done.stderr
     assert (tmp_path / "out/index.json").exists()
 

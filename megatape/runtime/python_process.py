@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from megatape import search_path
 from megatape.imports import arguments, search_folders
 from megatape.search_path import PACKAGE_FOLDER, SAFE_PATH, named_folders
 
@@ -29,8 +30,7 @@ def child_environment(changes: Mapping[str, str] | None = None) -> dict[str, str
     Args:
         changes: Variables to set in a copy of this process's environment.
     """
-    environment = os.environ | (changes or {})
-    environment.setdefault(SAFE_PATH, "1")
+    environment = os.environ | (changes or {}) | {SAFE_PATH: "1"}
     _set_search_path(environment, search_folders())
     return environment
 
@@ -38,11 +38,15 @@ def child_environment(changes: Mapping[str, str] | None = None) -> dict[str, str
 def launcher_environment(words: Sequence[str]) -> dict[str, str]:
     """Return the environment of a command that starts this package, by a script or as a module (`deepspeed --module megatape`).
 
+    If the user has exported an empty PYTHONSAFEPATH, the command keeps it: a script of the user's may import its neighbors.
+
     Args:
         words: Command and arguments. Scripts of a clone find its package, but `--module megatape` needs the clone on PYTHONPATH
             if the package is not installed.
     """
     environment = child_environment()
+    if search_path.IS_KEPT:
+        environment[SAFE_PATH] = ""
     if "megatape" in words and not _is_installed():
         _set_search_path(environment, [PACKAGE_FOLDER, *search_folders()])
     return environment
@@ -53,12 +57,14 @@ def safe_start() -> Iterator[None]:
     """Set PYTHONSAFEPATH for processes that multiprocessing starts inside the block. They inherit this environment."""
     with _ENVIRONMENT_LOCK:
         before = os.environ.get(SAFE_PATH)
-        os.environ.setdefault(SAFE_PATH, "1")
+        os.environ[SAFE_PATH] = "1"
         try:
             yield
         finally:
             if before is None:
                 del os.environ[SAFE_PATH]
+            else:
+                os.environ[SAFE_PATH] = before
 
 
 def _set_search_path(environment: dict[str, str], folders: list[str]) -> None:

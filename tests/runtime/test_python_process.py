@@ -1,5 +1,6 @@
 """Child Python processes of the package import no module from the current directory."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,9 +63,18 @@ def test_children_find_what_the_parent_was_given(own_modules: None, tmp_path: Pa
     assert launcher_environment(["deepspeed", "launch/pretrain.py"])["PYTHONPATH"] == f"{modules}:/named"
 
 
-def test_the_user_may_keep_the_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an empty PYTHONSAFEPATH, a user's scripts can import modules from their own folder."""
-    monkeypatch.setenv("PYTHONSAFEPATH", "")
-    code = "import sys; print(repr(sys.path[0]))"
-    done = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True)
-    assert done.stdout == "''\n"
+@pytest.mark.parametrize(("exported", "expected"), [("", ",1\n"), (None, "1,1\n")])
+def test_the_user_may_keep_the_search_path(exported: str | None, expected: str) -> None:
+    """With an empty PYTHONSAFEPATH, a user's script under supervision can import its neighbors; our own children cannot."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    if exported is not None:
+        environment["PYTHONSAFEPATH"] = exported
+    code = (
+        "import os, subprocess, sys; from megatape.search_path import drop_start_folders; drop_start_folders();"
+        "from megatape.runtime.python_process import child_environment, launcher_environment;"
+        "print(launcher_environment(['script.py'])['PYTHONSAFEPATH'], child_environment()['PYTHONSAFEPATH'], sep=',')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.stdout == expected, done.stderr
