@@ -12,8 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase, translate
-from itertools import compress, islice, pairwise
-from operator import not_
+from itertools import islice, pairwise
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote
@@ -266,10 +265,16 @@ def _find(path: Path, patterns: Sequence[str], recursive: bool) -> Found | None:
         raise error
 
     for folder, inside, names in os.walk(path, onerror=refuse):
-        inside[:] = [name for name in inside if not name.endswith(PARTIAL)]
-        is_entered = [recursive and not os.path.islink(os.path.join(folder, name)) for name in inside]
-        others = [f"{name}/" for name in compress(inside, map(not_, is_entered))]
-        inside[:] = compress(inside, is_entered)
+        others = []
+        entered = []
+        for name in inside:
+            if os.path.islink(os.path.join(folder, name)):
+                others += _linked_files(folder, name, path)
+            elif recursive and not name.endswith(PARTIAL):
+                entered.append(name)
+            else:
+                others.append(f"{name}/")
+        inside[:] = entered
         for name in names:
             if matches(name):
                 found.append(Path(folder, name))
@@ -279,6 +284,25 @@ def _find(path: Path, patterns: Sequence[str], recursive: bool) -> Found | None:
     # Broken links stay in the list: reading them raises an error.
     files = [each for each in sorted(found) if each.is_file() or not each.exists()]
     return [ListedFile(str(file)) for file in files], [ListedFile(name) for name in sorted(skipped)]
+
+
+def _linked_files(folder: str, name: str, given: Path) -> list[str]:
+    """Return the files in a folder behind a link, relative to the folder that has the link.
+
+    Args:
+        folder: Folder with the link.
+        name: Name of the link.
+        given: The input. If the link leads to files of the input itself, only the link is returned.
+    """
+    link = os.path.join(folder, name)
+    target = os.path.realpath(link)
+    own = os.path.realpath(given)
+    if os.path.commonpath([target, own]) in (target, own):
+        return [f"{name}/"]
+    found = []
+    for linked, _, names in os.walk(link):
+        found += [os.path.relpath(os.path.join(linked, each), folder) for each in names]
+    return found or [f"{name}/"]
 
 
 def _is_hidden(folder: str, name: str) -> bool:

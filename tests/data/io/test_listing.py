@@ -26,14 +26,16 @@ def test_extensions_are_compared_without_case(tmp_path: Path) -> None:
 
 
 def test_other_files_are_counted_and_named(tmp_path: Path) -> None:
-    """Hidden files, such as those left by downloads in .cache, do not count. A link to a folder counts as one file."""
+    """Hidden files, such as those left by downloads in .cache, do not count. A link back into the input counts as one."""
     files = {"a.jsonl": 1, "b\x1b.json": 20, "c/d.csv": 300, ".cache/a.metadata": 1, ".gitattributes": 1, "out.partial/x": 1}
     (tmp_path / "linked").symlink_to(tmp_path.parent)
     found = summarize_skipped([listing_of(tmp_path, files)])[str(tmp_path)]
-    assert (found.files, found.bytes, found.names) == (3, 320, ["b\\x1b.json", "d.csv", "linked/"])
-    assert str(found) == "3 files (320 bytes) skipped by name: b\\x1b.json, d.csv, linked/"
+    assert (found.files, found.bytes, found.names) == (4, 320, ["b\\x1b.json", "d.csv", "linked/", "out.partial/"])
+    assert str(found) == "4 files (320 bytes) skipped by name: b\\x1b.json, d.csv, linked/, out.partial/"
     (listing,) = list_inputs([str(tmp_path)], "*.jsonl", recursive=False)
-    assert [file.name for file in listing.skipped] == [f"{tmp_path}/{name}" for name in ("b\x1b.json", "c/", "linked/")]
+    assert [file.name for file in listing.skipped] == [
+        f"{tmp_path}/{name}" for name in ("b\x1b.json", "c/", "linked/", "out.partial/")
+    ]
     assert not summarize_skipped(list_inputs([str(tmp_path / "b\x1b.json")], "*.jsonl"))
 
 
@@ -68,3 +70,22 @@ def test_other_files_on_servers(tmp_path: Path) -> None:
             assert not found
         else:
             assert (found[url].files, found[url].bytes, found[url].names) == (2, 10, ["b.json", "d.csv"])
+
+
+def test_files_behind_links_to_folders_are_counted(tmp_path: Path) -> None:
+    """A link to a folder counts with its files. Unfinished preparations are named. A link into the input is one file."""
+    folder = tmp_path / "given"
+    other = tmp_path / "other"
+    (folder / "web.partial").mkdir(parents=True)
+    other.mkdir()
+    (folder / "a.jsonl").write_text("{}")
+    for number in range(20):
+        (other / f"{number}.jsonl").write_text("{}")
+    (folder / "more").symlink_to(other)
+    (folder / "itself").symlink_to(folder)
+    (listing,) = list_inputs([str(folder)], "*.jsonl")
+    assert listing.names == [str(folder / "a.jsonl")]
+    skipped = {file.name.removeprefix(f"{folder}/") for file in listing.skipped}
+    assert skipped == {"web.partial/", "itself/", *(f"more/{number}.jsonl" for number in range(20))}
+    with pytest.raises(UserError, match="22 of 23 files and 40 of 42 bytes would be skipped"):
+        listed_files([listing], max_skipped_fraction=0.5)
