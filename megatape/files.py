@@ -430,8 +430,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     partial = temporary_name(path)
     before = None
-    with suppress(FileNotFoundError):
-        before = path.lstat()
+    with suppress(OSError):  # A link to a file has the mode of that file.
+        before = path.stat()
     mode = DEFAULT_MODE
     if before is not None and stat.S_ISREG(before.st_mode):
         mode = stat.S_IMODE(before.st_mode)

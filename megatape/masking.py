@@ -8,13 +8,13 @@ from typing import Any
 
 MASK = "***"
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>\\]+", re.IGNORECASE)
-PASSWORD = re.compile(r"^(\w[^/:]*://[^/:@?#]*):[^/?#]*@")
+# Chained URLs (`zip://a::https://...`) and lists have several.
+PASSWORD = re.compile(r"(\w[\w+.-]*://[^/:@?#]*):[^/?#]*@")
 # A user name without a password is a token for web servers, but not a secret for ssh.
-TOKEN = re.compile(r"^(https?://)[^/:@?#]+@", re.IGNORECASE)
+TOKEN = re.compile(r"(https?://)[^/:@?#]+@", re.IGNORECASE)
 # Parameters of S3, Google Cloud Storage, Azure, CloudFront and web servers with tokens. Pages separate them with &amp;.
-SECRET_PARAMETER = re.compile(
-    r"([?&;#][^=&;#\s]*(?:sig|token|key|secret|pass|pwd|cred|auth|policy|session|jwt|hmac)[^=&;#\s]*=)[^&;#\s]+", re.IGNORECASE
-)
+SECRET_NAMES = "sig|token|key|secret|pass|pw|cred|auth|policy|session|jwt|hmac|hdn|code"
+SECRET_PARAMETER = re.compile(rf"([?&;#][^=&;#\s]*(?:{SECRET_NAMES})[^=&;#\s]*=)[^&;#\s]+", re.IGNORECASE)
 
 
 def mask(text: str) -> str:
@@ -35,7 +35,7 @@ def mask_values(value: Any) -> Any:
     """Mask all strings in a JSON value.
 
     Args:
-        value: JSON value. Tuples become lists, as in JSON.
+        value: JSON value. Its keys are masked, too. Tuples become lists, as in JSON.
 
     Returns:
         The value with masked strings.
@@ -43,7 +43,7 @@ def mask_values(value: Any) -> Any:
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):
-        return {key: mask_values(part) for key, part in value.items()}
+        return {mask_values(key): mask_values(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [mask_values(part) for part in value]
     return value

@@ -354,6 +354,17 @@ def test_a_rewritten_file_keeps_its_mode(tmp_path: Path, mode: int, umask: int) 
     assert new.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def test_a_rewritten_link_keeps_the_mode_of_its_file(tmp_path: Path) -> None:
+    """The link becomes a file; a private file stays private."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("old")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    write_atomically(link, b"new")
+    assert not link.is_symlink() and link.stat().st_mode & 0o777 == 0o600
+    assert file.read_text() == "old"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
 def test_a_file_that_root_rewrites_keeps_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "file"

@@ -17,6 +17,11 @@ MASKED = {
     "https://a.blob.example.net/c?sv=2022&sig=a%2Fb": "https://a.blob.example.net/c?sv=2022&sig=***",
     "https://example.org/c?sv=1&amp;sig=abc&amp;n=2": "https://example.org/c?sv=1&amp;sig=***&amp;n=2",
     "https://example.org/a#access_token=abc": "https://example.org/a#access_token=***",
+    "zip://a::https://me:pa55@example.org/b": "zip://a::https://me:***@example.org/b",
+    "http://h/a,http://me:pa55@example.org/b": "http://h/a,http://me:***@example.org/b",
+    "https://example.org/a?next=http://me:pa55@h/b": "https://example.org/a?next=http://me:***@h/b",
+    "https://example.org/api?code=abc&pw=d": "https://example.org/api?code=***&pw=***",
+    "https://example.org/a?hdnea=exp=1~hmac=ab": "https://example.org/a?hdnea=***",
     "HTTPS://me:pa55@EXAMPLE.ORG/": "HTTPS://me:***@EXAMPLE.ORG/",
     "cannot read 'https://me:pa55@h/a' (404), https://h/b?token=x: try": (
         "cannot read 'https://me:***@h/a' (404), https://h/b?token=*** try"
@@ -55,6 +60,7 @@ def test_a_masked_url_is_known() -> None:
 
 def test_values() -> None:
     url = "https://me:pa55@example.org/data"
+    assert mask_values({url: 1.0}) == {mask(url): 1.0}
     value = {"data": {"path": url, "mixture": ({"path": url, "weight": 0.5}, None, 3, True)}}
     masked = {"path": mask(url), "weight": 0.5}
     assert mask_values(value) == {"data": {"path": mask(url), "mixture": [masked, None, 3, True]}}

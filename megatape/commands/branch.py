@@ -5,6 +5,7 @@ from pathlib import Path
 
 from megatape.commands.options import FrozenBaseOptions
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
+from megatape.masking import is_masked
 from megatape.options import option
 
 
@@ -34,5 +35,9 @@ def run(options: Options) -> None:
     config = branch(reader, options.decay_tokens, options.out)
     folder, steps = RunFolder(Path(config.run.directory)), f"{reader.step + 1:,} to {config.training.steps:,}"
     print(f"wrote {folder.directory}: steps {steps} decay the learning rate, from {reader.directory}; now, for example:")
-    base = f" --base {shlex.quote(str(options.base))}" if options.base else ""
-    print(f"megatape pretrain --config {shlex.quote(str(folder.config))} --resume auto{base}")
+    command = ["megatape", "pretrain", "--config", str(folder.config), "--resume", "auto"]
+    if options.base:
+        command += ["--base", str(options.base)]
+    if is_masked(config.data.path):
+        command += ["--set", f"data.path={config.data.path}"]  # The user fills in what is masked.
+    print(shlex.join(command))

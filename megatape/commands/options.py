@@ -15,6 +15,7 @@ from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX
 from megatape.errors import UserError
 from megatape.hf.folder_name import ADAPTER, check_model_folder
 from megatape.imports import OPTION
+from megatape.masking import mask
 from megatape.options import CommandOptions, Count, Words, option
 from megatape.registry import SOURCES, TOKEN_FORMATS, Entry
 from megatape.units import plural
@@ -280,7 +281,8 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
             f"--check=crc64), the first one: {counts.first_unverified}"
         )
     if counts.bad:
-        print(f"skipped {plural(counts.bad, 'bad record')}, the first ones:", *counts.bad_examples, sep="\n  ")
+        examples = map(mask, counts.bad_examples)
+        print(f"skipped {plural(counts.bad, 'bad record')}, the first ones:", *examples, sep="\n  ")
 
 
 def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
@@ -288,7 +290,7 @@ def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
     from megatape.data.io.records import printable
 
     for name, files in skipped.items():
-        print(f"{printable(name)}: {files}")
+        print(f"{mask(printable(name))}: {files}")
 
 
 def report_written(index: "Index", output: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from megatape.commands.options import HeldOutOptions, SourceOptions, read_tokenizer, report_skipped, report_written
 from megatape.errors import UserError
+from megatape.masking import mask
 from megatape.options import Count, option
 from megatape.registry import RULES
 from megatape.units import plural
@@ -102,7 +103,7 @@ def run(options: Options) -> None:
         dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
         if documents.skipped_files:
             dropped += f"; {plural(documents.skipped_files, 'file')} skipped by name"
-        print(f"{name}: {plural(documents.read, 'document')} read, {documents.written:,} written{dropped}")
+        print(f"{mask(name)}: {plural(documents.read, 'document')} read, {documents.written:,} written{dropped}")
     if len(index.ledger) > NUM_INPUTS:
         print(f"and {plural(len(index.ledger) - NUM_INPUTS, 'more input')}: `megatape data report {options.output}` shows them")
     if counts is not None:

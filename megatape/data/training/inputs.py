@@ -11,6 +11,7 @@ import numpy as np
 from megatape.data.io.remote import relative
 from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
+from megatape.masking import mask
 
 MAX_INPUTS = 16  # With more inputs, each would have too few samples for a meaningful loss.
 
@@ -39,7 +40,7 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
     found = _folders(dataset, middles) or _inputs(dataset, middles)
     if not found:
         return whole
-    names = iter(found)
+    names = map(mask, found)  # They become names of metrics.
     groups: dict[str, list[int]] = defaultdict(list)
     for sample, (_, sizes) in zip(samples, spans, strict=True):
         tokens: dict[str, int] = defaultdict(int)
