@@ -79,7 +79,8 @@ resource.setrlimit(resource.RLIMIT_AS, (size + {2**28}, -1))
 for argument in sys.argv[1:]:
     kind, _, path = argument.partition("=")
     counts = CorpusCounts()
-    print([document.text for document in read_documents(Source(kind, (path,)), counts)], counts.too_long, counts.bad)
+    source = Source(kind, (path,), max_skipped_fraction=1)
+    print([document.text for document in read_documents(source, counts)], counts.too_long, counts.bad)
 """
 
 
