@@ -136,11 +136,11 @@ def host_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup"
     """
     fields = _meminfo(proc)
     free = float(fields["MemAvailable"] + fields.get("SwapFree", 0))
-    for folder, limit, used, cache in _memory_groups(proc, groups):
+    for folder, limit, used, prefix in _memory_groups(proc, groups):
         with suppress(OSError, ValueError):
             maximum = int((folder / limit).read_text())  # "max" if there is no limit
             usage = int((folder / used).read_text())
-            free = min(free, max(0, maximum - usage + _cached(folder, cache)))
+            free = min(free, max(0, maximum - usage + _cached(folder, prefix)))
     return free
 
 
@@ -163,27 +163,34 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 
 def _memory_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield the control groups of this process and those above: folder, files of limit and usage, name of the page cache."""
+    """Yield the control groups of this process and those above: folder, files of limit and usage, prefix of statistics."""
     with suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             folder = Path(path.lstrip("/"))
             for group in (folder, *folder.parents):
                 if not controllers:
-                    yield groups / group, "memory.max", "memory.current", "inactive_file"
+                    yield groups / group, "memory.max", "memory.current", ""
                 elif "memory" in controllers.split(","):
-                    files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                    files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
                     yield groups / "memory" / group, *files
 
 
-def _cached(folder: Path, name: str) -> int:
-    """Return the bytes of a control group's page cache that the kernel frees when memory is short."""
+def _cached(folder: Path, prefix: str) -> int:
+    """Return the bytes of a control group's page cache, which the kernel frees when memory is short.
+
+    Args:
+        folder: Folder of the control group.
+        prefix: Prefix of the names in its statistics that include the groups below it.
+    """
+    names = (f"{prefix}inactive_file", f"{prefix}active_file")
+    total = 0
     with suppress(OSError):
         for line in (folder / "memory.stat").read_text().splitlines():
             key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
-    return 0
+            if key in names:
+                total += int(value)
+    return total
 
 
 def _address_space() -> float:

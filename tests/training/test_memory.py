@@ -118,7 +118,7 @@ def test_memory_of_the_host(tmp_path: Path) -> None:
     for folder, limit in ((inner, "max"), (inner.parent, str(2000 * 1024))):
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text(f"{1500 * 1024}\n")
-        (folder / "memory.stat").write_text(f"anon 5\ninactive_file {100 * 1024}\n")
+        (folder / "memory.stat").write_text(f"anon 5\ninactive_file {60 * 1024}\nactive_file {40 * 1024}\n")
     assert host_memory(proc, groups) == 600 * 1024 and host_capacity(proc, groups) == 2000 * 1024
     old = groups / "memory/job"
     old.mkdir(parents=True)
