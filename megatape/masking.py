@@ -9,7 +9,8 @@ from typing import Any
 MASK = "***"
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>\\]+", re.IGNORECASE)
 # Chained URLs (`zip://a::https://...`) and lists have several.
-PASSWORD = re.compile(r"(\w[\w+.-]*://[^/:@?#]*):[^/?#]*@")
+# A password may have slashes and other characters that end a host elsewhere; digits before one of them are a port.
+PASSWORD = re.compile(r"(\w[\w+.-]*://[^/:@?#]*):(?!:|\d+(?:[/?#]|$))\S*@")
 # A user name without a password is a token for web servers, but not a secret for ssh.
 TOKEN = re.compile(r"(https?://)[^/:@?#]+@", re.IGNORECASE)
 # Parameters of S3, Google Cloud Storage, Azure, CloudFront and web servers with tokens. Pages separate them with &amp;.
