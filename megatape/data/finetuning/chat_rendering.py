@@ -13,6 +13,7 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -113,11 +114,13 @@ def _rendered(
         )
         if len(text) > max_text:
             raise MemoryError
-        _check_tools(partial(render, add_generation_prompt=is_prompt), text, conversation)
+        render_same = partial(render, add_generation_prompt=is_prompt)
+        _check_tools(render_same, text, conversation)
         spans: Spans = []
         if not is_prompt:
             answer_marks = marks[0] if is_marked else None
             spans = _spans(render, text, conversation, answer_marks)
+        _check_system_prompts(render_same, text, conversation.messages)
         answer = text, spans
     except MemoryError:
         answer = MemoryError()
@@ -149,14 +152,48 @@ def _check_tools(render: Any, text: str, conversation: Conversation) -> None:
         (without_tools,), _ = render([messages], tools=None)
         if text == without_tools:
             raise RecordError("the chat template does not write `tools`: use one that does, or remove the tools")
-    for number, message in enumerate(messages, start=1):
-        for call in message.get("tool_calls", []):
-            if call["function"]["name"] not in text:
-                raise RecordError(f"the chat template does not write the `tool_calls` of message {number}: use one that does")
-        if message["role"] == "tool" and message["content"].strip() not in text:
-            raise RecordError(
-                f"the chat template does not write message {number}, the result of a tool, unchanged: use one that does"
-            )
+    for index, message in enumerate(messages):
+        for number, call in enumerate(message.get("tool_calls", [])):
+            for key, value in _other_call(call["function"]).items():
+                changed = deepcopy(message)
+                changed["tool_calls"][number]["function"][key] = value
+                part = f"the `tool_calls` of message {index + 1} with their {key}"
+                _check_written(render, text, messages, index, changed, part)
+        if message["role"] == "tool":
+            _check_content(render, text, messages, index, "the result of a tool")
+
+
+def _other_call(function: dict[str, Any]) -> dict[str, Any]:
+    """Return another name, and other arguments if the call has any."""
+    other: dict[str, Any] = {"name": f"{function['name']}_"}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        other["arguments"] = '{"other": "argument"}'
+    elif arguments:
+        other["arguments"] = {"other": "argument"}
+    return other
+
+
+def _check_system_prompts(render: Any, text: str, messages: list[Message]) -> None:
+    """Check that a template writes the system prompts of a conversation. Arguments and errors as for `_check_tools`."""
+    for index, message in enumerate(messages):
+        if message["role"] == "system" and message["content"]:
+            _check_content(render, text, messages, index, "the system prompt")
+
+
+def _check_content(render: Any, text: str, messages: list[Message], index: int, what: str) -> None:
+    changed = messages[index] | {"content": messages[index]["content"] + "."}
+    _check_written(render, text, messages, index, changed, f"message {index + 1}, {what}")
+
+
+def _check_written(render: Any, text: str, messages: list[Message], index: int, changed: Message, part: str) -> None:
+    """Raise RecordError if another message in the place of one does not change the text: the template drops a part of it.
+
+    A template may write the part in another form, as JSON for example, so looking for it in the text would not suffice.
+    """
+    (other,), _ = render([[*messages[:index], changed, *messages[index + 1 :]]])
+    if other == text:
+        raise RecordError(f"the chat template does not write {part}: use one that does")
 
 
 def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | None) -> Spans:

@@ -8,6 +8,7 @@ from megatape.data.shards.index import Index
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.packing import ExampleDataset
 from megatape.targets import target_mask
+from megatape.units import plural
 
 LEGEND = "+ learned; each token as: id 'text'"
 LINE_TOKENS = 10  # at most
@@ -34,8 +35,8 @@ def describe_examples(directory: Path, index: Index) -> Iterator[str]:
     for name, answers in index.answers.items():
         tokens = index.splits[name].tokens
         yield (
-            f"{name}: {answers.examples:,} examples, {tokens:,} tokens, of which {answers.tokens:,} in answers are learned; "
-            f"the longest example has {answers.longest:,}"
+            f"{name}: {plural(answers.examples, 'example')}, {tokens:,} tokens, of which {answers.tokens:,} in answers are "
+            f"learned; the longest example has {answers.longest:,}"
         )
         alone, packed = (ExampleDataset(directory, name, length, masked) for masked in (False, True))
         yield (

@@ -382,6 +382,37 @@ def test_calls_of_tools_that_are_refused(
         found.prompt(parse_conversation(conversation(messages[:3])))
 
 
+ENCODING = CALLING.replace("{{ message.content }}", "{{ message.content|tojson }}")
+WITHOUT_ARGUMENTS = CALLING.replace("call.function | tojson", "call.function.name")
+WITHOUT_SYSTEM = PLAIN.replace("{% for message in messages %}", "{% for message in messages if message.role != 'system' %}")
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "message"),
+    [
+        (WITHOUT_ARGUMENTS, CALL, "does not write the `tool_calls` of message 2 with their arguments"),
+        (PLAIN, CALL, "does not write the `tool_calls` of message 2 with their name"),
+        (WITHOUT_SYSTEM, MESSAGES, "does not write message 1, the system prompt"),
+    ],
+)
+def test_parts_that_a_template_drops(
+    folders: dict[str, Path], tmp_path: Path, template: str, messages: list[Any], message: str
+) -> None:
+    """The name of a tool is in the text in any case, so looking for the name does not tell whether a call is there."""
+    written = template.replace("{% for message", "{% if tools %}{{ tools|tojson }}{% endif %}{% for message", 1)
+    tokenizer, _ = template_of(adopted(folders, tmp_path, written))
+    with pytest.raises(RecordError, match=message):
+        Chat(tokenizer, Limits(512)).example(conversation(messages) | {"tools": TOOLS})
+
+
+def test_results_of_tools_may_be_encoded(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Templates may write results as JSON, which escapes quotes."""
+    tokenizer, _ = template_of(adopted(folders, tmp_path, ENCODING))
+    messages = [*CALL[:2], CALL[2] | {"content": '{"t": 20}'}, {"role": "assistant", "content": "20 degrees."}]
+    example = Chat(tokenizer, Limits(512)).example(conversation(messages) | {"tools": TOOLS})
+    assert len(example.answers) == 2
+
+
 def test_chatml_without_generation_config(folders: dict[str, Path], tmp_path: Path) -> None:
     """Answers end with <|im_end|>, and the warning names it instead of the newline after it."""
     folder = adopted(folders, tmp_path, PLAIN)
