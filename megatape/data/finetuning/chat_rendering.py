@@ -214,8 +214,19 @@ def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | No
             (_answer_begin(render, text, messages, index), _answer_end(render, text, messages, index))
             for index in conversation.learned
         ]
-    begins = [_answer_begin(render, text, messages, index) for index in conversation.answers]
-    spans = _marked_spans(marks, begins)
+    begins: list[int] = []
+    for index in conversation.answers:
+        if index in conversation.not_learned:
+            begin = _divergence(render, text, messages, index)
+        else:
+            begin = _answer_begin(render, text, messages, index)
+        if begins and begin < begins[-1]:
+            raise RecordError(
+                f"the chat template writes messages before message {index + 1} differently in generation's prompt"
+            )
+        begins.append(begin)
+    ignored = {number for number, index in enumerate(conversation.answers) if index in conversation.not_learned}
+    spans = _marked_spans(marks, begins, ignored)
     learned = [
         spans[number]
         for number, index in enumerate(conversation.answers)
@@ -240,6 +251,12 @@ def _answer_begin(render: Any, text: str, messages: list[Message], index: int) -
     )
 
 
+def _divergence(render: Any, text: str, messages: list[Message], index: int) -> int:
+    """Return where an answer and generation's prompt for it differ, which is near the beginning of the answer."""
+    (prompt,), _ = render([messages[:index]], add_generation_prompt=True)
+    return len(os.path.commonprefix([text, prompt]))
+
+
 def _answer_end(render: Any, text: str, messages: list[Message], index: int) -> int:
     """Return the end of an answer: the length of the conversation rendered up to it, which must be a prefix of the whole."""
     (answered,), _ = render([messages[: index + 1]])
@@ -251,7 +268,7 @@ def _answer_end(render: Any, text: str, messages: list[Message], index: int) -> 
     )
 
 
-def _marked_spans(marks: Spans, begins: list[int]) -> dict[int, tuple[int, int]]:
+def _marked_spans(marks: Spans, begins: list[int], ignored: set[int]) -> dict[int, tuple[int, int]]:
     """Return the spans of the answers marked by a template, by the number of the answer, counting from 0.
 
     An answer begins where generation's prompt for it ends, even if its mark includes the header before it. A mark that
@@ -261,6 +278,7 @@ def _marked_spans(marks: Spans, begins: list[int]) -> dict[int, tuple[int, int]]
     Args:
         marks: Spans of the marks, in order.
         begins: Ends of generation's prompts, in order.
+        ignored: Numbers of the answers that are not learned, whose marks need not begin exactly there.
 
     Raises:
         RecordError: The marks do not fit the prompts.
@@ -275,7 +293,7 @@ def _marked_spans(marks: Spans, begins: list[int]) -> dict[int, tuple[int, int]]
         begin = prompts[-1]
         number = len(prompts) - 1
         continues = number in spans and spans[number][1] == mark_begin
-        if mark_begin > begin and not continues:
+        if mark_begin > begin and not continues and number not in ignored:
             raise RecordError(
                 f"the mark {{% generation %}} of answer {number + 1} begins {mark_begin - begin} characters after "
                 "generation's prompt, so the model would not learn to write them: begin the mark where add_generation_prompt "

@@ -405,6 +405,25 @@ def test_parts_that_a_template_drops(
         Chat(tokenizer, Limits(512)).example(conversation(messages) | {"tools": TOOLS})
 
 
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_an_answer_of_weight_0_may_lack_a_thought(folders: dict[str, Path], tmp_path: Path, is_marked: bool) -> None:
+    """Templates that drop earlier thoughts write earlier answers otherwise than generation's prompt, with marks or without."""
+    thought = "<think>\n\n</think>\n\n"
+    answer = "{% if loop.last %}" + thought + "{% endif %}{{ message.content }}<|im_end|>"
+    if is_marked:
+        answer = "{% generation %}" + answer + "{% endgeneration %}"
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+        "{% if message.role == 'assistant' %}" + answer + "{% else %}{{ message.content }}<|im_end|>{% endif %}\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n" + thought + "{% endif %}"
+    )
+    tokenizer, _ = template_of(adopted(folders, tmp_path, template))
+    messages: list[dict[str, Any]] = [*MESSAGES[1:2], MESSAGES[2] | {"weight": 0}, *MESSAGES[3:5]]
+    example = Chat(tokenizer, Limits(512)).example(conversation(messages))
+    ((begin, end),) = example.answers
+    assert tokenizer.decode(example.ids[begin:end]).startswith(messages[-1]["content"])
+
+
 def test_results_of_tools_may_be_encoded(folders: dict[str, Path], tmp_path: Path) -> None:
     """Templates may write results as JSON, which escapes quotes."""
     tokenizer, _ = template_of(adopted(folders, tmp_path, ENCODING))
