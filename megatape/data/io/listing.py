@@ -12,6 +12,7 @@ from megatape.units import plural
 NUM_NAMES = 10  # Maximum number of names shown for an input.
 # Files that accompany data and have no documents. They are reported, but do not count towards the limit.
 COMPANIONS = ("readme*", "license*", "licence*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
+UNFINISHED = "*.partial/"  # folder of an unfinished preparation, often the one that resumes; reported, but not limited
 
 
 class ListedFile(NamedTuple):
@@ -179,6 +180,6 @@ def _sizes(files: Iterable[ListedFile]) -> list[int] | None:
 
 
 def _is_companion(name: str) -> bool:
-    """Whether a file accompanies data and has no documents."""
+    """Whether a file accompanies data and has no documents, or is an unfinished preparation."""
     lower = base_name(name).lower()
-    return any(fnmatchcase(lower, pattern) for pattern in COMPANIONS)
+    return any(fnmatchcase(lower, pattern) for pattern in (*COMPANIONS, UNFINISHED))

@@ -269,7 +269,7 @@ def test_a_task_of_one_s_own(command: Command, model: Path, tmp_path: Path, monk
         ("perplexity,perplexity", "'perplexity' is given twice"),
         ("perplexity,passkeys", "did you mean passkey? choose one of perplexity, passkey"),
         ("", "choose one of perplexity, passkey"),
-        ("mine", "one of your own is given by --import before the tasks"),
+        ("mine", "to use a task of your own, give its file with --import before the tasks"),
     ],
 )
 def test_unknown_tasks(command: Command, tasks: str, message: str) -> None:
