@@ -13,6 +13,7 @@ from megatape.hf.families import family_of
 from megatape.hf.model_card import model_card
 from megatape.hf.origins import Origins, origins_of
 from tests.helpers.tiny_models import save_tiny
+from tests.helpers.workers import run_workers
 
 CACHED = "home/hub/models--org--Tiny-1.5B/snapshots/0123abcd"
 
@@ -93,15 +94,15 @@ def test_data_sets(raw_config: dict[str, Any], data_directory: Path, tmp_path: P
         assert origins_of(configured(raw_config, None, folder)).data_sets == wanted
 
 
-def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path, command: Any) -> None:
+def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
     """A run that started from another run's checkpoint has learned from the data of both."""
     hub = data_from(data_directory, tmp_path / "hub", {"kind": "hub", "inputs": ["HuggingFaceFW/fineweb-edu"]})
     c4 = data_from(data_directory, tmp_path / "c4", {"kind": "c4", "inputs": ["c4"]})
     raw_config["training"]["steps"] = 1
-    earlier = configured(raw_config, None, c4)
-    (tmp_path / "earlier.json").write_text(earlier.model_dump_json())
-    assert command("pretrain", "--config", tmp_path / "earlier.json")[0] == 0
-    checkpoint = Path(earlier.run.directory) / "checkpoints" / "step-00000001"
+    raw_config["data"]["path"] = str(c4)
+    payload = {"config": raw_config, "cases": [{"name": "earlier"}]}
+    run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
+    checkpoint = Path(raw_config["run"]["directory"], "earlier", "checkpoints", "step-00000001")
     assert origins_of(configured(raw_config, checkpoint, hub)).data_sets == ("allenai/c4", "HuggingFaceFW/fineweb-edu")
 
 
