@@ -23,7 +23,7 @@ from megatape.plan.memory import plan_state, plan_total
 from megatape.plan.needs import Need, check_cluster, memory_needs
 from megatape.plan.speed import TOLERANCE, plan_speed
 
-SEARCH_SECONDS = 8.0  # Time limit of a search. Including the start of Python, a command takes less than ten seconds.
+SEARCH_SECONDS = 4.5  # Time limit of a search. Including the start of Python, a command takes less than ten seconds.
 
 BOUND_STEP = 1.1  # Lower bounds of a step's seconds count as equal if their ratio is below this.
 
