@@ -10,7 +10,8 @@ import os
 import sys
 
 SAFE_PATH = "PYTHONSAFEPATH"  # environment variable that keeps new Python processes from adding either folder
-IS_KEPT = os.environ.get(SAFE_PATH) == ""  # whether the user keeps both folders for scripts of their own
+# Whether the user keeps both folders for scripts of their own, by exporting an empty PYTHONSAFEPATH.
+KEEPS_START_FOLDERS = os.environ.get(SAFE_PATH) == ""
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # contains megatape/
 
 

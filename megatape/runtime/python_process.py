@@ -45,7 +45,7 @@ def launcher_environment(words: Sequence[str]) -> dict[str, str]:
             if the package is not installed.
     """
     environment = child_environment()
-    if search_path.IS_KEPT:
+    if search_path.KEEPS_START_FOLDERS:
         environment[SAFE_PATH] = ""
     if "megatape" in words and not _is_installed():
         _set_search_path(environment, [PACKAGE_FOLDER, *search_folders()])

@@ -73,7 +73,7 @@ def pretrain(
         _meet(topology, limits, config.parallel.tp)
         with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
             watch.authenticate(share_secret(folder.directory, topology))
-            # What is read and written before the first step is named in the configuration.
+            # Paths read and written before the first step come from the configuration, so errors about them are the user's.
             with path_errors(), memory_errors(config, topology):
                 data = open_together(config, vars(start) | {"base": start.base and str(start.base)}, topology)
                 check_memory(config, topology)

@@ -79,7 +79,8 @@ def initialize_distributed(
 def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelta) -> None:
     """Create the process group of all ranks for DeepSpeed, which itself would open a store on all network interfaces."""
     device = None
-    if get_accelerator().device_name() != "cpu" and topology.world_size > 1:  # as DeepSpeed does
+    # DeepSpeed binds the group of several GPUs to the device as well.
+    if get_accelerator().device_name() != "cpu" and topology.world_size > 1:
         device = own_device()
     dist.init_process_group(
         backend, timeout=timeout, world_size=topology.world_size, rank=topology.rank, store=store, device_id=device

@@ -227,11 +227,7 @@ def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | No
         begins.append(begin)
     ignored = {number for number, index in enumerate(conversation.answers) if index in conversation.not_learned}
     spans = _marked_spans(marks, begins, ignored)
-    learned = [
-        spans[number]
-        for number, index in enumerate(conversation.answers)
-        if number in spans and index not in conversation.not_learned
-    ]
+    learned = [span for number, span in sorted(spans.items()) if number not in ignored]
     if not learned:
         raise RecordError("the chat template marks no answer of weight 1 by {% generation %}")
     return learned
