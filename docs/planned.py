@@ -9,15 +9,15 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+from megatape.accounting.counts import count_parameters
+from megatape.accounting.gpus import load_gpu
+from megatape.accounting.memory import plan_memory
+from megatape.accounting.needs import memory_needs
 from megatape.config import ClusterConfig, Config, load_config, parse_config
-from megatape.files import read_lines
-from megatape.model.accounting import count_parameters
-from megatape.plan.gpus import load_gpu
-from megatape.plan.memory import plan_memory
-from megatape.plan.needs import memory_needs
-from megatape.plan.speed import links, plan_speed
-from megatape.plan.stages import plan_stages
-from megatape.units import format_bytes, format_range
+from megatape.tools.planner.speed import links, plan_speed
+from megatape.tools.planner.stages import plan_stages
+from megatape.utils.files import read_lines
+from megatape.utils.units import format_bytes, format_range
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/planning.md"

@@ -15,8 +15,8 @@ from megatape.commands.main import COMMANDS, sentence
 from megatape.commands.parser import default_of, flag_of, metavar_of
 from megatape.config import Config
 from megatape.config.section import ByKind, choices, identity_of, sections_in, unwrapped
-from megatape.options import CommandOptions, split_docstring
 from megatape.registry import TASKS
+from megatape.utils.options import CommandOptions, split_docstring
 
 COMMANDS_HEAD = """# Commands
 

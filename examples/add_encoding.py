@@ -4,7 +4,7 @@
     python -m examples.add_encoding FOLDER
 
 Score += -r1 log(1 + r2 distance), with positive r1 and r2 for each head and layer. Inside the package the class would be a file
-of megatape/model/encodings/, and the ENCODINGS line a line of megatape/registry.py. It trains on any number of ranks and
+of megatape/encodings/, and the ENCODINGS line a line of megatape/registry.py. It trains on any number of ranks and
 resumes; exports carry this file (docs/own_encodings.md).
 """
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from megatape.model.encodings.encoding import Encoding, Features, LayerBias
-from megatape.parallel.mesh import Axis
-from megatape.parallel.parameters import parameter
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Encoding, Features, LayerBias
+from megatape.nn.parameters import parameter
 from megatape.registry import ENCODINGS, EncodingEntry
 
 

@@ -3,7 +3,7 @@
     megatape pretrain --import examples/forgetting.py --config FILE --set model.encoding=forgetting
 
 score(i, j) += c_i - c_j, where c_i sums a convolution of width 2 of log sigmoid(w h + 4) up to token i. It is what FoX
-(megatape/model/encodings/fox.py) does, and also shows a convolution, which must not cross documents.
+(megatape/encodings/fox.py) does, and also shows a convolution, which must not cross documents.
 """
 
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from megatape.attention.backend import Mask
 from megatape.attention.bias import ScoreBias
-from megatape.model.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
-from megatape.parallel.linear import ColumnLinear
-from megatape.parallel.mesh import Axis
-from megatape.parallel.parameters import parameter
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
+from megatape.nn.linear import ColumnLinear
+from megatape.nn.parameters import parameter
 from megatape.registry import ENCODINGS, EncodingEntry
 
 

@@ -6,9 +6,9 @@ megatape pretrain --import examples/learned_absolute.py --config FILE --set mode
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.model.encodings.encoding import Encoding, PositionEmbedding
-from megatape.parallel.mesh import Axis
-from megatape.parallel.parameters import parameter
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Encoding, PositionEmbedding
+from megatape.nn.parameters import parameter
 from megatape.registry import ENCODINGS, EncodingEntry
 
 

@@ -106,7 +106,7 @@ def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
     if not (ROOT / report).exists():
         run("megatape", "report", directory, "--output", report, hidden=ALL)
     print("== result", flush=True)
-    show = "import sys; from megatape.report.summary import summary; print(summary(*sys.argv[1:]))"
+    show = "import sys; from megatape.lab.report.summary import summary; print(summary(*sys.argv[1:]))"
     run("python", "-c", show, directory, data, exported)
     print(f"== done in {time.monotonic() - started:.0f} s; open {report}/index.html in a browser")
     print(f"   next: .venv/bin/megatape generate {exported} --interactive", flush=True)

@@ -28,7 +28,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class EncodingEntry(Entry):
-    """A position encoding: a subclass of megatape.model.encodings.encoding.Encoding.
+    """A position encoding: a subclass of megatape.encodings.encoding.Encoding.
 
     rotates           it rotates pairs of a head's channels, so head_dim must be even
     scalable          model.scaling may rescale its frequencies
@@ -168,8 +168,8 @@ _SUM = "the ranks do not exchange what it sums up along the sequence"
 
 
 def _encoding(target: str, description: str, whole_samples: str = "", **properties: Any) -> EncodingEntry:
-    """Entry of "file:class" in megatape/model/encodings/."""
-    target = f"megatape.model.encodings.{target}"
+    """Entry of "file:class" in megatape/encodings/."""
+    target = f"megatape.encodings.{target}"
     return EncodingEntry(target, description, divides_heads=True, whole_samples=whole_samples, **properties)
 
 
@@ -223,7 +223,7 @@ ENCODINGS: dict[str, EncodingEntry] = {
 # Normalizations of the content and of query and key heads: modules made of the number of channels, model.norm_eps and the
 # tensor axis.
 NORMALIZATIONS: dict[str, Entry] = {
-    "rms": Entry("megatape.model.norm:RMSNorm", "root mean square normalization (RMSNorm)"),
+    "rms": Entry("megatape.nn.norm:RMSNorm", "root mean square normalization (RMSNorm)"),
 }
 
 # Architectures of exported and imported models, by the model_type of their config.json. Unless export.family says otherwise,
@@ -289,14 +289,18 @@ SINKS: dict[str, SinkEntry] = {
 # Attention backends in order of preference: with training.attention "auto", the first that supports the model and works runs.
 AUTO = "auto"
 BACKENDS: dict[str, Entry] = {
-    "sdpa": Entry("megatape.attention.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases, no masks on GPUs"),
-    "flex": Entry("megatape.attention.flex:Flex", "torch's flex_attention, compiled: masks and biases by distance, on GPUs"),
-    "triton": Entry("megatape.attention.fused:Fused", "our Triton kernels: masks and biases by distance, on GPUs"),
-    "blocked": Entry("megatape.attention.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"),
+    "sdpa": Entry("megatape.attention.backends.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases, no masks on GPUs"),
+    "flex": Entry(
+        "megatape.attention.backends.flex:Flex", "torch's flex_attention, compiled: masks and biases by distance, on GPUs"
+    ),
+    "triton": Entry("megatape.attention.backends.fused:Fused", "our Triton kernels: masks and biases by distance, on GPUs"),
+    "blocked": Entry(
+        "megatape.attention.backends.blocked:Blocked", "blocks of query rows in plain PyTorch: any bias, any device"
+    ),
 }
 
-# Evaluation tasks, subclasses of megatape.tasks.engine.task.Task.
-_task = _in("megatape.tasks")
+# Evaluation tasks, subclasses of megatape.lab.tasks.engine.task.Task.
+_task = _in("megatape.lab.tasks")
 TASKS: dict[str, Entry] = {
     "perplexity": _task("perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
     "passkey": _task("passkey:Passkey", "retrieval of a number from a long text"),

@@ -1,6 +1,6 @@
 """The layout of a run's folder: every path that a run, its Slurm job or its comparison writes.
 
-lease.json              while a run trains here: which process (megatape/runtime/lease.py)
+lease.json              while a run trains here: which process (megatape/reliability/lease.py)
 config.json             resolved configuration
 metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from megatape.errors import UserError
-from megatape.files import read_json, read_lines, read_regular, rename, write_atomically
-from megatape.units import plural
+from megatape.utils.files import read_json, read_lines, read_regular, rename, write_atomically
+from megatape.utils.units import plural
 
 # Suffixes of checkpoints that were moved aside.
 CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged

@@ -26,8 +26,8 @@ from megatape.config import Config, load_config
 from megatape.config.section import sections_in
 from megatape.data.cleaning.rule import TextRule
 from megatape.imports import import_given
-from megatape.options import read_options
 from megatape.registry import OPTIMIZERS, SCHEDULES
+from megatape.utils.options import read_options
 from tests.helpers.import_graph import MODULES, imports_of, room_of, stated_order
 
 ROOT = Path(__file__).parents[1]
@@ -321,14 +321,14 @@ def test_architecture_lists_every_arrow() -> None:
 def test_architecture_lists_every_private_name() -> None:
     """docs/architecture.md has every private name of DeepSpeed and torch, with the versions they were read from."""
     page = (ROOT / "docs/architecture.md").read_text()
-    internals = {name: (ROOT / "megatape" / name).read_text() for name in ("zero/internals.py", "torch_internals.py")}
+    internals = {name: (ROOT / "megatape" / name).read_text() for name in ("zero/internals.py", "utils/torch_internals.py")}
     for text in internals.values():
         version = re.search(r"version (\d[\d.]*\d)", text)
         assert version and version[1] in page
     listed = (ROOT / "tests/zero/test_internals.py").read_text()
     names = re.findall(r"^PRIVATE_NAMES = (\{.*?^\})", listed, re.MULTILINE | re.DOTALL)
     deepspeed = {name for group in ast.literal_eval(names[0]).values() for name in group}
-    torch = set(re.findall(r"^def (\w+)", internals["torch_internals.py"], re.MULTILINE))
+    torch = set(re.findall(r"^def (\w+)", internals["utils/torch_internals.py"], re.MULTILINE))
     assert not {name for name in deepspeed | torch if f"`{name}`" not in page}
 
 

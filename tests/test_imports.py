@@ -10,12 +10,12 @@ from tests.helpers.import_graph import MODULES, PACKAGE, ROOMS_OF, ROOT, imports
 
 WITHOUT_TORCH = (
     "megatape.registry",
-    "megatape.units",
-    "megatape.targets",
+    "megatape.utils.units",
+    "megatape.utils.targets",
     "megatape.run_folder",
-    "megatape.files",
+    "megatape.utils.files",
     "megatape.config",
-    "megatape.runtime.diagnosis",
+    "megatape.reliability.diagnosis",
     "megatape.commands.main",
 )
 

@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from megatape.pictures import DARK, LIGHT, dark_version, style
+from megatape.lab.pictures import DARK, LIGHT, dark_version, style
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"

@@ -47,7 +47,7 @@ class Backend(ABC):
         """Why this backend does not support `need`; None if it does.
 
         This default is what all backends but `blocked` lack, and so the last reason of each. What fails only on the device at
-        hand is found out by model/backends.py.
+        hand is found out by model/smoke_test.py.
         """
         return "does not pass keys between the ranks of parallel.cp" if need.ring else None
 

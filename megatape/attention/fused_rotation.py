@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.rotation import PositionState, rotate_qk
-from megatape.parallel.launch import has_kernels
+from megatape.nn.kernels.launch import has_kernels
 
 LOG = logging.getLogger(__name__)
 

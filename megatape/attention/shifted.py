@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatape.attention.attend import Attend, attend
 from megatape.attention.backend import Mask
-from megatape.attention.operation import Attend, attend
 from megatape.attention.rotation import PositionState, rotate_qk
 
 

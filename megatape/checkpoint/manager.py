@@ -14,9 +14,9 @@ from megatape.checkpoint.tensors import StoredWeights
 from megatape.checkpoint.writer import COLLECTIVE_ERRORS, Background, Contents, prune, write_checkpoint
 from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved, UserError
-from megatape.files import retry_transient_errors
+from megatape.reliability.pace import PhaseKind
 from megatape.run_folder import CORRUPTED, ROLLED_BACK, named_step
-from megatape.runtime.pace import PhaseKind
+from megatape.utils.files import retry_transient_errors
 from megatape.zero.engine import Engine
 from megatape.zero.state import Snapshot, ZeroState
 

@@ -26,7 +26,8 @@ from pydantic import ConfigDict, Field, model_validator
 from megatape.config import Section
 from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import CheckpointError, MissingPath, UserError, content_errors
-from megatape.files import (
+from megatape.run_folder import RunFolder
+from megatape.utils.files import (
     FileName,
     as_type,
     create_file,
@@ -36,7 +37,6 @@ from megatape.files import (
     read_json,
     write_atomically,
 )
-from megatape.run_folder import RunFolder
 
 # What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
 # they would go on wrongly. WITH_EMA: they would lose it. AVERAGE: of several checkpoints (average.py), no step of a run.

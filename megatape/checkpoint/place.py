@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.files import Result, retry_transient_errors
+from megatape.distributed.exchange import on_main
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
+from megatape.reliability.pace import Pace
+from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import on_main
-from megatape.runtime.lease import Lease
-from megatape.runtime.pace import Pace
-from megatape.runtime.run_log import RunLog
-from megatape.runtime.topology import Topology
+from megatape.utils.files import Result, retry_transient_errors
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import CheckpointError, UserError, content_errors, path_errors
-from megatape.files import as_type, read_json
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.run_folder import named_step
+from megatape.utils.files import as_type, read_json
 
 MAX_STEP_SAMPLES = 2**24  # of which resuming computes a digest
 

@@ -9,10 +9,10 @@ from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import Config, Identity, differences
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.distributed.exchange import on_all
 from megatape.errors import CheckpointError, PathError, UserError, path_error
-from megatape.files import rename, retry_transient_errors, sync
-from megatape.runtime.exchange import on_all
-from megatape.runtime.shared_folder import wait_until_visible
+from megatape.reliability.shared_folder import wait_until_visible
+from megatape.utils.files import rename, retry_transient_errors, sync
 
 LOG = logging.getLogger(__name__)
 

@@ -23,14 +23,14 @@ from megatape.checkpoint.manifest import RNG, STATE, as_json, load_manifest, sav
 from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.tensors import StoredWeights, describe_base, save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
+from megatape.distributed.exchange import exchange, on_all, on_main
+from megatape.distributed.topology import Topology
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
-from megatape.files import rename, sync
+from megatape.reliability.lease import NONCE_DIGITS, Lease
+from megatape.reliability.shared_folder import wait_until_visible
+from megatape.reliability.watch import BACKGROUND_GROUP
 from megatape.run_folder import ROLLED_BACK, named_step
-from megatape.runtime.exchange import exchange, on_all, on_main
-from megatape.runtime.lease import NONCE_DIGITS, Lease
-from megatape.runtime.shared_folder import wait_until_visible
-from megatape.runtime.topology import Topology
-from megatape.runtime.watch import BACKGROUND_GROUP
+from megatape.utils.files import rename, sync
 from megatape.zero.state import Snapshot, ZeroState
 
 PARTIAL = ".tmp"  # suffix of a folder that is not complete

@@ -6,7 +6,7 @@ from typing import Literal
 from megatape.commands.options import FrozenBaseOptions
 from megatape.errors import UserError
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.options import option
+from megatape.utils.options import option
 
 
 class Options(FrozenBaseOptions):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from megatape.commands.options import FrozenBaseOptions
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.masking import is_masked
-from megatape.options import option
+from megatape.utils.masking import is_masked
+from megatape.utils.options import option
 
 
 class Options(FrozenBaseOptions):

@@ -4,7 +4,7 @@ import re
 from typing import Any, Literal
 
 from megatape.commands.parser import Parser
-from megatape.options import CommandOptions, option
+from megatape.utils.options import CommandOptions, option
 
 PATHS = re.compile(r"FILE|FOLDER|DIR|OUT|RUN|CHECKPOINT|CONFIG")  # in the name of an option's value
 

@@ -14,8 +14,8 @@ from megatape.commands.options import ImportOptions, ModelOptions, describe, pre
 from megatape.commands.parser import Parser, add_options
 from megatape.errors import UserError, choose_one
 from megatape.imports import OPTION
-from megatape.options import Count, Listed, Paragraphs, option, split_docstring
 from megatape.registry import TASKS
+from megatape.utils.options import Count, Listed, Paragraphs, option, split_docstring
 
 
 def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> Paragraphs:
 
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    from megatape.tasks.engine.runner import evaluate_models, launched_ranks
+    from megatape.lab.tasks.engine.runner import evaluate_models, launched_ranks
 
     prepare_deepspeed()
     disable_progress_bar()

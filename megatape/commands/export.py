@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 from megatape.commands.options import FrozenBaseOptions
 from megatape.config.run import Dtype
 from megatape.errors import UserError
-from megatape.files import check_absent
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.options import option
+from megatape.utils.files import check_absent
+from megatape.utils.options import option
 
 if TYPE_CHECKING:
     from megatape.checkpoint.reader import CheckpointReader

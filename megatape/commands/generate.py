@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from megatape.commands.options import ModelOptions
 from megatape.commands.terminal import visible, visible_json
 from megatape.errors import MissingPath, UserError, check_text, content_errors, path_errors
-from megatape.files import as_type, check_absent, parse_json, read_json, write_atomically
 from megatape.hf.sampling import CHAT_TOKENS, Sampling
-from megatape.options import option
+from megatape.utils.files import as_type, check_absent, parse_json, read_json, write_atomically
+from megatape.utils.options import option
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message

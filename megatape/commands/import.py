@@ -4,9 +4,9 @@ from pathlib import Path
 
 from megatape.commands.options import ImportOptions
 from megatape.config.model import EncodingName
-from megatape.files import check_absent
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
-from megatape.options import Count, option
+from megatape.utils.files import check_absent
+from megatape.utils.options import Count, option
 
 
 class Options(ImportOptions):

@@ -4,9 +4,9 @@ import shlex
 from pathlib import Path
 
 from megatape.errors import UserError, choose_one, path_errors
-from megatape.files import check_absent, write_atomically
-from megatape.options import CommandOptions, option
-from megatape.runtime.software import project_file
+from megatape.utils.files import check_absent, write_atomically
+from megatape.utils.options import CommandOptions, option
+from megatape.utils.software import project_file
 
 
 class Options(CommandOptions):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions
-from megatape.options import option
+from megatape.utils.options import option
 
 
 class Options(ImportOptions):

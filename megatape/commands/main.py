@@ -26,13 +26,13 @@ from functools import partial
 from importlib import import_module
 
 from megatape.commands.parser import Parser, add_options, flag_of
+from megatape.distributed.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
-from megatape.masking import mask
-from megatape.options import CommandOptions, Line, Options, Paragraphs, read_options
-from megatape.runtime.launchers import launcher_of_environment
-from megatape.runtime.run_log import RED, RESET, has_colour, show_lines
-from megatape.runtime.software import install_command
+from megatape.reliability.run_log import RED, RESET, has_colour, show_lines
+from megatape.utils.masking import mask
+from megatape.utils.options import CommandOptions, Line, Options, Paragraphs, read_options
+from megatape.utils.software import install_command
 
 # The module of a command has its name: `benchmark gpu` is megatape/commands/benchmark/gpu.py. It defines the class
 # `Options`, from whose fields parser and help are made, and `run(options)`, which may return paragraphs to print, or an exit
@@ -117,7 +117,7 @@ class ShowVersion(argparse.Action):
     """Prints the version, whose modules other commands need not import."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from megatape.runtime.software import package_version
+        from megatape.utils.software import package_version
 
         print(f"megatape {package_version()}")
         parser.exit()

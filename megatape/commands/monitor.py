@@ -8,8 +8,8 @@ from pathlib import Path
 
 from megatape.commands.options import ImportOptions
 from megatape.errors import UserError
-from megatape.options import Count, option
-from megatape.runtime.signals import handled
+from megatape.reliability.signals import handled
+from megatape.utils.options import Count, option
 
 BUSY_SHARE = 0.1  # of the time may go into reading the runs
 
@@ -35,7 +35,7 @@ def run(options: Options) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from megatape.report.monitor import Monitor
+    from megatape.lab.report.monitor import Monitor
 
     console, monitor = Console(), Monitor(options.runs)
     if options.once:

@@ -15,10 +15,10 @@ from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX
 from megatape.errors import UserError
 from megatape.hf.folder_name import ADAPTER, check_model_folder
 from megatape.imports import OPTION
-from megatape.masking import mask
-from megatape.options import CommandOptions, Count, Words, option
 from megatape.registry import SOURCES, TOKEN_FORMATS, Entry
-from megatape.units import plural
+from megatape.utils.masking import mask
+from megatape.utils.options import CommandOptions, Count, Words, option
+from megatape.utils.units import plural
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from megatape.data.shards.index import Index
     from megatape.data.sources.source import Source
     from megatape.data.tokenizers.tokenizer import Tokenizer
-    from megatape.study.subjects import Subject
+    from megatape.lab.study.subjects import Subject
 
 
 def describe(entries: Mapping[str, Entry]) -> str:
@@ -177,7 +177,7 @@ class SubjectOptions(ImportOptions):
 
     def load(self) -> "list[Subject]":
         """The models. Raises UserError or FileNotFoundError as `load_subjects`."""
-        from megatape.study.subjects import load_subjects
+        from megatape.lab.study.subjects import load_subjects
 
         return self.fill(load_subjects)
 
@@ -243,7 +243,7 @@ def prepare_deepspeed(verbose: bool = False) -> None:
     Raises:
         UserError: As `limits_of_environment`.
     """
-    from megatape.runtime.pace import limits_of_environment
+    from megatape.reliability.pace import limits_of_environment
 
     limits_of_environment()
     if not verbose:

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from megatape.config.section import choices, unwrapped
 from megatape.errors import ExitStatus, UserError, choose_one, did_you_mean
-from megatape.options import CommandOptions, argument_of
+from megatape.utils.options import CommandOptions, argument_of
 
 
 class Parser(argparse.ArgumentParser):

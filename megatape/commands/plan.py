@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from megatape.accounting.gpus import GPUS
 from megatape.commands.options import ConfigOptions
 from megatape.config import load_config
-from megatape.options import option
-from megatape.plan.gpus import GPUS
+from megatape.utils.options import option
 
 
 class Options(ConfigOptions):
@@ -41,7 +41,7 @@ def run(options: Options) -> None:
     cluster = {"nodes": options.nodes, "gpus_per_node": options.gpus_per_node, "gpu": options.gpu, "host_gib": options.host_gib}
     stated = [f"cluster.{key}={value}" for key, value in cluster.items() if value is not None]
     config = load_config(options.config, [*options.set, *stated])
-    from megatape.plan.report import report, search_report
+    from megatape.tools.planner.report import report, search_report
 
     if options.search:
         print(search_report(config, options.measured, options.price))

@@ -1,8 +1,8 @@
 """megatape pretrain: `deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json`."""
 
 from megatape.commands.options import ConfigOptions, FrozenBaseOptions, LaunchedOptions, prepare_deepspeed
-from megatape.options import option
-from megatape.runtime.launchers import stop_with_launcher
+from megatape.distributed.launchers import stop_with_launcher
+from megatape.utils.options import option
 
 
 class Options(LaunchedOptions, FrozenBaseOptions, ConfigOptions):
@@ -26,7 +26,7 @@ def run(options: Options) -> int:
     """Train. Returns the status of megatape.training.pretrain.pretrain."""
     config = options.load()
     if options.dry_run:
-        from megatape.plan.report import report
+        from megatape.tools.planner.report import report
 
         print(report(config))
         return 0

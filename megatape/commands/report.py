@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions
-from megatape.options import Count, option
+from megatape.utils.options import Count, option
 
 
 class Options(ImportOptions):
@@ -26,7 +26,7 @@ class Options(ImportOptions):
 
 def run(options: Options) -> None:
     """Write the page, with `watch` again and again."""
-    from megatape.report.page import watch_report, write_report
+    from megatape.lab.report.page import watch_report, write_report
 
     where = options.runs, options.evaluations, options.output
     printed: set[str] = set()  # with `watch` each warning is printed once

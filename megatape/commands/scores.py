@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.options import CommandOptions, option
+from megatape.utils.options import CommandOptions, option
 
 
 class Options(CommandOptions):
@@ -23,10 +23,10 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Print the scores."""
-    from megatape.tables import columns
-    from megatape.tasks.engine.task import wilson
-    from megatape.tasks.scores import mean_scores, score
-    from megatape.tasks.scrolls import check_coverage, parse_set, read_predictions, read_set
+    from megatape.lab.tasks.engine.task import wilson
+    from megatape.lab.tasks.scores import mean_scores, score
+    from megatape.lab.tasks.scrolls import check_coverage, parse_set, read_predictions, read_set
+    from megatape.utils.tables import columns
 
     chosen = parse_set(options.set)
     predictions = read_predictions(options.predictions)

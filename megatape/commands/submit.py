@@ -4,10 +4,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from megatape.cluster.job import Job
 from megatape.commands.options import ConfigOptions
-from megatape.options import option
 from megatape.run_folder import RunFolder
+from megatape.tools.cluster.job import Job
+from megatape.utils.options import option
 
 
 class Options(Job, ConfigOptions):
@@ -26,7 +26,7 @@ class Options(Job, ConfigOptions):
 
 def run(options: Options) -> None:
     """Check the job, then print its batch script or submit it."""
-    from megatape.cluster.slurm import check, plan_study, render, submit
+    from megatape.tools.cluster.slurm import check, plan_study, render, submit
 
     study = plan_study(options.config, options.set, options.study)
     check(study, options, resume=options.resume is not None)

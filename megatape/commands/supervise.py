@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from megatape.commands.options import ConfigOptions
+from megatape.distributed.launchers import quiet_launcher
 from megatape.imports import arguments
-from megatape.options import Count, option
-from megatape.runtime.launchers import quiet_launcher
+from megatape.utils.options import Count, option
 
 
 class Options(ConfigOptions):
@@ -22,8 +22,8 @@ class Options(ConfigOptions):
 
 def run(options: Options) -> int:
     """Run until the end. Returns the last status."""
-    from megatape.cluster.restarts import supervise
     from megatape.run_folder import RunFolder
+    from megatape.tools.cluster.restarts import supervise
 
     folder = RunFolder(Path(options.load().run.directory))
     overrides = [word for item in options.set for word in ("--set", item)]

@@ -13,7 +13,7 @@ from megatape.config.section import ByKind, Free, Section, is_recorded
 from megatape.config.training import BatchSizes, OptimizerConfig, ScheduleConfig, TrainingConfig
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, OPTIMIZERS, SCHEDULES
-from megatape.units import plural
+from megatape.utils.units import plural
 
 OPTIMIZER_KINDS = ByKind(OPTIMIZERS, "adamw", OptimizerConfig)
 SCHEDULE_KINDS = ByKind(SCHEDULES, "linear", ScheduleConfig)

@@ -12,8 +12,8 @@ from megatape.config.config import Config
 from megatape.config.model import ModelConfig
 from megatape.config.section import RECORDED, ByKind, Section, sections_in
 from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
-from megatape.files import create_private, describe_fault, json_content, parse_json, read_json, write_atomically
-from megatape.masking import mask_values
+from megatape.utils.files import create_private, describe_fault, json_content, parse_json, read_json, write_atomically
+from megatape.utils.masking import mask_values
 
 Parsed = TypeVar("Parsed", bound=Section)
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
 
 from megatape.errors import ConfigError, check_word, choose_one
-from megatape.options import DocumentedModel
 from megatape.registry import Entry
+from megatape.utils.options import DocumentedModel
 
 
 class Identity(Enum):

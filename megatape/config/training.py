@@ -204,7 +204,7 @@ class OptimizerConfig(Section):
     ema_decay: Compared[float | None] = Field(None, gt=0, lt=1)
 
     def is_whole(self, role: str) -> bool:
-        """Whether an optimizer of whole matrices updates weights of this role so (parallel/parameters.py has the roles)."""
+        """Whether an optimizer of whole matrices updates weights of this role so (nn/parameters.py has the roles)."""
         return role == "matrix"
 
 

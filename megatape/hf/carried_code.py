@@ -16,7 +16,7 @@ from megatape.errors import UserError
 from megatape.hf.modeling import stand_ins
 
 # Prefixes of the modules that exports carry, in addition to those that encodings import relatively.
-CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.model.encodings.")
+CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.encodings.")
 REGISTRY = "megatape.registry"
 
 _Import = ast.Import | ast.ImportFrom
@@ -116,7 +116,7 @@ class CarriedFile:
     def _refuse(self, missing: Missing, name: str) -> None:
         raise UserError(
             f"{self.path}, line {missing.line}: {missing.name} is not in exported models, which run without MegaTAPE, "
-            f"and {name} needs it: write `from MODULE import`, with a module of megatape.model.encodings, "
+            f"and {name} needs it: write `from MODULE import`, with a module of megatape.encodings, "
             "megatape.attention.bias or .rotation, or a name that megatape/hf/modeling/stand_ins.py has"
         )
 

@@ -6,13 +6,13 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from megatape.accounting.counts import meta_model
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.tensors import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig
 from megatape.config.run import Dtype
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.model.accounting import meta_model
 
 
 class Checkpoint(Protocol):

@@ -6,7 +6,6 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from megatape.errors import UserError, path_errors
-from megatape.files import new_folder
 from megatape.hf.checkpoint import Checkpoint, check_parameters, parameter_shapes, stored_dtype
 from megatape.hf.families import family_of
 from megatape.hf.folder_weights import write_weights
@@ -14,6 +13,7 @@ from megatape.hf.lora import merged_weight, without_adapters
 from megatape.hf.model_card import model_card
 from megatape.hf.origins import origins_of
 from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
+from megatape.utils.files import new_folder
 
 
 @path_errors()

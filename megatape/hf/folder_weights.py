@@ -19,14 +19,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from megatape.accounting.counts import meta_model
 from megatape.checkpoint.tensors import FileRecord, StoredWeights, TensorRecord, save_tensors
 from megatape.config import ModelConfig, Section
 from megatape.config.run import Dtype
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, content_errors
-from megatape.files import FileName, as_type, read_json
-from megatape.model.accounting import meta_model
+from megatape.utils.files import FileName, as_type, read_json
 
 if TYPE_CHECKING:  # with transformers, which takes seconds to import: every rank of a run that begins with an import reads here
     from megatape.hf.families.family import Family

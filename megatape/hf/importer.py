@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from transformers.initialization import no_init_weights
 
+from megatape.accounting.counts import meta_model
 from megatape.checkpoint.manifest import FileRecord, as_json, describe, write_file
 from megatape.config import Config, ModelConfig, load_config, parse_config
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.files import new_folder
 from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.checkpoint import dtype_name
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
@@ -25,10 +25,10 @@ from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, ImportRecor
 from megatape.hf.lora import without_adapters
 from megatape.hf.model_folder import check_fits
 from megatape.imports import given
-from megatape.model.accounting import meta_model
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 from megatape.registry import ENCODINGS
+from megatape.utils.files import new_folder
 
 LOG = logging.getLogger(__name__)
 LENGTH = 4096  # of samples, unless the model or the user says otherwise

@@ -13,20 +13,20 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from megatape.accounting.counts import meta_model
 from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import Config, ModelConfig, Section
 from megatape.config.run import Dtype
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
-from megatape.files import new_folder
 from megatape.hf.architecture import read_architecture
 from megatape.hf.checkpoint import Checkpoint, check_parameters, dtype_name, stored_dtype
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
 from megatape.hf.folder_weights import checked, find_weights, read_object, write_weights
-from megatape.model.accounting import meta_model
 from megatape.model.lora import TARGETS, in_adapter
 from megatape.model.trainable import freeze
+from megatape.utils.files import new_folder
 
 PREFIX = "base_model.model."  # of every name in peft's files
 BASE = "base.json"  # of an adapter: the frozen weights that it belongs to

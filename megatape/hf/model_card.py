@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from megatape.accounting.counts import count_parameters
 from megatape.config import Config
+from megatape.encodings import encoding_of
 from megatape.hf.checkpoint import dtype_name, stored_dtype
 from megatape.hf.families.family import Family
 from megatape.hf.origins import Origins
-from megatape.model.accounting import count_parameters
-from megatape.model.encodings import encoding_of
 from megatape.registry import ENCODINGS
 
 _TEMPLATE = Path(__file__).with_suffix(".md")

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from megatape.accounting.counts import meta_model
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError
-from megatape.files import check_absent, read_json, rename
 from megatape.hf.checkpoint import CheckpointWeights, parameter_shapes
 from megatape.hf.folder_name import HUB_ID, check_model_folder
 from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, find_weights, open_import
-from megatape.model.accounting import meta_model
 from megatape.model.lora import in_adapter
 from megatape.model.trainable import position_parameters
 from megatape.registry import FAMILIES
 from megatape.run_folder import RunFolder
+from megatape.utils.files import check_absent, read_json, rename
 
 ModelWeights = CheckpointWeights | FolderWeights
 _NAMED = 3  # parameters that an error names

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from megatape.errors import UserError, check_text
-from megatape.options import CommandOptions, Count, option
+from megatape.utils.options import CommandOptions, Count, option
 
 NEW_TOKENS, CHAT_TOKENS = 64, 1024  # at most, by default
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6  # between which logits / temperature is finite in float32

@@ -22,26 +22,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megatape.attention.attend import Attend, attend
 from megatape.attention.backend import Mask
 from megatape.attention.bias import ScoreBias
-from megatape.attention.operation import Attend, attend
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.model.encodings.encoding import Encoding, Features
-from megatape.model.encodings.log_scale import LogScale
-from megatape.model.norm import normalization
-from megatape.parallel.layout import heads_to_tokens, local_tokens, tokens_to_channels, tokens_to_heads
-from megatape.parallel.linear import ColumnLinear, RowLinear, project
-from megatape.parallel.mesh import SINGLE, Axis
-from megatape.parallel.overlap import begin_gather
-from megatape.parallel.remat import in_chunks
+from megatape.distributed.layout import heads_to_tokens, local_tokens, tokens_to_channels, tokens_to_heads
+from megatape.distributed.mesh import SINGLE, Axis
+from megatape.encodings.encoding import Encoding, Features
+from megatape.encodings.log_scale import LogScale
+from megatape.nn.linear import ColumnLinear, RowLinear, project
+from megatape.nn.norm import normalization
+from megatape.nn.overlap import begin_gather
+from megatape.nn.remat import in_chunks
 
 
 class Attention(nn.Module):
     """Grouped-query attention; the position encoding rotates queries and keys, biases scores or is moved with the values.
 
     Attributes:
-        attend: `attend` of attention/operation.py, by the backends of a run.
+        attend: `attend` of attention/attend.py, by the backends of a run.
         sparse: Attention within groups of tokens (attention/shifted.py), which takes its place in training, or None.
         sequence: The sequence-parallel ranks, each of which attends with some of the heads to all tokens.
     """

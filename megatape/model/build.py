@@ -11,21 +11,21 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from megatape.attention.blocked import Blocked
-from megatape.attention.operation import Backends, attend
+from megatape.attention.attend import Backends, attend
+from megatape.attention.backends.blocked import Blocked
 from megatape.attention.rotation import PositionState
 from megatape.attention.shifted import ShiftedSparse
 from megatape.config import ActivationCheckpointing, ModelConfig
+from megatape.distributed.mesh import SINGLE, Axis
+from megatape.encodings.encoding import EncodingModule, StateUpdate
 from megatape.errors import UserError
 from megatape.model.block import Attention, Block, Streams, swiglu
-from megatape.model.encodings.encoding import EncodingModule, StateUpdate
 from megatape.model.lora import add_adapters
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
-from megatape.parallel.linear import Linear, Product
-from megatape.parallel.mesh import SINGLE, Axis
-from megatape.parallel.remat import add, keep_on_host, linear, rebuild_output, recompute, remat
-from megatape.torch_internals import has_cpp_compiler, limit_recompilations
+from megatape.nn.linear import Linear, Product
+from megatape.nn.remat import add, keep_on_host, linear, rebuild_output, recompute, remat
+from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
 
 
 def build_model(
@@ -66,7 +66,7 @@ def build_model(
         context: The context-parallel ranks that divide them before, among which keys and values pass around in attention.
         trainable: Entries of training.trainable; all other parameters are frozen.
         frozen: Entries of training.frozen, which are frozen too.
-        fp8: The product of the blocks' layers in training, from parallel/fp8.py.
+        fp8: The product of the blocks' layers in training, from nn/fp8.py.
         backends: Names of attention backends in order of preference; None for all that are registered.
         update_by_kernel: Whether our own kernels update the position state, where they can.
         z_loss: Factor of the squared log-sum-exp in the loss (training.z_loss).

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-from megatape.parallel.parameters import Uniform, matrix, settings
+from megatape.nn.parameters import Uniform, matrix, settings
 
 ROWS = 1024  # drawn from one generator; a rank draws only the blocks that overlap its share
 

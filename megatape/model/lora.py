@@ -5,8 +5,8 @@ import hashlib
 from torch import nn
 
 from megatape.config import LoraConfig
-from megatape.parallel.linear import ColumnLinear, RowLinear
-from megatape.parallel.lora import ColumnAdapter, LoraColumnLinear, LoraRowLinear, RowAdapter
+from megatape.nn.linear import ColumnLinear, RowLinear
+from megatape.nn.lora import ColumnAdapter, LoraColumnLinear, LoraRowLinear, RowAdapter
 
 # Where model.lora.targets are in a block.
 TARGETS = {name: f"attention.{name}" for name in ("query", "key", "value", "output")}

@@ -6,8 +6,8 @@ And which the model has for its position encoding's sake.
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from megatape.encodings.encoding import EncodingModule, positioned_layers
 from megatape.errors import UserError
-from megatape.model.encodings.encoding import EncodingModule, positioned_layers
 from megatape.model.transformer import Transformer
 
 POSITION = "position"  # the group of what the model has for its encoding's sake

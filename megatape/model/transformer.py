@@ -13,10 +13,10 @@ Shapes, here and in the other modules of model/:
 With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens
 between the sublayers and all N tokens of its heads inside attention and MLP.
 
-Sequence-parallel ranks (parallel/layout.py) divide a sample around all of that: with S of them, N is the N/S tokens of this
+Sequence-parallel ranks (distributed/layout.py) divide a sample around all of that: with S of them, N is the N/S tokens of this
 rank everywhere but in attention itself, from rotation and biases to A v and A e, which has all N tokens of 1/S of the heads.
 Context-parallel ranks divide it before: with C of them, N is the N/C tokens of this rank in attention, too, where keys and
-values of the other ranks pass by (attention/blocked.py).
+values of the other ranks pass by (attention/backends/blocked.py).
 """
 
 from collections.abc import Iterator
@@ -27,15 +27,15 @@ from torch import Tensor, nn
 
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
+from megatape.distributed.layout import Given, local_tokens, zigzag
+from megatape.distributed.mesh import SINGLE, Axis
+from megatape.encodings import encoding_of
+from megatape.encodings.encoding import Encoding, positioned_layers
 from megatape.model.block import Block, Streams
-from megatape.model.encodings import encoding_of
-from megatape.model.encodings.encoding import Encoding, positioned_layers
-from megatape.model.norm import normalization
-from megatape.parallel.dropout import dropout_seeds as drawn_from
-from megatape.parallel.layout import Given, local_tokens, zigzag
-from megatape.parallel.linear import VocabularyEmbedding, VocabularyHead
-from megatape.parallel.mesh import SINGLE, Axis
-from megatape.parallel.parameters import never_decay
+from megatape.nn.dropout import dropout_seeds as drawn_from
+from megatape.nn.linear import VocabularyEmbedding, VocabularyHead
+from megatape.nn.norm import normalization
+from megatape.nn.parameters import never_decay
 
 
 class Transformer(nn.Module):

@@ -8,7 +8,7 @@ from torch import nn
 
 from megatape.config import OptimizerConfig
 from megatape.errors import UserError
-from megatape.parallel.parameters import settings
+from megatape.nn.parameters import settings
 from megatape.registry import OPTIMIZERS
 
 Group = dict[str, Any]  # as torch's optimizers take them

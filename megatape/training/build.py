@@ -4,23 +4,23 @@ import logging
 
 import torch
 
-from megatape.attention.operation import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
+from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.config import Config
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import RunData
+from megatape.distributed.exchange import exchange, on_all
+from megatape.distributed.mesh import Axis, Mesh
+from megatape.distributed.topology import Topology, name_ranks
+from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.model.backends import attention_needs, backend_failure, failure_in_child, loss_failure, update_failure
 from megatape.model.build import build_model
-from megatape.model.encodings import encoding_of
+from megatape.model.smoke_test import attention_needs, backend_failure, failure_in_child, loss_failure, update_failure
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
-from megatape.parallel.fp8 import fp8_product
-from megatape.parallel.launch import has_kernels
-from megatape.parallel.linear import Product
-from megatape.parallel.mesh import Axis, Mesh
+from megatape.nn.fp8 import fp8_product
+from megatape.nn.kernels.launch import has_kernels
+from megatape.nn.linear import Product
 from megatape.registry import AUTO
-from megatape.runtime.exchange import exchange, on_all
-from megatape.runtime.topology import Topology, name_ranks
 from megatape.training.evaluation import positions_of
 from megatape.zero.distributed import own_device
 from megatape.zero.engine import Engine

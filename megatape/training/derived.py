@@ -18,9 +18,9 @@ from megatape.checkpoint.resume import IMMUTABLE
 from megatape.checkpoint.tensors import describe_base, save_tensors
 from megatape.config import Config, differences, parse_config, save_config
 from megatape.errors import UserError, path_errors
-from megatape.files import link_file, new_folder, sync, write_atomically
 from megatape.optim.schedules import WsdOptions, step_learning_rate
 from megatape.run_folder import RunFolder, read_metrics
+from megatape.utils.files import link_file, new_folder, sync, write_atomically
 
 
 @path_errors()

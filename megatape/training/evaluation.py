@@ -13,11 +13,11 @@ from megatape.data.training.loader import Batch, evaluation_batches
 from megatape.data.training.mixture import RunData, named
 from megatape.data.training.positions import Positions
 from megatape.data.training.selection import NEW_SELECTION, Selection
+from megatape.distributed.layout import local_tokens
+from megatape.distributed.mesh import Axis
+from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.model.encodings import encoding_of
 from megatape.model.transformer import local_state, recorded_streams
-from megatape.parallel.layout import local_tokens
-from megatape.parallel.mesh import Axis
 from megatape.training.position_view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, EvaluationLosses, Inputs
 from megatape.zero.state import WEIGHT

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
+from megatape.accounting.counts import forward_flops
+from megatape.accounting.gpus import named
 from megatape.config import Config
-from megatape.model.accounting import forward_flops
-from megatape.plan.gpus import named
 
 
 def peak_flops(precision: str) -> float | None:

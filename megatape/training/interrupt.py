@@ -16,7 +16,7 @@ class Interrupt:
         self.by_user = False
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal (runtime/signals.py)."""
+        """Handle a signal (reliability/signals.py)."""
         self.requested = True
         if number == signal.SIGINT:
             self.by_user = True

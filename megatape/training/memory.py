@@ -12,15 +12,15 @@ from pathlib import Path
 
 import torch
 
+from megatape.accounting.counts import count_parameters
+from megatape.accounting.memory import Memory, plan_memory
+from megatape.accounting.remedy import smallest_fitting_change
 from megatape.config import Config
+from megatape.distributed.exchange import exchange
+from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
-from megatape.model.accounting import count_parameters
-from megatape.plan.memory import Memory, plan_memory
-from megatape.plan.remedy import smallest_fitting_change
-from megatape.runtime.exchange import exchange
-from megatape.runtime.topology import Topology
-from megatape.runtime.watch import RankFailed
-from megatape.units import format_bytes
+from megatape.reliability.watch import RankFailed
+from megatape.utils.units import format_bytes
 
 # Share of the planned activations that a run certainly keeps. Measured peaks are 0.80 to 0.97 of the plan
 # (docs/benchmarks.md).

@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from megatape.errors import UserError
-from megatape.files import open_regular, write_atomically
 from megatape.run_folder import RunFolder
+from megatape.utils.files import open_regular, write_atomically
 
 MAX_TOKENS = 64  # of the text whose dot products are kept
 TENSORS = ("places", "products", "norms", "gains")

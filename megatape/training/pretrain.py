@@ -14,31 +14,31 @@ from typing import Any
 
 from torch.distributed import DistNetworkError, DistStoreError
 
-from megatape.attention.operation import get_backend
+from megatape.accounting.counts import count_parameters, count_trainable
+from megatape.attention.attend import get_backend
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.training.mixture import RunData, open_data
+from megatape.distributed.exchange import exchange
+from megatape.distributed.launchers import discover
+from megatape.distributed.mesh import AXES
+from megatape.distributed.topology import Topology, name_ranks
 from megatape.errors import ExitStatus, RankMismatch, UserError, path_errors
-from megatape.files import without_links
 from megatape.imports import file_hashes
-from megatape.masking import mask
-from megatape.model.accounting import count_parameters, count_trainable
-from megatape.model.backends import attention_needs
-from megatape.parallel.mesh import AXES
+from megatape.model.smoke_test import attention_needs
 from megatape.registry import SINKS
+from megatape.reliability.lease import hold
+from megatape.reliability.pace import WatchLimits, limits_of_environment
+from megatape.reliability.run_log import show_lines
+from megatape.reliability.shared_folder import share_secret
+from megatape.reliability.watch import RankFailed, Watch
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import exchange
-from megatape.runtime.launchers import discover
-from megatape.runtime.lease import hold
-from megatape.runtime.pace import WatchLimits, limits_of_environment
-from megatape.runtime.run_log import show_lines
-from megatape.runtime.shared_folder import share_secret
-from megatape.runtime.software import install_command, source_hash, versions
-from megatape.runtime.topology import Topology, name_ranks
-from megatape.runtime.watch import RankFailed, Watch
 from megatape.training.memory import check_memory, memory_errors
 from megatape.training.trainer import Start, Trainer
-from megatape.units import plural
+from megatape.utils.files import without_links
+from megatape.utils.masking import mask
+from megatape.utils.software import install_command, source_hash, versions
+from megatape.utils.units import plural
 from megatape.zero.distributed import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)

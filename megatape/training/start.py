@@ -20,15 +20,15 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.mixture import RunData
 from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION
+from megatape.distributed.exchange import on_all
 from megatape.errors import UserError, path_errors
 from megatape.hf.model_folder import ModelWeights, check_fits, open_model_folder
 from megatape.model.init import initial_block
-from megatape.parallel.parameters import settings
+from megatape.nn.parameters import settings
 from megatape.run_folder import read_metrics
-from megatape.runtime.exchange import on_all
 from megatape.training.ledger import check_order
 from megatape.training.step import NUMBERS, StepMetrics
-from megatape.units import plural
+from megatape.utils.units import plural
 from megatape.zero.state import EMA, WEIGHT, Reader
 
 

@@ -11,28 +11,26 @@ from typing import Any
 
 import torch
 
-from megatape.attention.operation import select_backend
+from megatape.accounting.traffic import spanning_warning
+from megatape.attention.attend import select_backend
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.config import Config, save_config
 from megatape.data.training.mixture import RunData, named
+from megatape.distributed.exchange import on_all
+from megatape.distributed.mesh import make_mesh
+from megatape.distributed.topology import Topology
 from megatape.errors import DataError, NotSaved, TrainingDiverged
-from megatape.masking import mask_values
-from megatape.model.backends import attention_needs
+from megatape.model.smoke_test import attention_needs
 from megatape.optim.schedules import step_learning_rate
-from megatape.parallel.mesh import make_mesh
-from megatape.plan.traffic import spanning_warning
 from megatape.registry import CALLBACKS
+from megatape.reliability.lease import Lease
+from megatape.reliability.pace import Pace, PhaseKind
+from megatape.reliability.run_log import RunLog
+from megatape.reliability.shared_folder import check_shared
+from megatape.reliability.signals import STOPPING, handled
 from megatape.run_folder import RunFolder
-from megatape.runtime.exchange import on_all
-from megatape.runtime.lease import Lease
-from megatape.runtime.pace import Pace, PhaseKind
-from megatape.runtime.run_log import RunLog
-from megatape.runtime.shared_folder import check_shared
-from megatape.runtime.signals import STOPPING, handled
-from megatape.runtime.software import package_version, typed_command, versions
-from megatape.runtime.topology import Topology
 from megatape.training.build import build_engine, build_loader
 from megatape.training.callbacks.callback import Callbacks, RunContext
 from megatape.training.evaluation import Validation, evaluate, on_device, read_validation
@@ -42,7 +40,9 @@ from megatape.training.prefetch import Prefetcher, StepBatches
 from megatape.training.spike_policy import Rollback, SpikePolicy
 from megatape.training.start import check_continues, export_warning, initial_state, recorded_steps, restart, unevaluated_step
 from megatape.training.step import StepMetrics, StepOutput, StepStatus, TrainState
-from megatape.units import plural
+from megatape.utils.masking import mask_values
+from megatape.utils.software import package_version, typed_command, versions
+from megatape.utils.units import plural
 from megatape.zero.engine import Gradients
 
 SKIPPED = "skipped (training.skip_samples)"
@@ -143,7 +143,7 @@ class Trainer:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
 
         A checkpoint that cannot be written is tried again at the next interval (checkpoint/manager.py). While the run's folder
-        cannot be reached training continues, until another run may have taken it over: then it waits (runtime/lease.py). A
+        cannot be reached training continues, until another run may have taken it over: then it waits (reliability/lease.py). A
         step whose loss or gradient is not finite is skipped.
 
         Args:

@@ -12,13 +12,13 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
 
+from megatape.distributed.launchers import check_rendezvous, export_interface, export_loopback, is_on_one_host
+from megatape.distributed.store import open_store
+from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.runtime.launchers import check_rendezvous, export_interface, export_loopback, is_on_one_host
-from megatape.runtime.private_folder import private_folder
-from megatape.runtime.store import open_store
-from megatape.runtime.topology import Topology
-from megatape.torch_internals import set_default_timeout
-from megatape.units import plural
+from megatape.utils.private_folder import private_folder
+from megatape.utils.torch_internals import set_default_timeout
+from megatape.utils.units import plural
 from megatape.zero.internals import disable_compiled_ops, version_warning
 
 LOG = logging.getLogger(__name__)

@@ -10,14 +10,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megatape.config import Config
+from megatape.distributed.exchange import exchange
+from megatape.distributed.mesh import Axis, Mesh
+from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
+from megatape.nn.parameters import settings
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
-from megatape.parallel.mesh import Axis, Mesh
-from megatape.parallel.parameters import settings
-from megatape.runtime.exchange import exchange
-from megatape.runtime.topology import Topology
-from megatape.units import plural
+from megatape.utils.units import plural
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.internals import gradient_norm, local_numel, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
 from megatape.zero.matrices import WholeMatrices

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.distributed.exchange import exchange
+from megatape.nn.parameters import Share, matrix
 from megatape.optim.matrices import ComputeUpdate
-from megatape.parallel.parameters import Share, matrix
-from megatape.runtime.exchange import exchange
 from megatape.zero.state import WEIGHT, Piece, ZeroState
 
 

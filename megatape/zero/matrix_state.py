@@ -6,8 +6,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from megatape.distributed.topology import Topology
 from megatape.registry import OptimizerEntry
-from megatape.runtime.topology import Topology
 
 
 class MatrixState:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatape.runtime.exchange import exchange
+from megatape.distributed.exchange import exchange
 from megatape.zero.state import WEIGHT, ZeroState
 
 Key = tuple[str, str]  # kind and name of a tensor

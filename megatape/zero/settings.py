@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from megatape.config import Config
-from megatape.parallel.mesh import Mesh
+from megatape.distributed.mesh import Mesh
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": limits.prefetch,
         "sub_group_size": zero.sub_group_size,
         "stage3_max_live_parameters": limits.max_live,
-        "stage3_max_reuse_distance": 0,  # weights are released however soon they are used again, as plan/zero3.py simulates
+        # Weights are released however soon they are used again, as accounting/zero3.py simulates.
+        "stage3_max_reuse_distance": 0,
         "stage3_param_persistence_threshold": limits.always_whole,
         "zero_hpz_partition_size": zero.hpz_ranks,
     }

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from megatape.config import OptimizerConfig
+from megatape.distributed.mesh import Mesh
+from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.parallel.mesh import Mesh
-from megatape.parallel.parameters import Share, matrix, settings, share_of
+from megatape.nn.parameters import Share, matrix, settings, share_of
 from megatape.registry import OPTIMIZERS
-from megatape.runtime.topology import Topology
 from megatape.zero.internals import LAYOUTS, Fragment, local_shape
 from megatape.zero.matrix_state import MatrixState
 

@@ -10,17 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.attention import sdpa
+from megatape.accounting.counts import saved_bytes
+from megatape.accounting.memory import plan_activations
+from megatape.accounting.trace import activations
+from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.backend import BiasKind, Need
-from megatape.attention.flex import MIN_HEAD_DIM
-from megatape.attention.operation import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
+from megatape.attention.backends import sdpa
+from megatape.attention.backends.flex import MIN_HEAD_DIM
 from megatape.config import Config, parse_config
-from megatape.model.accounting import saved_bytes
-from megatape.model.backends import attention_needs
+from megatape.encodings.tape import TapeUpdate
 from megatape.model.build import build_model
-from megatape.model.encodings.tape import TapeUpdate
-from megatape.plan.memory import plan_activations
-from megatape.plan.trace import activations
+from megatape.model.smoke_test import attention_needs
 from megatape.registry import AUTO, BACKENDS
 from tests.helpers.slow import slow_but
 
@@ -145,8 +145,8 @@ def test_the_plan_counts_what_autograd_keeps(
         config = parse_config(raw_config, "test")
         with monkeypatch.context() as patched:
             patched.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
-            patched.setattr("megatape.attention.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
-            patched.setattr("megatape.attention.sdpa._padded", lambda heads, e: heads)  # as on a GPU
+            patched.setattr("megatape.attention.backends.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
+            patched.setattr("megatape.attention.backends.sdpa._padded", lambda heads, e: heads)  # as on a GPU
             for kernels in ("attention.kernels.attention", "attention.kernels.rotation", "model.kernels.update"):
                 patched.setattr(f"megatape.{kernels}.launch", lambda *_, **__: None)
             patched.setattr("megatape.attention.fused_rotation._has_kernel", lambda device: True)

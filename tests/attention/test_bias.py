@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatape.attention.blocked import BLOCK
-from megatape.attention.operation import get_backend
+from megatape.attention.attend import get_backend
+from megatape.attention.backends.blocked import BLOCK
 from megatape.config import ModelConfig
-from megatape.model.encodings import encoding_of
-from megatape.model.encodings.alibi import slopes
-from megatape.model.encodings.fire import WIDTH
-from megatape.model.encodings.t5 import buckets
-from megatape.parallel.mesh import SINGLE
+from megatape.distributed.mesh import SINGLE
+from megatape.encodings import encoding_of
+from megatape.encodings.alibi import slopes
+from megatape.encodings.fire import WIDTH
+from megatape.encodings.t5 import buckets
 from tests.helpers import bounds
 from tests.helpers.attention import SHAPES
 from tests.helpers.biased_attention import check, inputs

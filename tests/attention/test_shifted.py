@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import attend
+from megatape.attention.attend import attend
+from megatape.attention.backends.sdpa import visible
 from megatape.attention.rotation import PositionState, rotate_qk
-from megatape.attention.sdpa import visible
 from megatape.attention.shifted import ShiftedSparse, num_pairs
 from megatape.model.block import Attention
 from megatape.model.build import shift_groups

@@ -12,13 +12,13 @@ from unittest.mock import patch
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
-from megatape.files import MAX_DEPTH, read_lines
+from megatape.distributed.topology import Topology
 from megatape.registry import CALLBACKS, Entry
+from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import hold
-from megatape.runtime.topology import Topology
 from megatape.training.callbacks.callback import Callback
 from megatape.training.trainer import Trainer
+from megatape.utils.files import MAX_DEPTH, read_lines
 from tests.helpers.workers import run_workers
 
 STEPS = 3

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from megatape import files
 from megatape.checkpoint.place import RunPlace
+from megatape.distributed import exchange
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
+from megatape.reliability.pace import Pace
+from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.runtime import exchange
-from megatape.runtime.lease import Lease
-from megatape.runtime.pace import Pace
-from megatape.runtime.run_log import RunLog
-from megatape.runtime.topology import Topology
+from megatape.utils import files
 
 
 @pytest.mark.parametrize("rank, calls", [(0, 2), (1, 0)])

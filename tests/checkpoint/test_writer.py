@@ -10,11 +10,11 @@ from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import save_manifest, write_file
 from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.writer import prune
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
+from megatape.reliability.pace import Pace
+from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.pace import Pace
-from megatape.runtime.run_log import RunLog
-from megatape.runtime.topology import Topology
 from megatape.zero.state import ZeroState
 
 

@@ -1,4 +1,4 @@
-"""The text of the batch scripts of runs and of arrays, without a cluster. tests/cluster/test_slurm.py runs it."""
+"""The text of the batch scripts of runs and of arrays, without a cluster. tests/tools/cluster/test_slurm.py runs it."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from megatape.cluster.job import Job
-from megatape.cluster.slurm import Study, check, plan_study, render, render_array, submit, take_snapshot
 from megatape.config import parse_config
 from megatape.errors import UserError
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
+from megatape.tools.cluster.job import Job
+from megatape.tools.cluster.slurm import Study, check, plan_study, render, render_array, submit, take_snapshot
 from tests.helpers.command import Command
 from tests.helpers.jobs import new_job
 from tests.helpers.workers import ROOT

@@ -26,7 +26,7 @@ from megatape.commands.main import COMMANDS, example, name_flags, parser, run_co
 from megatape.commands.options import RunsOptions
 from megatape.commands.parser import Parser, add_options
 from megatape.errors import MissingPath, UserError
-from megatape.runtime import software
+from megatape.utils import software
 from tests.helpers.command import Command
 from tests.helpers.command_options import Options
 from tests.helpers.workers import ROOT

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.commands.parser import Parser, add_options
-from megatape.options import read_options
+from megatape.utils.options import read_options
 from tests.helpers.command_options import Options
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from megatape.accounting.counts import meta_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.data.shards.index import load_index
@@ -23,9 +24,8 @@ from megatape.data.training.order import sample_index
 from megatape.data.training.packing import ExampleDataset
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
-from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
-from megatape.targets import IGNORE_INDEX
+from megatape.utils.targets import IGNORE_INDEX
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.workers import run_workers

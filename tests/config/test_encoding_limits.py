@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from megatape.attention.operation import check_forced_backend
+from megatape.attention.attend import check_forced_backend
 from megatape.config import Config, parse_config
 from megatape.errors import UserError
-from megatape.model.backends import attention_needs
+from megatape.model.smoke_test import attention_needs
 from megatape.registry import ENCODINGS
 
 ABLATIONS = {name for name in ENCODINGS if name.startswith("tape_")} - {"tape_fox", "tape_selective_rope"}

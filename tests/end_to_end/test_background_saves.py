@@ -19,12 +19,12 @@ from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.writer import Contents
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
-from megatape.files import read_lines
+from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import hold
-from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
+from megatape.utils.files import read_lines
 from tests.helpers.workers import Workers, run_workers
 
 MODULE = "tests.end_to_end.test_background_saves"

@@ -10,7 +10,7 @@ import torch
 
 from megatape.config import load_config
 from megatape.run_folder import RunFolder, read_steps
-from megatape.units import format_count
+from megatape.utils.units import format_count
 from tests.helpers.command import Command
 from tests.helpers.runs import compare, step_tensors
 from tests.helpers.workers import run_workers

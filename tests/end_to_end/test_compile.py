@@ -7,9 +7,9 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import parse_config
+from megatape.distributed.topology import Topology
 from megatape.model import build
 from megatape.model.build import compile_blocks
-from megatape.runtime.topology import Topology
 from tests.helpers.runs import compare
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers

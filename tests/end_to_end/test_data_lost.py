@@ -15,11 +15,11 @@ from megatape.config import parse_config
 from megatape.data.shards.reader import ShardFile
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease, LeaseTimeouts, hold
+from megatape.reliability.pace import WatchLimits
+from megatape.reliability.watch import RankFailed, Watch
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.runtime.lease import Lease, LeaseTimeouts, hold
-from megatape.runtime.pace import WatchLimits
-from megatape.runtime.topology import Topology
-from megatape.runtime.watch import RankFailed, Watch
 from megatape.training.prefetch import Prefetcher
 from megatape.training.trainer import Trainer
 from tests.helpers.workers import run_workers

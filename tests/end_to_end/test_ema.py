@@ -11,9 +11,9 @@ from megatape.checkpoint.manifest import FORMATS, load_manifest
 from megatape.checkpoint.reader import CheckpointReader, EmaReader
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

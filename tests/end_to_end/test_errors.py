@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from megatape.config import parse_config
+from megatape.distributed.topology import Topology
 from megatape.errors import UserError
+from megatape.reliability.pace import WatchLimits
 from megatape.run_folder import RunFolder
-from megatape.runtime.pace import WatchLimits
-from megatape.runtime.topology import Topology
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
 from tests.helpers.workers import Workers

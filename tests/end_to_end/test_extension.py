@@ -14,10 +14,10 @@ import torch
 
 from megatape import imports
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.cluster.slurm import Study, render, take_snapshot
 from megatape.config import load_config, parse_config, shared_values
 from megatape.errors import UserError
 from megatape.hf.families import family_of
+from megatape.tools.cluster.slurm import Study, render, take_snapshot
 from tests.helpers.bounds import TRAINED, assert_close
 from tests.helpers.command import Command
 from tests.helpers.jobs import new_job
@@ -29,9 +29,9 @@ FILES = {
 import torch
 from torch import Tensor
 
-from megatape.model.encodings.encoding import Encoding, Features, LayerBias
-from megatape.parallel.mesh import Axis
-from megatape.parallel.parameters import parameter
+from megatape.encodings.encoding import Encoding, Features, LayerBias
+from megatape.distributed.mesh import Axis
+from megatape.nn.parameters import parameter
 from megatape.registry import ENCODINGS, EncodingEntry
 
 
@@ -95,8 +95,8 @@ CALLBACKS["tally"] = Entry(f"{__name__}:Tally", "counts steps")
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from megatape.parallel.mesh import SINGLE, Axis
-from megatape.parallel.parameters import parameter
+from megatape.distributed.mesh import SINGLE, Axis
+from megatape.nn.parameters import parameter
 from megatape.registry import NORMALIZATIONS, Entry
 
 

@@ -14,18 +14,18 @@ from unittest.mock import patch
 
 import pytest
 
-from megatape import files
 from megatape.config import Config, parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, NotSaved
-from megatape.files import read_lines
+from megatape.reliability.lease import Lease, LeaseTimeouts, hold
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.runtime.lease import Lease, LeaseTimeouts, hold
-from megatape.runtime.topology import Topology
 from megatape.training import pretrain as pretrain_module
 from megatape.training.prefetch import Prefetcher
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
+from megatape.utils import files
+from megatape.utils.files import read_lines
 from tests.helpers.workers import Workers, run_workers
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)

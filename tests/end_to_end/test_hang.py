@@ -17,10 +17,10 @@ import torch
 from torch.distributed.distributed_c10d import _get_default_group, _world
 
 from megatape.config import parse_config
+from megatape.distributed.topology import Topology
+from megatape.reliability.pace import MIN_DURATIONS, Pace, PhaseKind, WatchLimits
+from megatape.reliability.watch import Watch
 from megatape.run_folder import RunFolder
-from megatape.runtime.pace import MIN_DURATIONS, Pace, PhaseKind, WatchLimits
-from megatape.runtime.topology import Topology
-from megatape.runtime.watch import Watch
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
 from megatape.zero.engine import Engine

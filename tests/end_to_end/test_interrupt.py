@@ -21,15 +21,15 @@ from megatape.checkpoint.manager import CheckpointManager
 from megatape.commands.main import main
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
-from megatape.files import read_lines
+from megatape.reliability.lease import Lease
+from megatape.reliability.signals import STOPPING
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.signals import STOPPING
-from megatape.runtime.topology import Topology
 from megatape.training.callbacks.callback import Callbacks
 from megatape.training.ledger import prove
 from megatape.training.trainer import Start, Trainer
+from megatape.utils.files import read_lines
 from tests.helpers.workers import ROOT, Workers, free_port, run_workers
 
 START = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from megatape.accounting.counts import count_parameters
+from megatape.accounting.gpus import load_gpu
+from megatape.accounting.memory import plan_memory
+from megatape.accounting.needs import memory_needs
+from megatape.accounting.trace import build
 from megatape.config import Config, load_config
 from megatape.data.prepare.addition import ALPHABET, longest_document
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
-from megatape.model.accounting import count_parameters
 from megatape.optim.adamw import AdamWOptions
-from megatape.plan.gpus import load_gpu
-from megatape.plan.memory import plan_memory
-from megatape.plan.needs import memory_needs
-from megatape.plan.trace import build
 from tests.helpers.slow import slow_but
 
 CONFIGS = Path(__file__).parents[2] / "configs"

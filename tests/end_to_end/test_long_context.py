@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from megatape.attention.operation import attend
+from megatape.attention.attend import attend
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig, load_config
+from megatape.distributed.topology import Topology
 from megatape.model.build import build_model, use_backends
 from megatape.registry import ENCODINGS
-from megatape.runtime.topology import Topology
-from megatape.torch_internals import FakeTensorMode
+from megatape.utils.torch_internals import FakeTensorMode
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.models import SHAPE, random_model

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from megatape.accounting.gpus import GPUS, load_gpu
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
 from megatape.config.training import BatchSizes
@@ -30,11 +31,10 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.data.training.packing import DocumentDataset, read_answers
 from megatape.hf.folder_weights import read_record
-from megatape.plan.gpus import GPUS, load_gpu
-from megatape.runtime.lease import LeaseTimeouts
-from megatape.study.runs import Outcome
-from megatape.tasks.engine.runner import Journal
-from megatape.tasks.passkey import Prediction as PasskeyPrediction
+from megatape.lab.study.runs import Outcome
+from megatape.lab.tasks.engine.runner import Journal
+from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
+from megatape.reliability.lease import LeaseTimeouts
 from megatape.training.ledger import check_order, prove
 from megatape.training.spike_policy import SpikePolicy
 

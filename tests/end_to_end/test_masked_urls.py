@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megatape.cluster.slurm import take_snapshot
 from megatape.config import load_config, parse_config
-from megatape.report.page import write_report
+from megatape.lab.report.page import write_report
 from megatape.run_folder import RunFolder
+from megatape.tools.cluster.slurm import take_snapshot
 from tests.helpers.command import Command
 from tests.helpers.web import served
 from tests.helpers.workers import Workers

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from megatape import registry
+from megatape.accounting.memory import checkpoint_bytes, plan_memory
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import OptimizerConfig, parse_config
+from megatape.distributed.topology import Topology
 from megatape.model.transformer import Transformer
+from megatape.nn import parameters
 from megatape.optim.optimizer import Group
 from megatape.optim.schedules import learning_rate
-from megatape.parallel import parameters
-from megatape.plan.memory import checkpoint_bytes, plan_memory
-from megatape.runtime.topology import Topology
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.own_optimizer import SPECTRAL, STAIRS

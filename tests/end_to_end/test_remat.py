@@ -8,10 +8,9 @@ from unittest.mock import patch
 import pytest
 from torch import Tensor
 
-from megatape.model import norm
-from megatape.parallel import remat
-from megatape.parallel.remat import Remat, remat_of
-from megatape.runtime.topology import Topology
+from megatape.distributed.topology import Topology
+from megatape.nn import norm, remat
+from megatape.nn.remat import Remat, remat_of
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
 

@@ -16,9 +16,9 @@ from megatape.config import parse_config
 from megatape.data.shards.index import Index, load_index, save_index
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.runtime.lease import hold
-from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
 from megatape.zero.engine import Engine
 from tests.helpers.small_run import small_config

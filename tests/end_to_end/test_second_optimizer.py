@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from megatape import registry
+from megatape.accounting.memory import plan_memory
 from megatape.config import OptimizerConfig
 from megatape.config.section import Compared
+from megatape.distributed.topology import Topology
 from megatape.optim.optimizer import Group
-from megatape.plan.memory import plan_memory
-from megatape.runtime.topology import Topology
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.plan_cases import configure

@@ -10,10 +10,10 @@ from megatape.checkpoint.manifest import MANIFEST, STATE, WITHOUT_STEPS
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.topology import Topology
 from megatape.training.trainer import Start, Trainer
 from tests.helpers.workers import run_workers
 

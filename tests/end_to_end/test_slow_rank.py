@@ -10,12 +10,12 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import parse_config
-from megatape.files import read_lines
+from megatape.distributed.topology import Topology
 from megatape.model.transformer import Transformer
+from megatape.reliability.pace import WatchLimits
 from megatape.run_folder import RunFolder
-from megatape.runtime.pace import WatchLimits
-from megatape.runtime.topology import Topology
 from megatape.training.pretrain import pretrain
+from megatape.utils.files import read_lines
 from tests.helpers.workers import Workers
 
 
@@ -43,5 +43,5 @@ def train(raw_config: dict[str, Any], topology: Topology) -> NoReturn:
 
     if topology.rank == 1:
         Transformer.forward = slow  # type: ignore[method-assign]
-    with patch("megatape.runtime.pace.WINDOW", 8):
+    with patch("megatape.reliability.pace.WINDOW", 8):
         os._exit(pretrain(parse_config(raw_config, "test"), limits=WatchLimits(period=0.1)))

@@ -14,9 +14,9 @@ from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import Config, parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.topology import Topology
 from megatape.training import spike_policy
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.step import StepMetrics

@@ -8,10 +8,10 @@ import torch
 
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.registry import ENCODINGS
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.topology import Topology
 from megatape.training.evaluation import on_device
 from megatape.training.trainer import Trainer
 from tests.helpers.runs import compare, step_tensors

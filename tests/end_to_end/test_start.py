@@ -14,22 +14,22 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from megatape.accounting.counts import meta_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.hf.export import export
 from megatape.hf.families import family_of
 from megatape.hf.importer import ImportCheckpoint, import_model
 from megatape.hf.loading import read_model
 from megatape.hf.model_folder import check_fits, open_model_folder
-from megatape.model.accounting import meta_model
 from megatape.model.init import initial_weight
+from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import hold
-from megatape.runtime.topology import Topology
 from megatape.training.start import initial_state
 from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT, Reader, ZeroState

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from megatape.accounting.counts import meta_model
+from megatape.accounting.memory import plan_memory
+from megatape.accounting.trace import run_pass
 from megatape.config import parse_config
-from megatape.model.accounting import meta_model
 from megatape.model.trainable import check_trainable, freeze
-from megatape.plan.memory import plan_memory
-from megatape.plan.trace import run_pass
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.runs import tensors

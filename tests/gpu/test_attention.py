@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatape.attention.attend import get_backend
 from megatape.attention.backend import BiasKind, Need
 from megatape.attention.bias import DistanceBias
-from megatape.attention.operation import get_backend
 from megatape.registry import BACKENDS
 from tests.gpu import GPU
 from tests.helpers import attention, biased_attention, bounds

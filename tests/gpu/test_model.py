@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import backends_by_priority
+from megatape.attention.attend import backends_by_priority
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests.gpu import GPU

@@ -5,8 +5,8 @@ import torch
 
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.model.encodings.tape import TapeUpdate
-from megatape.parallel.mesh import SINGLE
+from megatape.distributed.mesh import SINGLE
+from megatape.encodings.tape import TapeUpdate
 from tests.gpu import GPU
 from tests.helpers import bounds
 from tests.helpers.bounds import relative_difference

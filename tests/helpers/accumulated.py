@@ -8,11 +8,11 @@ from torch import Tensor
 
 from megatape.attention.backend import Mask
 from megatape.attention.rotation import rotate
-from megatape.model.encodings.encoding import Encoding, Features, SequenceFeatures, TokenFeatures
-from megatape.parallel.layout import states_before_chunks
-from megatape.parallel.mesh import Axis
+from megatape.distributed.layout import states_before_chunks
+from megatape.distributed.mesh import Axis
+from megatape.distributed.topology import Topology
+from megatape.encodings.encoding import Encoding, Features, SequenceFeatures, TokenFeatures
 from megatape.registry import ENCODINGS, EncodingEntry
-from megatape.runtime.topology import Topology
 from tests.helpers.training_cases import train_cases
 
 ENTRY = EncodingEntry("tests.helpers.accumulated:Accumulated", "turns by the content", rotates=True, whole_samples="")

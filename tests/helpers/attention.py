@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Tensor
 
+from megatape.attention.attend import get_backend
 from megatape.attention.backend import WIDEST
-from megatape.attention.blocked import BLOCK
-from megatape.attention.operation import get_backend
+from megatape.attention.backends.blocked import BLOCK
+from megatape.attention.backends.sdpa import visible
 from megatape.attention.rotation import PositionState
-from megatape.attention.sdpa import visible
 
 # B, N, H, L, R: lengths below, at and above a block's; groups; an odd number of planes
 SHAPES = [

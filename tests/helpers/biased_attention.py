@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from megatape.attention.attend import get_backend
+from megatape.attention.backends.sdpa import visible
 from megatape.attention.bias import DistanceBias, ScoreBias
-from megatape.attention.operation import get_backend
-from megatape.attention.sdpa import visible
-from megatape.model.encodings.fire import WIDTH, FireScores
+from megatape.encodings.fire import WIDTH, FireScores
 from tests.helpers import bounds
 from tests.helpers.attention import random_document_starts
 from tests.helpers.bounds import assert_close

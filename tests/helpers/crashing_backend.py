@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatape.attention.blocked import Blocked
+from megatape.attention.backends.blocked import Blocked
 from megatape.registry import BACKENDS, Entry
 
 

@@ -13,7 +13,7 @@ from megatape.data.finetuning.prompt_format import Limits
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.packing import ExampleDataset
-from megatape.targets import IGNORE_INDEX
+from megatape.utils.targets import IGNORE_INDEX
 
 Prepare = Callable[..., tuple[Path, ExampleCounts]]
 

@@ -9,10 +9,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "megatape"
 ROOMS_OF = {  # the only rooms that may import a library or a module
     "deepspeed": {"zero"},
-    "torchao": {"parallel"},
-    "torch.distributed": {"torch_internals", "runtime", "parallel", "zero", "checkpoint", "training", "cluster"},
-    "torch.utils.checkpoint": {"parallel"},
-    "megatape.parallel.collectives": {"parallel"},
+    "torchao": {"nn"},
+    "torch.distributed": {"utils", "distributed", "reliability", "nn", "zero", "accounting", "checkpoint", "training", "tools"},
+    "torch.utils.checkpoint": {"nn"},
+    "megatape.distributed.collectives": {"distributed", "nn"},
 }
 
 

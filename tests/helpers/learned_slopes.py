@@ -5,10 +5,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from megatape.attention.operation import BiasKind
-from megatape.model.encodings.encoding import Encoding, Features, LayerBias
-from megatape.parallel.mesh import Axis
-from megatape.parallel.parameters import parameter
+from megatape.attention.attend import BiasKind
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Encoding, Features, LayerBias
+from megatape.nn.parameters import parameter
 
 START = 0.25
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from megatape.distributed.topology import Topology
 from megatape.registry import ENCODINGS, EncodingEntry
-from megatape.runtime.topology import Topology
 from tests.helpers.training_cases import train_cases
 
 LINE = {"learned_slopes": EncodingEntry("tests.helpers.learned_slopes:LearnedSlopes", "learned slopes")}

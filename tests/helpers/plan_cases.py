@@ -6,10 +6,10 @@ from typing import Any
 
 from megatape.config import Config, parse_config
 from megatape.data.training.mixture import open_data
-from megatape.parallel.traffic import CountTraffic
+from megatape.distributed.topology import Topology
+from megatape.distributed.traffic import CountTraffic
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
 
 WARM_UP = 3  # steps until stage 3 of DeepSpeed has seen the order of the modules twice and prefetches

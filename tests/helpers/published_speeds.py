@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.config import ClusterConfig, Config, parse_config
-from megatape.files import read_lines
-from megatape.plan.gpus import Gpu, load_gpu
+from megatape.utils.files import read_lines
 from tests.helpers.workers import ROOT
 
 RESULTS = ROOT / "docs/results"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import ModelConfig
-from megatape.model.encodings import fire
+from megatape.encodings import fire
 
 # Module of the reference -> encoding.
 REFERENCE_ENCODINGS: dict[str, str] = {

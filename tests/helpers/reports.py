@@ -8,12 +8,12 @@ from typing import Any
 
 from megatape.config import parse_config, save_config
 from megatape.config.run import LoggingConfig
-from megatape.files import append_lines
+from megatape.lab.tasks.engine.task import Measure
+from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
-from megatape.runtime.run_log import event_entry
-from megatape.tasks.engine.task import Measure
 from megatape.training.evaluation import Validation
 from megatape.training.step import StepMetrics
+from megatape.utils.files import append_lines
 from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_callbacks, make_context
 from tests.helpers.small_run import small_config

@@ -3,10 +3,10 @@
 from typing import Any
 
 from megatape.config import Config
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
+from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.run_log import RunLog
-from megatape.runtime.topology import Topology
 from megatape.training.callbacks.callback import Callbacks, RunContext
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.callbacks.position_views import PositionViews

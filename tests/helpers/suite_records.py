@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from megatape.study.suite.records import Record
+from megatape.lab.study.suite.records import Record
 
 ASKED, KEYS = 1000, (4, 8, 16, 32)
 SPLITS = ("test", "long", "sparse")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatape.runtime.topology import Topology
+from megatape.distributed.topology import Topology
 from tests.helpers.workers import run_workers
 
 

@@ -13,18 +13,18 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 
-from megatape import files
 from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
+from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import hold
-from megatape.runtime.topology import Topology
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.trainer import Start, Trainer
+from megatape.utils import files
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:

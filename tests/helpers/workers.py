@@ -38,7 +38,7 @@ MEGATAPE = "megatape.commands.main:main"
 # The training loop and what DeepSpeed imports at the first step only.
 IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.main", "deepspeed.module_inject.auto_ep_layer")
 # `megatape evaluate`, and what the code of models imports from transformers.
-WITH_TRANSFORMERS = ("megatape.tasks.engine.runner", "transformers.modeling_utils", "transformers.generation")
+WITH_TRANSFORMERS = ("megatape.lab.tasks.engine.runner", "transformers.modeling_utils", "transformers.generation")
 
 
 class Workers:
@@ -193,7 +193,7 @@ def main() -> None:
     os.dup2(2, 1)  # the output of imports is not a reply
     for module in IMPORTED_BY_TRAINING:
         importlib.import_module(module)
-    importlib.import_module("megatape.runtime.run_log").show_lines()
+    importlib.import_module("megatape.reliability.run_log").show_lines()
     gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file
@@ -245,7 +245,7 @@ def _work(work: list[str] | str, command: str, folder: Path) -> Callable[[], int
         return lambda: target(work)
 
     def call() -> int:
-        from megatape.runtime.launchers import discover
+        from megatape.distributed.launchers import discover
         from megatape.zero.distributed import initialize_distributed, shut_down
 
         topology = discover()

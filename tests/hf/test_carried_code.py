@@ -9,7 +9,7 @@ import pytest
 from megatape.errors import UserError
 from megatape.hf.carried_code import CarriedFile, carry, file_of
 
-HEAD = "from megatape.model.encodings.encoding import Encoding\n"
+HEAD = "from megatape.encodings.encoding import Encoding\n"
 CARRIED_HEAD = "from .encoding import Encoding\n"
 CLASS = "class Own(Encoding):\n    pass\n"
 # Chain of definitions, each using the previous one, with an import over several lines and a decorator.
@@ -37,7 +37,7 @@ def carried(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str, name: str 
     [
         (CLASS, CLASS),
         # Only one name of an import is missing.
-        (f"from megatape.parallel.mesh import SINGLE, AXES\n{CLASS}", f"from .stand_ins import SINGLE\n{CLASS}"),
+        (f"from megatape.distributed.mesh import SINGLE, AXES\n{CLASS}", f"from .stand_ins import SINGLE\n{CLASS}"),
         (f"import math, megatape.config\n{CLASS}", f"import math\n{CLASS}"),
         (f"{CHAIN}{CLASS}", CLASS),
         # Imports that only dropped statements use are dropped, others stay even if nothing uses them.

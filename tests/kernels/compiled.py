@@ -28,8 +28,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from megatape.attention.kernels import attention
-from megatape.model.kernels.update import PROGRAMS
-from megatape.tables import markdown
+from megatape.nn.kernels.update import PROGRAMS
+from megatape.utils.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64", int: "i32", float: "fp32"}

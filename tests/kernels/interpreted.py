@@ -21,19 +21,20 @@ import torch
 from torch import Tensor
 from triton.runtime import interpreter
 
+from megatape.attention.attend import get_backend
 from megatape.attention.bias import DistanceBias
 from megatape.attention.kernels import attention
 from megatape.attention.kernels.attention import Tile
 from megatape.attention.kernels.rotation import Rotation
-from megatape.attention.operation import get_backend
 from megatape.attention.rotation import PositionState, rotate
 from megatape.config import ModelConfig
-from megatape.model.encodings.tape import TapeUpdate
-from megatape.model.kernels import update
-from megatape.parallel import loss, loss_kernel
-from megatape.parallel.loss import LossFormula
-from megatape.parallel.mesh import SINGLE, Axis
-from megatape.targets import IGNORE_INDEX
+from megatape.distributed.mesh import SINGLE, Axis
+from megatape.encodings.tape import TapeUpdate
+from megatape.nn import loss
+from megatape.nn.kernels import loss as loss_kernel
+from megatape.nn.kernels import update
+from megatape.nn.loss import LossFormula
+from megatape.utils.targets import IGNORE_INDEX
 from tests.helpers import biased_attention
 from tests.helpers.attention import initial_state, inputs, plain, random_document_starts
 from tests.kernels.launches import Launch, launches, loss_launches, rotation_launches, update_launches

@@ -11,10 +11,11 @@ from megatape.attention.kernels import attention, rotation
 from megatape.attention.kernels.attention import Tile, fused_attention
 from megatape.attention.kernels.rotation import Rotation
 from megatape.attention.rotation import PositionState
-from megatape.model.kernels import update
-from megatape.model.kernels.update import fused_update
-from megatape.parallel import loss, loss_kernel
-from megatape.parallel.mesh import SINGLE
+from megatape.distributed.mesh import SINGLE
+from megatape.nn import loss
+from megatape.nn.kernels import loss as loss_kernel
+from megatape.nn.kernels import update
+from megatape.nn.kernels.update import fused_update
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from megatape.attention.attend import backends_by_priority, get_backend
 from megatape.attention.backend import Need
-from megatape.attention.operation import backends_by_priority, get_backend
 from megatape.registry import AUTO
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_within

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import megatape
+from megatape.accounting.counts import saved_bytes
 from megatape.config import ModelConfig
-from megatape.model.accounting import saved_bytes
 from megatape.model.build import build_model
-from megatape.parallel.linear import linear
+from megatape.nn.linear import linear
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.models import SHAPE, random_model, tokens_and_positions

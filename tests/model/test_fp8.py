@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatape.accounting.counts import saved_bytes
 from megatape.config import ActivationCheckpointing as Mode
-from megatape.model.accounting import saved_bytes
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
-from megatape.parallel.fp8 import fp8_product
-from megatape.parallel.linear import Linear
-from megatape.parallel.remat import linear
+from megatape.nn.fp8 import fp8_product
+from megatape.nn.linear import Linear
+from megatape.nn.remat import linear
 from tests.helpers.models import random_model, tokens_and_positions
 
 pytestmark = pytest.mark.fp8

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from megatape.accounting.counts import meta_model
 from megatape.config import LoraConfig, ModelConfig
-from megatape.model.accounting import meta_model
+from megatape.distributed.mesh import SINGLE
 from megatape.model.init import ROWS, initial_block, initial_weight
-from megatape.parallel.mesh import SINGLE
-from megatape.parallel.parameters import Uniform, parameter
+from megatape.nn.parameters import Uniform, parameter
 from tests.helpers.models import SHAPE as BUILDER_SHAPE
 
 SHAPE = (2 * ROWS + 37, 6)

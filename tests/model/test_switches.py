@@ -15,7 +15,7 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer, recorded_streams
-from megatape.parallel.parameters import settings
+from megatape.nn.parameters import settings
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
 from tests.helpers.models import SHAPE, random_model, tokens_and_positions

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from megatape.checkpoint.writer import PARTIAL
-from megatape.files import read_lines
+from megatape.reliability.lease import read_holder
 from megatape.run_folder import RunFolder, named_step, read_metrics
-from megatape.runtime.lease import read_holder
+from megatape.utils.files import read_lines
 from tests.soak.launch import Start
 
 

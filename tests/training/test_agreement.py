@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
+from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch
-from megatape.runtime.topology import Topology
 from megatape.training import pretrain as agreement
 from megatape.training.pretrain import open_together, pretrain
 from tests.helpers.workers import Workers, run_workers

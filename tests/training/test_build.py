@@ -14,20 +14,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.blocked import Blocked
+from megatape.attention.backends.blocked import Blocked
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
+from megatape.encodings.tape import Tape, TapeUpdate
 from megatape.errors import UserError
-from megatape.model import backends as model_backends
+from megatape.model import smoke_test
 from megatape.model.build import build_model
-from megatape.model.encodings.tape import Tape, TapeUpdate
-from megatape.parallel import loss
-from megatape.parallel.loss import LossFormula
+from megatape.nn import loss
+from megatape.nn.loss import LossFormula
 from megatape.registry import BACKENDS, Entry
+from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_steps
-from megatape.runtime.lease import hold
-from megatape.runtime.topology import Topology
 from megatape.training import build as training_build
 from megatape.training.build import loss_by_kernel, updates_by_kernel, working_backends, working_product
 from megatape.training.trainer import Start, Trainer
@@ -171,7 +171,7 @@ def test_a_loss_kernel_that_fails(
 
     operators = loss._chunk
     monkeypatch.setattr(loss, "_chunk_by_kernel", chunk)
-    for module in (loss, model_backends):
+    for module in (loss, smoke_test):
         monkeypatch.setattr(module, "has_kernels", lambda device: True)
     assert loss_by_kernel(config, CPU, alone) == (fault == "none")
     reason = {"wrong": r"its results are off by \d+%", "broken": "RuntimeError: no C compiler"}.get(fault)
@@ -278,7 +278,7 @@ def test_all_ranks_can_or_none(
     """One rank without torchao ends the run on all; a CPU says that it emulates."""
     config, topology = parse_config(fp8_config, "test"), Topology(rank=0, world_size=2, local_rank=0)
     for fault in (None, UserError("torchao cannot be imported")):
-        monkeypatch.setattr("megatape.runtime.exchange.exchange", lambda mine, *_, fault=fault: [mine, [None, fault]])
+        monkeypatch.setattr("megatape.distributed.exchange.exchange", lambda mine, *_, fault=fault: [mine, [None, fault]])
         if fault:
             with pytest.raises(ValueError, match="training.fp8 tensorwise does not work: rank 1: torchao cannot be imported"):
                 working_product(config, torch.device("cpu"), topology)

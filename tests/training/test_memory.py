@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from megatape.accounting.memory import plan_total
+from megatape.accounting.remedy import smallest_fitting_change
 from megatape.config import Config, parse_config
+from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
-from megatape.plan.memory import plan_total
-from megatape.plan.remedy import smallest_fitting_change
-from megatape.runtime.topology import Topology
-from megatape.runtime.watch import RankFailed
+from megatape.reliability.watch import RankFailed
 from megatape.training.memory import available_memory, check_memory, host_capacity, host_memory, memory_errors
 from tests.helpers.command import Command
 

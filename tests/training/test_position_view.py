@@ -10,8 +10,8 @@ import torch
 from megatape.checkpoint.reader import CheckpointReader, load_model
 from megatape.config import parse_config
 from megatape.data.training.dataset import TokenDataset
+from megatape.lab.study import subjects
 from megatape.run_folder import RunFolder
-from megatape.study import subjects
 from megatape.training.callbacks.position_views import PositionViews
 from megatape.training.evaluation import Validation
 from megatape.training.position_view import MAX_TOKENS, PositionView

@@ -8,8 +8,8 @@ import torch
 
 from megatape.config.training import BatchSizes
 from megatape.data.training.loader import Batch, Loader
-from megatape.targets import IGNORE_INDEX
 from megatape.training.prefetch import STEPS_AHEAD, Prefetcher
+from megatape.utils.targets import IGNORE_INDEX
 
 STEP = 8  # samples
 

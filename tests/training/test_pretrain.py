@@ -10,13 +10,13 @@ import pytest
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
+from megatape.accounting.counts import count_parameters
 from megatape.config import parse_config
 from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
 from megatape.errors import DataError, ExitStatus, LeaseLost, NotSaved, TrainingDiverged, UserError
-from megatape.model.accounting import count_parameters
-from megatape.runtime.topology import Topology
-from megatape.runtime.watch import RankFailed
+from megatape.reliability.watch import RankFailed
 from megatape.training import pretrain
 
 EIO = OSError(errno.EIO, "Input/output error", "run/metrics.jsonl")

@@ -11,7 +11,7 @@ from megatape.training.start import export_warning
 
 FILE = """
 from megatape.config import OptimizerConfig
-from megatape.model.encodings.encoding import Encoding
+from megatape.encodings.encoding import Encoding
 from megatape.registry import ENCODINGS, EncodingEntry
 
 

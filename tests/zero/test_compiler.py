@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.runtime.topology import Topology
+from megatape.distributed.topology import Topology
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
 

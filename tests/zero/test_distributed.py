@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.distributed import distributed_c10d
 
+from megatape.distributed import launchers
+from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.runtime import launchers
-from megatape.runtime.topology import Topology
 from megatape.zero import distributed
 from megatape.zero.distributed import _device_number, _threads, initialize_distributed
 from megatape.zero.internals import version_warning

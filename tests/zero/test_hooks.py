@@ -9,9 +9,9 @@ from deepspeed.accelerator import get_accelerator
 
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.runtime.lease import Lease
-from megatape.runtime.topology import Topology
 from megatape.training.trainer import Trainer
 from tests.helpers.workers import run_workers
 

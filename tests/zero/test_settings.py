@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from megatape.accounting.trace import run_pass
+from megatape.accounting.zero3 import gathered
 from megatape.config import Config, parse_config
-from megatape.parallel.linear import Linear
-from megatape.plan.trace import run_pass
-from megatape.plan.zero3 import gathered
+from megatape.nn.linear import Linear
 from megatape.zero.settings import Stage3Limits, deepspeed_config, stage3_limits
 from tests.helpers.workers import ROOT
 
@@ -19,7 +19,7 @@ def test_deepspeed_gets_the_planners_limits(raw_config: dict[str, Any]) -> None:
     limits, section = stage3_limits(config), deepspeed_config(config, 1)["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
     assert section["stage3_max_live_parameters"] == limits.max_live
-    assert section["stage3_max_reuse_distance"] == 0  # as plan/zero3.py simulates
+    assert section["stage3_max_reuse_distance"] == 0  # as accounting/zero3.py simulates
     assert section["stage3_param_persistence_threshold"] == limits.always_whole == config.model.hidden_size
 
 

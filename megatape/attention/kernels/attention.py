@@ -20,7 +20,7 @@ from megatape.attention.kernels.forward import LOG2_E, forward_kernel
 from megatape.attention.kernels.rotation import rotated, rotated_with_state
 from megatape.attention.kernels.tiles import width
 from megatape.attention.rotation import PositionState
-from megatape.parallel.launch import launch
+from megatape.nn.kernels.launch import launch
 
 
 @dataclass(frozen=True)

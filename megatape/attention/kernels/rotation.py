@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from megatape.attention.kernels.tiles import load_halves, load_state, rotate, rotate_back, store_halves, width
-from megatape.parallel.launch import launch
+from megatape.nn.kernels.launch import launch
 
 ROWS, WARPS = 64, 4  # tokens of a program
 

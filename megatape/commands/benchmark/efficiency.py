@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from megatape.benchmark.encodings import parse_encodings
 from megatape.config import load_config
-from megatape.options import CommandOptions, Count, Paragraphs, option
-from megatape.paper import COST_LENGTH
+from megatape.lab.benchmark.encodings import parse_encodings
+from megatape.lab.paper import COST_LENGTH
 from megatape.registry import ENCODINGS
+from megatape.utils.options import CommandOptions, Count, Paragraphs, option
 
 
 class Options(CommandOptions):
@@ -39,8 +39,8 @@ def run(options: Options) -> Paragraphs:
     encodings = list(ENCODINGS) if options.encodings is None else parse_encodings(options.encodings)
     import torch
 
-    from megatape.benchmark.efficiency import report
-    from megatape.benchmark.models import Shape, configured_model
+    from megatape.lab.benchmark.efficiency import report
+    from megatape.lab.benchmark.models import Shape, configured_model
 
     length = options.length or (COST_LENGTH if config is None else config.data.sequence_length)
     shape = Shape(configured_model(config, options.layers, length), options.batch, length)

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from megatape.benchmark.encodings import parse_names
-from megatape.benchmark.parts import PARTS
 from megatape.errors import UserError
-from megatape.options import CommandOptions, Count, option
+from megatape.lab.benchmark.encodings import parse_names
+from megatape.lab.benchmark.parts import PARTS
+from megatape.utils.options import CommandOptions, Count, option
 
 
 class Options(CommandOptions):
@@ -41,7 +41,7 @@ def run(options: Options) -> None:
 
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by `device` cpu and `tiny`")
-    from megatape.benchmark.runner import TABLE, benchmark
+    from megatape.lab.benchmark.runner import TABLE, benchmark
 
     for line in options.fill(benchmark, parts=chosen):
         print(line, flush=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.options import CommandOptions, Paragraphs, option
+from megatape.utils.options import CommandOptions, Paragraphs, option
 
 
 class Options(CommandOptions):
@@ -19,6 +19,6 @@ class Options(CommandOptions):
 
 def run(options: Options) -> Paragraphs:
     """Measure."""
-    from megatape.benchmark.loader import report
+    from megatape.lab.benchmark.loader import report
 
     return report(options.data, options.length)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import SourceOptions, read_tokenizer
-from megatape.options import Count, Paragraphs, option
+from megatape.utils.options import Count, Paragraphs, option
 
 
 class Options(SourceOptions):
@@ -26,7 +26,7 @@ class Options(SourceOptions):
 
 def run(options: Options) -> Paragraphs:
     """Measure."""
-    from megatape.benchmark.preparation import report
+    from megatape.lab.benchmark.preparation import report
 
     tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
     return report(options.read_source(), tokenizer, options.vocab_size, options.megabytes, options.rounds)

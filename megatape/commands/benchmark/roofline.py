@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.options import CommandOptions, Paragraphs, option
-from megatape.plan.gpus import GPUS
+from megatape.accounting.gpus import GPUS
+from megatape.utils.options import CommandOptions, Paragraphs, option
 
 
 class Options(CommandOptions):
@@ -21,6 +21,6 @@ class Options(CommandOptions):
 
 def run(options: Options) -> Paragraphs:
     """Estimate."""
-    from megatape.benchmark.roofline import report
+    from megatape.lab.benchmark.roofline import report
 
     return report(options.gpu, options.measured, options.tiny)

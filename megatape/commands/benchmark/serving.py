@@ -4,10 +4,10 @@ import time
 from itertools import product
 from typing import Literal
 
-from megatape.benchmark.encodings import parse_encodings
 from megatape.config import load_config
-from megatape.options import CommandOptions, Count, Listed, Paragraphs, option
+from megatape.lab.benchmark.encodings import parse_encodings
 from megatape.registry import ENCODINGS
+from megatape.utils.options import CommandOptions, Count, Listed, Paragraphs, option
 
 
 class Options(CommandOptions):
@@ -42,9 +42,9 @@ def run(options: Options) -> Paragraphs:
     encodings = parse_encodings(options.encodings)
     import torch
 
-    from megatape.benchmark.models import configured_model
-    from megatape.benchmark.serving import Cell, build, report
-    from megatape.benchmark.timing import Timer
+    from megatape.lab.benchmark.models import configured_model
+    from megatape.lab.benchmark.serving import Cell, build, report
+    from megatape.lab.benchmark.timing import Timer
 
     paddings = ("none", "left") if options.padding == "both" else (options.padding,)
     cells = [Cell(*each) for each in product(options.batches, paddings, options.lengths)]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from megatape.commands.options import TokenFormat, token_bar
-from megatape.options import CommandOptions, option
-from megatape.units import plural
+from megatape.utils.options import CommandOptions, option
+from megatape.utils.units import plural
 
 
 class Options(CommandOptions):

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from megatape.commands.options import HeldOutOptions, NewDataOptions, TokenFormat, read_tokenizer, report_written, token_bar
-from megatape.options import option
-from megatape.units import plural
+from megatape.utils.options import option
+from megatape.utils.units import plural
 
 
 class Options(NewDataOptions, HeldOutOptions):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import report_written, token_bar
-from megatape.options import CommandOptions, Count, option
+from megatape.utils.options import CommandOptions, Count, option
 
 
 class Options(CommandOptions):

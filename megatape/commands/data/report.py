@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.options import CommandOptions, option
-from megatape.tables import columns
+from megatape.utils.options import CommandOptions, option
+from megatape.utils.tables import columns
 
 
 class Options(CommandOptions):
@@ -27,7 +27,7 @@ def run(options: Options) -> None:
     from megatape.data.shards.contents import read_contents
     from megatape.data.shards.reader import SplitReader
     from megatape.data.shards.stored_split import DocumentTables
-    from megatape.report.data_page import data_tables, write_data_report
+    from megatape.lab.report.data_page import data_tables, write_data_report
 
     directory = options.directory
     contents = read_contents(directory)

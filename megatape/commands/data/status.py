@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.options import CommandOptions, option
-from megatape.units import format_bytes, format_duration
+from megatape.utils.options import CommandOptions, option
+from megatape.utils.units import format_bytes, format_duration
 
 
 class Options(CommandOptions):

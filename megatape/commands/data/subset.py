@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from megatape.commands.options import NewDataOptions, report_written, token_bar
-from megatape.options import Count, option
+from megatape.utils.options import Count, option
 
 
 class Options(NewDataOptions):

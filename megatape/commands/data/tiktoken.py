@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.errors import UserError, choose_one
-from megatape.options import CommandOptions, option
+from megatape.utils.options import CommandOptions, option
 
 
 class Options(CommandOptions):
@@ -24,7 +24,7 @@ def run(options: Options) -> None:
     """Write the folder."""
     from megatape.data.shards.index import store_tokenizer
     from megatape.data.tokenizers.tiktoken import ENCODINGS, END, convert
-    from megatape.files import new_folder
+    from megatape.utils.files import new_folder
 
     name = options.encoding or options.file.stem
     if name not in ENCODINGS:

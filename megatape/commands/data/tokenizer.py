@@ -4,8 +4,8 @@ from pathlib import Path
 
 from megatape.commands.options import SourceOptions
 from megatape.errors import MissingPath, path_errors
-from megatape.files import check_absent, write_atomically
-from megatape.options import Count, option
+from megatape.utils.files import check_absent, write_atomically
+from megatape.utils.options import Count, option
 
 
 class Options(SourceOptions):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from megatape.options import CommandOptions, option
+from megatape.utils.options import CommandOptions, option
 
 TEXT_TOKENS = 64  # shown on either side
 

@@ -1,9 +1,9 @@
 """megatape prepare addition: `megatape prepare addition --digits 5 --output runs/data/addition_5`."""
 
 from megatape.commands.options import NewDataOptions, token_bar
-from megatape.files import as_type
-from megatape.options import option
-from megatape.units import plural
+from megatape.utils.files import as_type
+from megatape.utils.options import option
+from megatape.utils.units import plural
 
 
 class Options(NewDataOptions):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from megatape.commands.options import HeldOutOptions, SourceOptions, read_tokenizer, report_skipped, report_written
 from megatape.errors import UserError
-from megatape.masking import mask
-from megatape.options import Count, option
 from megatape.registry import RULES
-from megatape.units import plural
+from megatape.utils.masking import mask
+from megatape.utils.options import Count, option
+from megatape.utils.units import plural
 
 NUM_INPUTS = 20  # of which is said what became of their documents
 

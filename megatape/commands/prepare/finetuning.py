@@ -19,8 +19,8 @@ from megatape.commands.options import (
 )
 from megatape.config.section import Registered
 from megatape.errors import UserError
-from megatape.options import Count, option
 from megatape.registry import FORMATS
+from megatape.utils.options import Count, option
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.prepare import ExampleSource

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import SubjectOptions
-from megatape.options import Paragraphs, option
+from megatape.utils.options import Paragraphs, option
 
 
 class Options(SubjectOptions):
@@ -19,6 +19,6 @@ class Options(SubjectOptions):
 def run(options: Options) -> Paragraphs:
     """Draw the plot."""
     subjects = options.load()
-    from megatape.study.patterns import draw
+    from megatape.lab.study.patterns import draw
 
     return draw(subjects, options.out)

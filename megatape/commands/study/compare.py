@@ -1,8 +1,8 @@
 """megatape study compare: `megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare`."""
 
 from megatape.commands.options import ConfigOptions, RunsOptions
-from megatape.options import Count, Paragraphs, option
 from megatape.registry import ENCODINGS
+from megatape.utils.options import Count, Paragraphs, option
 
 
 class Options(RunsOptions, ConfigOptions):
@@ -21,8 +21,8 @@ class Options(RunsOptions, ConfigOptions):
 def run(options: Options) -> Paragraphs:
     """Train and evaluate the models, print the table."""
     options.load()  # report errors before importing torch
-    from megatape.study.compare import compare
-    from megatape.study.runs import Machine
+    from megatape.lab.study.compare import compare
+    from megatape.lab.study.runs import Machine
 
     machine = options.fill(Machine)
     return options.fill(compare, file=options.config, settings=options.set, machine=machine, command=options.typed)

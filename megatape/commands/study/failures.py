@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions
-from megatape.options import Count, Paragraphs, option
+from megatape.utils.options import Count, Paragraphs, option
 
 
 class Options(ImportOptions):
@@ -22,6 +22,6 @@ class Options(ImportOptions):
 
 def run(options: Options) -> Paragraphs:
     """Print the tables."""
-    from megatape.study.suite.failures import failures
+    from megatape.lab.study.suite.failures import failures
 
     return failures(options.runs, options.split, options.samples)

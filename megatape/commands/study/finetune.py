@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions, OverrideOptions, RunsOptions
-from megatape.options import Count, Paragraphs, option
+from megatape.utils.options import Count, Paragraphs, option
 
 
 class Options(RunsOptions, OverrideOptions, ImportOptions):
@@ -28,8 +28,8 @@ def run(options: Options) -> Paragraphs:
     """Train and evaluate the models, print the table."""
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.study.finetune import finetune
-    from megatape.study.runs import Machine
+    from megatape.lab.study.finetune import finetune
+    from megatape.lab.study.runs import Machine
 
     disable_progress_bar()
     machine = options.fill(Machine)

@@ -1,7 +1,7 @@
 """megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`."""
 
 from megatape.commands.options import SubjectOptions
-from megatape.options import Paragraphs, option
+from megatape.utils.options import Paragraphs, option
 
 
 class Options(SubjectOptions):
@@ -17,6 +17,6 @@ class Options(SubjectOptions):
 def run(options: Options) -> Paragraphs:
     """Measure."""
     subjects = options.load()
-    from megatape.study.shift import report
+    from megatape.lab.study.shift import report
 
     return report(subjects, options.shift)

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from megatape.commands.options import ImportOptions, RunsOptions
 from megatape.errors import UserError
-from megatape.options import Count, Listed, Paragraphs, Words, option
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
+from megatape.utils.options import Count, Listed, Paragraphs, Words, option
 
 if TYPE_CHECKING:
-    from megatape.study.suite.plan import Plan
+    from megatape.lab.study.suite.plan import Plan
 
 
 class Options(RunsOptions, ImportOptions):
@@ -67,10 +67,10 @@ class Options(RunsOptions, ImportOptions):
 
 def run(options: Options) -> Paragraphs:
     """Train and score the models, print the table."""
-    from megatape.report.suite_page import write_page
-    from megatape.study.runs import Machine, default_jobs
-    from megatape.study.suite.plan import parse_plan, read_plan
-    from megatape.study.suite.run import suite
+    from megatape.lab.report.suite_page import write_page
+    from megatape.lab.study.runs import Machine, default_jobs
+    from megatape.lab.study.suite.plan import parse_plan, read_plan
+    from megatape.lab.study.suite.run import suite
 
     if options.plan is not None:
         if given := sorted(options.model_fields_set & {"tasks", "encodings", "seeds", "size", "rates"}):
@@ -97,7 +97,7 @@ def _confirm(options: Options, asked: "Plan", minutes: float, jobs: int) -> "Pla
 
     Raises UserError if there is nobody to ask.
     """
-    from megatape.study.suite.plan import PLAN, propose, read_plan
+    from megatape.lab.study.suite.plan import PLAN, propose, read_plan
 
     plan, text = propose(asked, options.out, minutes, jobs)
     file = options.out / PLAN
@@ -118,7 +118,7 @@ def _confirm(options: Options, asked: "Plan", minutes: float, jobs: int) -> "Pla
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> None:
     """One array job for all tasks and encodings."""
-    from megatape.cluster.slurm import submit_array
+    from megatape.tools.cluster.slurm import submit_array
 
     names = ("tasks", "encodings", "seeds", "size", "out", "jobs", "rates", "launcher")
     given = {name: getattr(options, name) for name in names}

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from megatape.data.shards.index import content_hash, file_sha256
 from megatape.data.sources.source import Document
 from megatape.errors import MissingPath, UserError, choose_one, path_errors
-from megatape.files import describe_fault
 from megatape.registry import RULES
+from megatape.utils.files import describe_fault
 
 
 class DocumentDropped(Exception):

@@ -20,7 +20,7 @@ from typing import Any
 from megatape.data.finetuning.conversation import Conversation, Message
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.errors import RecordError, UserError
-from megatape.units import format_bytes
+from megatape.utils.units import format_bytes
 
 Spans = list[tuple[int, int]]  # [begin, end) of each answer, in characters of the text or in tokens
 

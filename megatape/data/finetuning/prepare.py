@@ -23,9 +23,9 @@ from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
-from megatape.files import create_file, new_folder
 from megatape.registry import FORMATS
-from megatape.units import plural
+from megatape.utils.files import create_file, new_folder
+from megatape.utils.units import plural
 
 
 class ExampleFolder:

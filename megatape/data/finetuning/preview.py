@@ -7,8 +7,8 @@ from megatape.data.finetuning.prompt_format import Example
 from megatape.data.shards.index import Index
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.packing import ExampleDataset
-from megatape.targets import target_mask
-from megatape.units import plural
+from megatape.utils.targets import target_mask
+from megatape.utils.units import plural
 
 LEGEND = "+ learned; each token as: id 'text'"
 LINE_TOKENS = 10  # at most

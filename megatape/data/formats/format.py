@@ -19,8 +19,8 @@ from megatape.data.shards.writer import SplitWriter, split_of
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
-from megatape.files import create_file, new_folder, open_regular
 from megatape.registry import TOKEN_FORMATS
+from megatape.utils.files import create_file, new_folder, open_regular
 
 BLOCK_IDS = 2**20
 

@@ -26,7 +26,7 @@ from megatape.data.formats.format import TokenFormat
 from megatape.data.io.records import CORRUPTED, unpacked
 from megatape.data.shards.layout import Count
 from megatape.errors import MissingPath, UserError, content_errors
-from megatape.files import FileName, as_type, create_file, read_json
+from megatape.utils.files import FileName, as_type, create_file, read_json
 
 INDEX, VERSION = "index.json", 2
 COLUMNS = ("tokens", "input_ids")

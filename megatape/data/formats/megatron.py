@@ -26,7 +26,7 @@ import numpy as np
 
 from megatape.data.formats.format import TokenFormat
 from megatape.errors import UserError
-from megatape.files import create_file, open_regular
+from megatape.utils.files import create_file, open_regular
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEADER = struct.Struct("<9sQBQQ")

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from megatape.errors import UserError
-from megatape.units import plural
+from megatape.utils.units import plural
 
 NUM_NAMES = 10  # Maximum number of names shown for an input.
 # Files that accompany data and have no documents. They are reported, but do not count towards the limit.

@@ -22,7 +22,7 @@ from braceexpand import braceexpand
 from megatape.data.io.listing import ListedFile, Listing, check_skipped, wanted
 from megatape.data.io.remote_file import Attempts, RemoteFile, file_system, is_http, within
 from megatape.errors import MissingPath, PathError, UserError
-from megatape.files import PARTIAL, create_file
+from megatape.utils.files import PARTIAL, create_file
 
 URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 LOCAL = "file://"

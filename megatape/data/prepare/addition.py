@@ -20,7 +20,7 @@ from megatape.data.shards.reader import Report
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.errors import UserError, path_errors
-from megatape.files import as_type, new_folder
+from megatape.utils.files import as_type, new_folder
 
 KIND = "addition"
 EQUALS = "="

@@ -27,12 +27,12 @@ from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import Index, load_index
 from megatape.data.sources.source import CorpusCounts
 from megatape.data.tokenizers.fast import fast_tokenizer
+from megatape.distributed.launchers import PR_SET_PDEATHSIG
 from megatape.errors import PathError, UserError, path_errors
-from megatape.files import check_absent, name_path
 from megatape.imports import given, import_given
-from megatape.runtime.launchers import PR_SET_PDEATHSIG
-from megatape.runtime.lease import LeaseTimeouts
-from megatape.runtime.python_process import safe_start
+from megatape.reliability.lease import LeaseTimeouts
+from megatape.utils.files import check_absent, name_path
+from megatape.utils.python_process import safe_start
 
 MAX_DEATHS = 4  # of workers without a finished unit in between, after which the command ends
 

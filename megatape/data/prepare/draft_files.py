@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from megatape.errors import UserError, content_errors
-from megatape.files import as_type, open_regular, read_json
+from megatape.utils.files import as_type, open_regular, read_json
 
 CHECKSUMS = "checksums.json"  # file name -> XXH3 of its content, 32 hexadecimal digits
 CHUNK_BYTES = 2**20

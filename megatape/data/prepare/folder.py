@@ -32,7 +32,8 @@ from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors
-from megatape.files import (
+from megatape.reliability.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
+from megatape.utils.files import (
     PARTIAL,
     as_type,
     check_absent,
@@ -43,7 +44,6 @@ from megatape.files import (
     temporary_name,
     write_atomically,
 )
-from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
 
 PLAN = "plan.json"
 CLAIM = ".claim"  # end of names

@@ -33,7 +33,7 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.data.sources.source import CorpusCounts
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.files import link_file, locked, name_path, new_folder, read_json, sync, write_atomically
+from megatape.utils.files import link_file, locked, name_path, new_folder, read_json, sync, write_atomically
 
 KIND = "merge"
 LOCK, STAGING = "append.lock", "append.partial"  # Temporary names in a directory that others are appended to.

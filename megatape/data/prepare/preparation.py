@@ -33,7 +33,7 @@ from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentenceP
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.tokenizers.training_sample import sample_texts
 from megatape.errors import UserError, did_you_mean
-from megatape.files import write_atomically
+from megatape.utils.files import write_atomically
 
 LOG = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import INDEX_FILE
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.files import file_system_time
-from megatape.runtime.lease import read_holder
+from megatape.reliability.lease import read_holder
+from megatape.utils.files import file_system_time
 
 WINDOW = 600.0  # seconds over which the rate is measured
 

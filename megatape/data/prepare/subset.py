@@ -23,7 +23,7 @@ from megatape.data.shards.reader import Report
 from megatape.data.shards.stored_split import DOMAIN, StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, ROWS, SplitWriter
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.files import create_file, new_folder
+from megatape.utils.files import create_file, new_folder
 
 KIND = "subset"
 

@@ -4,8 +4,8 @@ import os
 import re
 from typing import NamedTuple
 
+from megatape.distributed.launchers import BY_HAND, launcher_of_environment
 from megatape.errors import UserError
-from megatape.runtime.launchers import BY_HAND, launcher_of_environment
 
 
 class Task(NamedTuple):

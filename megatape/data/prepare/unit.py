@@ -31,7 +31,7 @@ from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.files import as_type, json_content, read_json
+from megatape.utils.files import as_type, json_content, read_json
 
 SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
 DOCUMENTS, TOKENS, COUNTS = "documents.jsonl", "tokens.bin", "counts.json"

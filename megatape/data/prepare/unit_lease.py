@@ -2,7 +2,7 @@
 
 A lease is a file that names its process and whose time of change is the process's heartbeat. It is created exclusively, which
 NFS does atomically, but replaced without further care. Leases save work and guarantee nothing: two processes may have the same.
-runtime/lease.py is for what only one process may do.
+reliability/lease.py is for what only one process may do.
 """
 
 import os
@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, read_holder, this_process
+from megatape.reliability.lease import HeartbeatMonitor, LeaseTimeouts, read_holder, this_process
 
 DEFAULT_TIMEOUTS = LeaseTimeouts(expiry=120.0, poll_interval=0.25)  # `settle` is for leases that exclude others
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from megatape.data.io.remote import copy_file
 from megatape.data.shards.index import Index, Shard, content_hash
 from megatape.errors import PathError
-from megatape.files import locked, rename
+from megatape.utils.files import locked, rename
 
 
 @dataclass(frozen=True)

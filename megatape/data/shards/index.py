@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, Count, covered_bytes, from_earlier
 from megatape.data.tokenizers.tokenizer import Tokenizer, check_file_name
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
-from megatape.files import PARTIAL, FileName, as_type, json_content, read_json, write_atomically
+from megatape.utils.files import PARTIAL, FileName, as_type, json_content, read_json, write_atomically
 
 INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"

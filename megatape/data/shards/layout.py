@@ -21,7 +21,7 @@ import xxhash
 from pydantic import Field
 
 from megatape.errors import UserError
-from megatape.files import as_type
+from megatape.utils.files import as_type
 
 BLOCK = 512  # of a tar
 NPY_HEADER = 128

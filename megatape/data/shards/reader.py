@@ -25,7 +25,7 @@ from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.index import Index, Shard, token_dtype
 from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, NPY_HEADER, checksums, covered_bytes, first_id
 from megatape.errors import MissingPath, UserError
-from megatape.files import retry_transient_errors
+from megatape.utils.files import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from megatape.data.shards.writer import ROWS
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, choose_one
-from megatape.files import rename
-from megatape.masking import is_masked
+from megatape.utils.files import rename
+from megatape.utils.masking import is_masked
 
 if TYPE_CHECKING:
     from pyarrow import Table

@@ -28,7 +28,7 @@ import xxhash
 from megatape.data.shards.index import DocumentTable, Shard, Split, file_sha256, token_dtype
 from megatape.data.shards.layout import BLOCK, CHECKSUMS, NPY_HEADER, checksums
 from megatape.errors import UserError
-from megatape.files import create_file
+from megatape.utils.files import create_file
 
 MEMBER_TOKENS = 524_288
 MEMBERS_PER_SHARD = 128  # 128 MiB at two bytes per token

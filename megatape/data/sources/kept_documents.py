@@ -18,7 +18,7 @@ import orjson
 from megatape.data.io.remote import file_states, open_file
 from megatape.data.shards.index import INDEX_FILE, DocumentFile, DocumentTable, MergedFolder
 from megatape.errors import UserError, content_errors
-from megatape.files import as_type
+from megatape.utils.files import as_type
 
 LOG = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ A text such as `s.the_sky_is_K:407.blue.the_sun_Q:951.is_ye?Q:951?K:407`: senten
 numbers, and at the end some of the keys again.
 
 Sources: the sentences and the task are those of Mohtashami & Jaggi, "Landmark Attention: Random-Access Infinite Context Length
-for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, as megatape/tasks/passkey.py has them for whole
+for Transformers", https://arxiv.org/abs/2305.16300, section 4.2, as megatape/lab/tasks/passkey.py has them for whole
 language models; several needles are the multi-key and multi-query versions of Hsieh et al., "RULER: What's the Real Context
 Size of Your Long-Context Language Models?", https://arxiv.org/abs/2404.06654, section 3. Differences: a needle is a letter and
 three digits instead of a sentence, needles may break a word, texts have hundreds of tokens instead of thousands, and what is

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from megatape.targets import HIDES_ANSWERS
+from megatape.utils.targets import HIDES_ANSWERS
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SIZES = ("tiny", "small", "base")

@@ -27,7 +27,7 @@ from pydantic import Field
 from megatape.data.shards.layout import CHECKSUM, CHUNK, Count, checksums
 from megatape.data.shards.reader import ShardFile
 from megatape.errors import UserError
-from megatape.files import as_type, create_file, parse_json, retry_transient_errors, temporary_name
+from megatape.utils.files import as_type, create_file, parse_json, retry_transient_errors, temporary_name
 
 FORMAT = 1
 SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])

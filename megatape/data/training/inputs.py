@@ -11,7 +11,7 @@ import numpy as np
 from megatape.data.io.remote import relative
 from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
-from megatape.masking import mask
+from megatape.utils.masking import mask
 
 MAX_INPUTS = 16  # With more inputs, each would have too few samples for a meaningful loss.
 

@@ -14,8 +14,8 @@ from megatape.data.shards.index import Answers, check_file, content_hash
 from megatape.data.training.arrangement import Arrangement, ArrangementInMemory, Part, StoredArrangement, store
 from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.errors import UserError, content_errors
-from megatape.files import locked, retry_transient_errors
-from megatape.targets import HIDES_ANSWERS, IGNORE_INDEX, target_mask
+from megatape.utils.files import locked, retry_transient_errors
+from megatape.utils.targets import HIDES_ANSWERS, IGNORE_INDEX, target_mask
 
 LOG = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
+from megatape.encodings.rope import rotated_size, scaled_base
 from megatape.hf.checkpoint import stored_dtype
 from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
 from megatape.hf.tokenizer import SpecialTokens
-from megatape.model.encodings.rope import rotated_size, scaled_base
 
 # What transformers' Llama and its many relatives call our parameters, and the modules of our layers. Queries and keys rotate
 # halves in both: no permutation.

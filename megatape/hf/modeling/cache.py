@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from megatape.model.encodings.encoding import Features
+from megatape.encodings.encoding import Features
 
 
 def reserve_capacity(cache: Cache | None) -> None:

@@ -28,9 +28,9 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from megatape.attention.rotation import PositionState, rotate_qk
-from megatape.model.encodings.encoding import Encoding, Features, LayerBias, positioned_layers
-from megatape.model.encodings.log_scale import LogScale
-from megatape.parallel.mesh import SINGLE
+from megatape.distributed.mesh import SINGLE
+from megatape.encodings.encoding import Encoding, Features, LayerBias, positioned_layers
+from megatape.encodings.log_scale import LogScale
 
 from .attention import Spans, biased_mask, find_spans, wide_attention
 from .cache import carry_of, extend, replace_keys, reserve_capacity

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from megatape.errors import LeaseLost, UserError
-from megatape.files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
+from megatape.utils.files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
 
 if TYPE_CHECKING:  # a user's file that imports this one is read by commands that need no model, such as `megatape plan`
     from megatape.config import Config
+    from megatape.distributed.topology import Topology
+    from megatape.reliability.run_log import RunLog
     from megatape.run_folder import RunFolder
-    from megatape.runtime.run_log import RunLog
-    from megatape.runtime.topology import Topology
     from megatape.training.evaluation import Validation
     from megatape.training.hardware import Speed
     from megatape.training.step import StepMetrics

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from megatape.registry import SINKS
-from megatape.runtime.lease import LeaseLost
+from megatape.reliability.lease import LeaseLost
 from megatape.training.callbacks.callback import Callback, RunContext, Sink
 from megatape.training.step import StepMetrics
 

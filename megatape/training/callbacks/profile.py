@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from megatape.distributed.traffic import CountTraffic
+from megatape.encodings.encoding import LayerBias, PositionEmbedding, SequenceFeatures, StateUpdate, TokenFeatures
 from megatape.model.block import MLP, Attention
-from megatape.model.encodings.encoding import LayerBias, PositionEmbedding, SequenceFeatures, StateUpdate, TokenFeatures
-from megatape.parallel.linear import VocabularyEmbedding, VocabularyHead
-from megatape.parallel.traffic import CountTraffic
-from megatape.tables import columns
+from megatape.nn.linear import VocabularyEmbedding, VocabularyHead
 from megatape.training.callbacks.callback import Callback, RunContext
-from megatape.units import format_bytes, plural
+from megatape.utils.tables import columns
+from megatape.utils.units import format_bytes, plural
 
 RANGES: dict[type[nn.Module], str] = {
     VocabularyEmbedding: "embedding",

@@ -4,7 +4,7 @@ import logging
 
 from megatape.training.callbacks.callback import Sink
 from megatape.training.step import StepMetrics
-from megatape.units import format_count, format_duration
+from megatape.utils.units import format_count, format_duration
 
 LOG = logging.getLogger(__name__)
 UNITS = ("", "k", "M", "G")  # of the International System

@@ -5,10 +5,10 @@ import io
 import os
 from contextlib import suppress
 
-from megatape.files import json_line, write_atomically
 from megatape.run_folder import read_metrics
 from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.step import StepMetrics
+from megatape.utils.files import json_line, write_atomically
 
 
 class JsonLines(Sink):

@@ -4,10 +4,10 @@ import os
 import secrets
 from typing import Any
 
-from megatape.files import json_content, read_json, write_atomically
-from megatape.masking import mask_values
 from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.step import StepMetrics
+from megatape.utils.files import json_content, read_json, write_atomically
+from megatape.utils.masking import mask_values
 
 
 class Tracker(Sink):

@@ -17,7 +17,7 @@ from megatape.data.prepare.addition import (
 )
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.training.packing import DocumentDataset
-from megatape.files import as_type
+from megatape.utils.files import as_type
 from tests.helpers.command import Command
 
 ROOT = Path(__file__).parents[3]

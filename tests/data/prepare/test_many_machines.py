@@ -20,7 +20,7 @@ from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.runtime.lease import this_process
+from megatape.reliability.lease import this_process
 
 NUM_UNITS, NUM_WORKERS, LISTED = 600, 512, 170  # LISTED: names that a server sends at a time, 500 of 1800
 
@@ -75,7 +75,7 @@ def test_calls_of_idle_processes(
         else:
             folder.unit_folder(number).mkdir()
     calls = Counter[int]()
-    monkeypatch.setattr("megatape.runtime.lease.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("megatape.reliability.lease.time.monotonic", lambda: clock[0])
     rounds = [
         preparation()._each("", lambda: folder.finished(NUM_UNITS), lambda *_: pytest.fail("a unit was taken from its process"))
         for _ in range(NUM_WORKERS)

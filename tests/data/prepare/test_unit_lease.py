@@ -18,8 +18,8 @@ from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.files import write_atomically
-from megatape.runtime.lease import HeartbeatMonitor, LeaseTimeouts, this_process
+from megatape.reliability.lease import HeartbeatMonitor, LeaseTimeouts, this_process
+from megatape.utils.files import write_atomically
 from tests.helpers.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=120.0, poll_interval=1.0)
@@ -29,7 +29,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS, UnitLease
-from megatape.runtime.lease import HeartbeatMonitor
+from megatape.reliability.lease import HeartbeatMonitor
 assert UnitLease(Path(sys.argv[1]), DEFAULT_TIMEOUTS, HeartbeatMonitor()).acquire()
 print("held", flush=True)
 time.sleep(60)
@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("megatape.runtime.lease.time.monotonic", clock)
+    monkeypatch.setattr("megatape.reliability.lease.time.monotonic", clock)
     return clock
 
 
@@ -140,7 +140,7 @@ def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd:
 DRIVER = """
 import inspect, os, signal, sys
 import megatape.data.sources.units as units
-from megatape.runtime.lease import LeaseTimeouts
+from megatape.reliability.lease import LeaseTimeouts
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.command import prepare
 from megatape.commands.main import main

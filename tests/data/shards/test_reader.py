@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megatape import files
 from megatape.data.shards.index import Index, load_index
 from megatape.data.shards.reader import MAX_DESCRIPTORS, ShardFile, SplitReader
+from megatape.utils import files
 from tests.helpers.data_directory import (
     Documents,
     MakeDirectory,

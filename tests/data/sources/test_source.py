@@ -9,7 +9,7 @@ import pytest
 from megatape.commands.options import RecordLimitOptions
 from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.errors import UserError
-from megatape.options import read_options
+from megatape.utils.options import read_options
 from tests.helpers.sources import json_lines, read
 
 

@@ -25,7 +25,7 @@ from megatape.data.training.mixture import open_data
 from megatape.data.training.packing import BestFitDataset, DocumentDataset, ExampleDataset, pack
 from megatape.data.training.positions import Positions
 from megatape.errors import UserError
-from megatape.targets import IGNORE_INDEX
+from megatape.utils.targets import IGNORE_INDEX
 from tests.helpers.batches import interleaved, make_loader, mixture_of, rows
 from tests.helpers.data_directory import EOS, Documents, MakeDirectory, write_documents
 from tests.helpers.examples import Prepare, examples, in_sample

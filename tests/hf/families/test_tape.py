@@ -14,15 +14,16 @@ from transformers import AutoModelForCausalLM
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training import positions
+from megatape.distributed import layout, mesh
 from megatape.errors import UserError
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.hf.modeling import stand_ins
 from megatape.imports import import_given
 from megatape.model.build import build_model
-from megatape.parallel import layout, linear, mesh, parameters
-from megatape.plan.report import report
+from megatape.nn import linear, parameters
 from megatape.registry import ENCODINGS, EncodingEntry
+from megatape.tools.planner.report import report
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.exports import MIXED
@@ -79,8 +80,8 @@ def write_own(monkeypatch: pytest.MonkeyPatch, path: Path, code: str) -> None:
     [
         (
             "own",
-            "from megatape.parallel.linear import RowLinear\nclass Own(Encoding): layer = RowLinear",
-            "own.py, line 2: megatape.parallel.linear.RowLinear is not in exported models, .* and Own needs it: write",
+            "from megatape.nn.linear import RowLinear\nclass Own(Encoding): layer = RowLinear",
+            "own.py, line 2: megatape.nn.linear.RowLinear is not in exported models, .* and Own needs it: write",
         ),
         (
             "own",
@@ -108,7 +109,7 @@ def write_own(monkeypatch: pytest.MonkeyPatch, path: Path, code: str) -> None:
 def test_files_that_exports_cannot_carry(
     name: str, lines: str, message: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = f"from megatape.model.encodings.encoding import Encoding\n{lines}"
+    code = f"from megatape.encodings.encoding import Encoding\n{lines}"
     write_own(monkeypatch, tmp_path / f"{name}.py", code)
     checkpoint, _ = memory_checkpoint(sentencepiece_model, encoding="own")
     with pytest.raises(UserError, match=message):
@@ -124,7 +125,7 @@ def test_files_beside_an_encoding_are_carried(
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "sizes.py").write_text("SIZE = 3")
-    code = "from megatape.model.encodings.encoding import Encoding\n{line}\nclass Own(Encoding): size = SIZE"
+    code = "from megatape.encodings.encoding import Encoding\n{line}\nclass Own(Encoding): size = SIZE"
     monkeypatch.syspath_prepend(tmp_path)
     for name, line in (("good", "from .sizes import SIZE"), ("bad", "from . import sizes\nSIZE = sizes.SIZE")):
         (package / f"{name}.py").write_text(code.replace("{line}", line))
@@ -145,7 +146,7 @@ def test_what_only_training_needs_is_not_carried(
     def __init__(self, config): super().__init__(config); self.size = SIZE
 """
     code = (
-        f"""from megatape.model.encodings.encoding import (
+        f"""from megatape.encodings.encoding import (
     Encoding,
 )
 from megatape.registry import (

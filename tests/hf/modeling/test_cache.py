@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DynamicLayer
 
+from megatape.accounting.counts import cache_bytes
 from megatape.hf.modeling.cache import GrowingLayer
-from megatape.model.accounting import cache_bytes
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
 from tests.helpers.exports import ENCODINGS, HELD, SHAPES, Exported, random_tokens

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, MistralForCausalLM
 
 from megatape.model.transformer import recorded_streams
-from megatape.parallel.parameters import settings
+from megatape.nn.parameters import settings
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.exports import ENCODINGS, SHAPES, Exported

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from megatape.files import MAX_DEPTH, json_content, read_json
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import MAX_STATE_BYTES, MAX_STATE_DEPTH, Callback, Callbacks
+from megatape.utils.files import MAX_DEPTH, json_content, read_json
 from tests.helpers.raw_config import parse
 from tests.helpers.run_context import make_context
 

@@ -14,21 +14,21 @@ from unittest.mock import patch
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from megatape.accounting.counts import count_parameters
 from megatape.config import parse_config
+from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, TrainingDiverged
-from megatape.files import read_lines
-from megatape.model.accounting import count_parameters
-from megatape.plan.report import report
+from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.runtime.lease import Lease
-from megatape.runtime.software import package_version, versions
-from megatape.runtime.topology import Topology
+from megatape.tools.planner.report import report
 from megatape.training.evaluation import Validation
 from megatape.training.hardware import peak_memory
 from megatape.training.position_view import PositionView
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
+from megatape.utils.files import read_lines
+from megatape.utils.software import package_version, versions
 from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_callbacks, make_context
 from tests.helpers.training_cases import train_cases

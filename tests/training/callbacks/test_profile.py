@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from megatape.accounting.traffic import plan_traffic
 from megatape.config import parse_config
-from megatape.plan.traffic import plan_traffic
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks import profile as profile_module
 from megatape.training.callbacks.profile import WARM_UP, Profile
-from megatape.units import format_bytes
+from megatape.utils.units import format_bytes
 from tests.helpers.run_context import make_context
 from tests.helpers.workers import run_workers
 

@@ -1,0 +1,69 @@
+"""The speed and memory of GPUs, from the vendors' data sheets or from a JSON file."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from megatape.config import Section
+from megatape.errors import MissingPath, UserError, choose_one, path_errors
+from megatape.utils.files import as_type, read_json
+
+
+class Gpu(Section):
+    """One accelerator and its share of the node's network."""
+
+    name: str = Field(description="part of the name that the driver reports")
+    memory: float = Field(gt=0, description="bytes of device memory")
+    bfloat16_flops: float = Field(gt=0, description="dense matrix FLOP/s in bfloat16")
+    memory_bandwidth: float = Field(gt=0, description="bytes/s of device memory")
+    node_bandwidth: float = Field(gt=0, description="bytes/s that it can send to GPUs of its node")
+    network_bandwidth: float = Field(
+        gt=0, description="bytes/s that it can send to other nodes: that of one network adapter, if each GPU has its own"
+    )
+    host_link: float = Field(32e9, gt=0, description="bytes/s between it and host memory, in one direction (PCIe)")
+    host_bandwidth: float = Field(50e9, gt=0, description="bytes/s of host memory: its node's, divided by the node's GPUs")
+
+
+_UNITS = (2**30, 1e12, 1e12, 1e9, 1e9 / 8, 1e9, 1e9)
+
+
+def _gpu(name: str, *numbers: float) -> Gpu:
+    """Its numbers in the order of the fields: GiB, TFLOP/s, TB/s, GB/s, Gbit/s (the network), GB/s, GB/s."""
+    _, *fields = Gpu.model_fields
+    return Gpu(name=name, **{key: number * unit for key, number, unit in zip(fields, numbers, _UNITS, strict=True)})
+
+
+# Memory is about what the driver reports as usable; network and hosts are those of the vendors' reference systems (a DGX H100
+# has 2 x 8 channels of DDR5-4800 for 8 GPUs, each on PCIe 5.0 x16).
+GPUS = {
+    "a100-40g": _gpu("A100", 39, 312, 1.56, 300, 200, 32, 51),
+    "a100-80g": _gpu("A100", 79, 312, 2.04, 300, 200, 32, 51),
+    "h100": _gpu("H100", 79, 989, 3.35, 450, 400, 64, 77),
+    "h200": _gpu("H200", 139, 989, 4.8, 450, 400, 64, 77),
+    "gh200": _gpu("GH200", 94, 989, 4.0, 450, 400, 450, 384),
+    "b200": _gpu("B200", 178, 2250, 8.0, 900, 400, 64, 90),
+    "l40s": _gpu("L40S", 44, 362, 0.864, 32, 200, 32, 77),
+    "mi300x": _gpu("MI300X", 191, 1307, 5.3, 448, 400, 64, 77),
+}
+
+
+@path_errors()
+def load_gpu(name: str) -> Gpu:
+    """A GPU by its key in the table above, or from a JSON file. Raises UserError or FileNotFoundError."""
+    if name in GPUS:
+        return GPUS[name]
+    path = Path(name)
+    if path.suffix != ".json":
+        raise UserError(f"GPU {name!r} is unknown: {choose_one(name, GPUS)}, or give a JSON file that describes it")
+    if not path.is_file():
+        raise MissingPath(f"no GPU description at {path}: give one of {', '.join(GPUS)}, or a JSON file")
+    try:
+        return as_type(read_json(path), Gpu)
+    except ValueError as error:
+        fields = "; ".join(f"{key}: {field.description}" for key, field in Gpu.model_fields.items())
+        raise UserError(f"{path} does not describe a GPU: {error}. Expected is an object with {fields}") from None
+
+
+def named(device_name: str) -> Gpu | None:
+    """The GPU of the table with the name that the driver reports, or None."""
+    return next((gpu for gpu in reversed(GPUS.values()) if gpu.name in device_name), None)

@@ -1,0 +1,76 @@
+"""FoX (Lin et al., arXiv 2503.02130): each head forgets, by gates that the content decides.
+
+    score(i, j) = q_i . k_j / sqrt R + c_i - c_j        c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
+
+Nothing is rotated. The gates start at sigmoid(W h), since b starts at zero.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatape.attention.backend import Mask
+from megatape.attention.bias import ScoreBias
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
+from megatape.nn.linear import ColumnLinear
+
+
+class ForgetGates(TokenFeatures):
+    """log f of each query head, float32 [B, N, H/T, 1]."""
+
+    def __init__(self, hidden_size: int, num_heads: int, axis: Axis) -> None:
+        super().__init__()
+        self.multiply_adds = hidden_size * num_heads
+        self.gate = ColumnLinear(hidden_size, num_heads, axis, bias=True, role="position")
+
+    def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
+        return (F.logsigmoid(self.gate(h).float())[..., None],)
+
+
+class GateSums(SequenceFeatures):
+    """c, [B, N, H/T, 1]. It runs across documents, since only differences within one count.
+
+    float64: c reaches -11,000 after 16k tokens, where neighbouring float32 numbers are 1e-3 apart.
+    """
+
+    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+        sums = features[0].double().cumsum(1)
+        if carry:
+            sums = sums + carry[0]
+        return (sums,), (sums[:, -1:],)
+
+
+class Decay(ScoreBias):
+    """weights: c of all tokens."""
+
+    def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
+        sums = weights[0].transpose(1, 2)
+        return (sums[:, :, rows] - sums[:, :, columns].mT).float()
+
+
+class DecayBias(LayerBias):
+    """c_i - c_j. No parameters."""
+
+    form = Decay
+
+    def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
+        return features
+
+
+class Fox(Encoding):
+    """Forget gates.
+
+    score(i, j) = q_i . k_j / sqrt R + c_i - c_j
+    c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
+    """
+
+    score_bias = "pair"
+
+    def token_features(self, axis: Axis) -> TokenFeatures:
+        return ForgetGates(self.config.hidden_size, self.config.num_heads, axis)
+
+    def sequence_features(self, axis: Axis) -> SequenceFeatures:
+        return GateSums()
+
+    def bias(self, axis: Axis) -> LayerBias:
+        return DecayBias()

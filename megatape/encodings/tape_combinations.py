@@ -1,0 +1,66 @@
+"""TAPE combined with what other encodings read from the content: FoX's forget gates, and Selective RoPE's angles.
+
+Shapes as in tape.py.
+"""
+
+import torch
+from torch import Tensor
+
+from megatape.attention.backend import Mask
+from megatape.config import ModelConfig
+from megatape.distributed.layout import all_tokens, channels_to_tokens, heads_to_tokens, tokens_to_heads
+from megatape.distributed.mesh import Axis
+from megatape.encodings.encoding import Features, StateStart
+from megatape.encodings.fox import Fox
+from megatape.encodings.rope import rotated_size
+from megatape.encodings.selective_rope import Phases, Turns, rotations
+from megatape.encodings.tape import Tape
+
+
+class TapeFox(Tape, Fox):
+    """TAPE's position tensor rotates queries and keys and moves by A, and the scores behind A get FoX's c_i - c_j.
+
+        score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R + c_i - c_j
+        e <- as in tape
+
+    With all gates open it is TAPE; without updates it is RoPE with forget gates ("FoX (RoPE)" in FoX's paper).
+    """
+
+
+class SelectiveStart(StateStart):
+    """e before any block: the rotations by Selective RoPE's phi, computed once, from the embedded tokens.
+
+    phi begins at each document: a rotation that all channels have in common would not matter, but here each has its own, and
+    TAPE's feed-forward update mixes channels.
+    """
+
+    def __init__(self, config: ModelConfig, axis: Axis) -> None:
+        super().__init__()
+        self.axis, self.head_dim = axis, config.head_dim
+        self.turns = Turns(config.hidden_size, config.num_kv_heads, rotated_size(config), axis)
+        self.phases = Phases(config.num_kv_heads, rotated_size(config), axis)
+        self.multiply_adds = self.turns.multiply_adds
+
+    def forward(self, x: Tensor, mask: Mask, carry: Features) -> tuple[Tensor, Features]:
+        z = tokens_to_heads(self.sequence, *self.turns(all_tokens(x, self.axis), x, x))
+        (phi,), carry = self.phases(z, mask, carry)
+        if mask is not None:
+            before = torch.cat([torch.zeros_like(phi[:, :1]), phi[:, :-1]], dim=1)
+            phi = phi - before.gather(1, mask[..., None, None].expand_as(phi))
+        still = rotations(torch.zeros_like(phi[:, :1]), self.head_dim)
+        (delta,) = heads_to_tokens(self.sequence, (rotations(phi, self.head_dim) - still).to(x.dtype))
+        return channels_to_tokens(delta, self.axis), carry
+
+
+class TapeSelectiveRope(Tape):
+    """TAPE whose e starts as Selective RoPE's rotations: no position enters, only sums of what the tokens say.
+
+    e = R(phi), phi of the embedded tokens as in selective_rope
+    score, e <- as in tape
+    """
+
+    def state(self, positions: Tensor) -> Tensor:
+        return super().state(torch.zeros_like(positions))
+
+    def start(self, axis: Axis) -> StateStart:
+        return SelectiveStart(self.config, axis)

@@ -1,0 +1,122 @@
+"""Resident memory of training steps in real processes, for any ZeRO stage, ranks, layers and length.
+
+`report` compares memory with the planner's estimate.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from subprocess import PIPE
+from typing import Any
+
+import psutil
+import torch
+from tqdm import tqdm
+
+from megatape.accounting.memory import plan_memory
+from megatape.config import Config, parse_config
+from megatape.distributed.launchers import discover, free_port
+from megatape.distributed.mesh import make_mesh
+from megatape.lab.benchmark.children import child, finish
+from megatape.lab.benchmark.models import SHAPES
+from megatape.model.build import build_model
+from megatape.training.hardware import peak_memory
+from megatape.training.start import fresh_state
+from megatape.utils.python_process import python_command
+from megatape.utils.tables import markdown
+from megatape.zero.distributed import initialize_distributed, shut_down
+from megatape.zero.engine import Engine, Inputs
+
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Resident bytes, beyond those before a process builds anything: of a rank, or the most of any.
+
+    Attributes:
+        initialized: Bytes once weights, master weights and optimizer state are filled in.
+        peak_initializing: Peak bytes until then.
+        peak: Peak bytes of the whole run.
+    """
+
+    initialized: int
+    peak_initializing: int
+    peak: int
+
+
+def settings(world_size: int, changes: dict[str, Any]) -> Config:
+    """The 155M shape, with one sequence per data-parallel rank and step. changes: section.key -> value."""
+    raw = replace(SHAPES["155m"], batch=1, length=128).config("tape", "float32", steps=STEPS).model_dump()
+    changes = {"model.max_positions": 4096, "zero.stage": 3, "zero.bucket_size": 5_000_000} | changes
+    for path, value in changes.items():
+        section, _, key = path.partition(".")
+        raw[section][key] = value
+    raw["training"]["global_batch_size"] = world_size // raw["parallel"]["tp"]
+    return parse_config(raw, "benchmark")
+
+
+def measure(world_size: int, changes: dict[str, Any]) -> Measured:
+    """Train on `world_size` processes of this machine. Raises ChildProcessError if one fails."""
+    command = python_command("megatape.lab.benchmark.memory", settings(world_size, changes).model_dump_json())
+    shared = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    with ExitStack() as stack:
+        processes = []
+        for rank in range(world_size):
+            own = {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            processes.append(stack.enter_context(child(command, env=own, stderr=PIPE)))
+        outputs = [finish(process) for process in processes]
+    found = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return Measured(**{name: max(entry[name] for entry in found) for name in found[0]})
+
+
+def worker(config: Config) -> Measured:
+    """Train on one rank and return its measurements."""
+    topology = discover()
+    initialize_distributed(topology)
+    mesh = make_mesh(topology, {"tensor": config.parallel.tp})
+    before = psutil.Process().memory_info().rss
+    engine = Engine(config, topology, mesh, partial(build_model, config.model))
+    engine.state.load(fresh_state(config, engine.state.parameters), step=0)
+    initialized, peak_initializing = psutil.Process().memory_info().rss - before, peak_memory() - before
+    length = config.data.sequence_length
+    generator = torch.Generator().manual_seed(mesh["batch"].rank)
+    tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)
+    inputs: Inputs = {"tokens": tokens[:, :-1], "positions": torch.arange(length)[None], "targets": tokens[:, 1:]}
+    for _ in range(STEPS):
+        gradients = engine.forward_backward([inputs], length * mesh["batch"].size)
+        engine.update(1e-4, *engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
+    shut_down()
+    return Measured(initialized, peak_initializing, peak_memory() - before)
+
+
+def report() -> Iterator[str]:
+    """Yields the table, in MiB."""
+    yield (
+        "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence per data-parallel rank, buckets of 5 M "
+        "elements"
+    )
+    cases = [(stage, ranks, 1) for stage in (0, 1, 2, 3) for ranks in (1, 2, 4)]
+    cases += [(3, size, size) for size in (2, 4)]
+    rows = []
+    for stage, world_size, tensor_size in tqdm(cases, leave=False):
+        changes = {"zero.stage": stage, "parallel.tp": tensor_size}
+        found = measure(world_size, changes)
+        planned = plan_memory(settings(world_size, changes), world_size, on_gpu=False).device_total
+        sizes = (found.peak_initializing, found.initialized, found.peak, planned)
+        rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *(f"{size / 2**20:.0f}" for size in sizes)])
+    header = ["ZeRO stage", "data x tensor", "peak of initialization", "initialized", "peak of training", "planned"]
+    yield markdown(header, rows)
+
+
+def main(words: list[str]) -> None:
+    """Train on one rank and print its measurements as JSON.
+
+    Args:
+        words: The configuration as JSON.
+    """
+    config = parse_config(json.loads(words[0]), "benchmark")
+    sys.stdout.write(json.dumps(asdict(worker(config))))

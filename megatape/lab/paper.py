@@ -1,0 +1,64 @@
+"""The paper's figures (arXiv 2501.00712) that studies and benchmarks print beside their own; the tables are in paper.json.
+
+* costs: with COST_LAYERS layers of SHAPE, on one sequence of COST_LENGTH tokens. TAPE's attention layer is that with the
+  authors' fused kernel; without it takes 5.63e-4 seconds.
+* extension: of Llama 2 7B from 4096 to 8192 tokens, by method: perplexity (Table 4), passkeys in % of 20 prompts each (Figure
+  5), and answers, lm-eval's scores at 8192 tokens, of a number of examples that the paper does not say.
+* scrolls: F1, exact match or ROUGE of models of 155M parameters.
+* shift: by kind of shift and encoding, values at SHIFT_LAYERS: attention in 10^-2, dot products in percent. The paper's
+  "without equivariance" is our tape_no_equivariance.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+
+_FIGURES = json.loads((files("megatape.lab") / "paper.json").read_text(encoding="utf-8"))
+
+# The 155M model, without layers and length.
+SHAPE = {"hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
+COST_LAYERS, COST_LENGTH = 12, 1024
+
+
+@dataclass(frozen=True)
+class PaperCost:
+    """Costs of an encoding.
+
+    Attributes:
+        parameters: in units of 2^20.
+        flops: FLOPs of the forward pass, in units of 10^9.
+        multiply_adds: multiply-adds of the forward pass, in units of 10^9.
+        attention_seconds: seconds of one attention layer.
+    """
+
+    parameters: float
+    flops: float
+    multiply_adds: float
+    attention_seconds: float
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """Figures of methods (`rows`) at lengths in tokens."""
+
+    lengths: list[int]
+    rows: dict[str, list[float]]
+
+
+Rows = dict[str, list[float]]
+
+COSTS = {encoding: PaperCost(**cost) for encoding, cost in _FIGURES["costs"].items()}
+
+_EXTENSION = _FIGURES["extension"]
+EXTENSION_NAMES: dict[str, str] = _EXTENSION["names"]  # as the paper writes them
+EXTENSION_PERPLEXITY = {text: PaperTable(**table) for text, table in _EXTENSION["perplexity"].items()}
+EXTENSION_PASSKEY = PaperTable(**_EXTENSION["passkey"])
+EXTENSION_ANSWERS_COLUMNS: list[str] = _EXTENSION["answers_columns"]
+EXTENSION_ANSWERS: Rows = _EXTENSION["answers"]
+
+SCROLLS_SETS: list[str] = _FIGURES["scrolls"]["sets"]
+SCROLLS: Rows = _FIGURES["scrolls"]["rows"]
+
+SHIFT_LAYERS: list[int] = _FIGURES["shift"]["layers"]
+SHIFT_ATTENTION: dict[str, Rows] = _FIGURES["shift"]["attention"]
+SHIFT_DOT_PRODUCTS: dict[str, Rows] = _FIGURES["shift"]["dot_products"]

@@ -1,0 +1,109 @@
+"""Results of evaluations: a table for each task and its settings, with the paper's figures below, and their pictures."""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from megatape.errors import MissingPath
+from megatape.lab.pictures import dark_version
+from megatape.lab.tasks.engine.task import Measure
+from megatape.utils.files import as_type, read_json, read_regular
+from megatape.utils.units import format_bytes
+
+RESULTS = "results.json"
+MAX_PICTURE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model of an evaluation."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """The part of a results.json (megatape/lab/tasks/engine/runner.py) that the report shows."""
+
+    format: Literal[1]
+    task: str
+    model: Model
+    settings: dict[str, Any]
+    measures: list[Measure]
+    paper: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models that were evaluated alike.
+
+    Attributes:
+        task: Its name.
+        settings: Of the task.
+        rows: Name of a model, and its measures by name.
+        paper: Row -> measure -> value.
+        pictures: Name of a model, and base64 of a picture for light and for dark pages, "" without one.
+    """
+
+    task: str
+    settings: dict[str, Any]
+    rows: list[tuple[str, dict[str, Measure]]] = field(default_factory=list)
+    paper: dict[str, dict[str, float]] = field(default_factory=dict)
+    pictures: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the measures, in the order of the first model that has them."""
+        return list(dict.fromkeys(name for _, measures in self.rows for name in measures))
+
+    @property
+    def comparable(self) -> dict[str, dict[str, float]]:
+        """The rows of the paper that have some of these measures: of another task it has none."""
+        return {name: values for name, values in self.paper.items() if values.keys() & {*self.columns}}
+
+
+def find_results(folders: Sequence[Path]) -> list[Path]:
+    """Every results.json below the folders, once. Raises MissingPath if there is no such folder."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise MissingPath(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
+    return list(dict.fromkeys(path.resolve() for folder in folders for path in sorted(folder.rglob(RESULTS)) if path.is_file()))
+
+
+def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
+    """The results by task and settings. Files that MegaTAPE did not write are listed in `notes`."""
+    comparisons: dict[tuple[str, str], Comparison] = {}
+    for path in paths:
+        try:
+            results = as_type(read_json(path), Results)
+        except (OSError, ValueError) as error:
+            notes.append(f"{path} is not shown: it holds no results of an evaluation ({error})")
+            continue
+        key = (results.task, json.dumps(results.settings, sort_keys=True))
+        comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
+        row = (results.model.name, {measure.name: measure for measure in results.measures})
+        if row in comparison.rows:  # a copy of the results, or the same evaluation in another folder
+            continue
+        comparison.rows.append(row)
+        comparison.paper.update(results.paper)
+        if len(results.measures) > 1:  # one number is no picture
+            comparison.pictures.extend((results.model.name, *picture) for picture in _pictures(path.parent, notes))
+    return sorted(comparisons.values(), key=lambda comparison: comparison.task)
+
+
+def _pictures(folder: Path, notes: list[str]) -> Iterator[tuple[str, str]]:
+    files = {path: _encoded(path, notes) for path in sorted(folder.glob("*.png")) if path.is_file()}
+    dark = {dark_version(path) for path in files}
+    for path, light in files.items():
+        if light and path not in dark:
+            yield light, files.get(dark_version(path), "")
+
+
+def _encoded(path: Path, notes: list[str]) -> str:
+    if path.stat().st_size <= MAX_PICTURE_BYTES:
+        return base64.b64encode(read_regular(path)).decode()
+    notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")
+    return ""

@@ -1,0 +1,221 @@
+"""Exact match of greedy answers to addition problems, for every pair of operand lengths."""
+
+import math
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+from megatape.data.prepare.addition import AdditionTask, Problem, longest_document
+from megatape.data.shards.index import load_index
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.errors import UserError
+from megatape.lab.pictures import Grid, heat_map
+from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task, wilson
+from megatape.utils.options import Count, option
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BATCH_SIZE = 512  # prompts per call of generate
+Cell = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class AdditionGrid:
+    """Results for operands of 1, 2, ... digits: rows are lengths of the first operand, columns of the second.
+
+    Attributes:
+        trained_digits: D, the length of the longest operands in the training data.
+        problems: Number of problems in each cell.
+        correct: Number answered exactly: every digit, and the end token.
+    """
+
+    trained_digits: int
+    problems: list[list[int]]
+    correct: list[list[int]]
+
+    @property
+    def accuracy(self) -> list[list[float]]:
+        """Fraction of exact answers in each cell."""
+        return [[right / n for right, n in zip(*rows, strict=True)] for rows in zip(self.correct, self.problems, strict=True)]
+
+    @property
+    def mean(self) -> float:
+        """Mean over all cells with equal weights, as the paper reports it."""
+        return self._mean(self._cells())
+
+    @property
+    def inside(self) -> float:
+        """Mean over the cells with both lengths in the training data."""
+        return self._mean(self._cells(last=self.trained_digits))
+
+    @property
+    def beyond(self) -> float | None:
+        """Mean over the other cells; None if there are none."""
+        cells = self._cells(first=self.trained_digits + 1)
+        return self._mean(cells) if cells else None
+
+    @property
+    def by_longer_operand(self) -> dict[int, float]:
+        """Digits of the longer operand -> mean over the cells that have it."""
+        return {digits: self._mean(self._cells(digits, digits)) for digits in range(1, len(self.correct) + 1)}
+
+    @property
+    def summary(self) -> str:
+        """One line with the means."""
+        size = len(self.correct)
+        beyond = "" if self.beyond is None else f", beyond {self.beyond:.2%}"
+        return f"exact match: trained lengths {self.inside:.2%}{beyond}, all {size} x {size} lengths {self.mean:.2%}"
+
+    @property
+    def measures(self) -> list[Measure]:
+        """The means, whose standard errors are those of their cells' fractions."""
+        parts = {
+            "trained lengths": self._cells(last=self.trained_digits),
+            "beyond": self._cells(first=self.trained_digits + 1),
+            "all lengths": self._cells(),
+        }
+        return [self._measure(f"{name} (%)", cells) for name, cells in parts.items() if cells]
+
+    def draw(self, figure: "Figure") -> None:
+        """The grid, with a frame around the trained lengths."""
+        labels = "digits of the second operand", "digits of the first operand"
+        heat_map(figure, Grid(self.accuracy, "exact match (%)", labels, num_framed=self.trained_digits))
+
+    def describe(self) -> dict[str, Any]:
+        """All results, for a JSON file."""
+        means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
+        return means | asdict(self) | {"accuracy": self.accuracy}
+
+    def _cells(self, first: int = 1, last: int = sys.maxsize) -> list[Cell]:
+        """The cells whose longer operand has `first` to `last` digits."""
+        size = range(min(len(self.correct), last))
+        return [(a, b) for a in size for b in size if max(a, b) + 1 >= first]
+
+    def _mean(self, cells: list[Cell]) -> float:
+        return fmean(self.correct[a][b] / self.problems[a][b] for a, b in cells)
+
+    def _measure(self, name: str, cells: list[Cell]) -> Measure:
+        accuracy, problems = self.accuracy, [self.problems[a][b] for a, b in cells]
+        variances = (accuracy[a][b] * (1 - accuracy[a][b]) / self.problems[a][b] for a, b in cells)
+        mean = self._mean(cells)
+        # Were all cells alike, their mean would vary as a share of this many problems.
+        interval = wilson(mean, len(cells) ** 2 / sum(1 / n for n in problems))
+        return Measure(name, 100 * mean, 100 * math.sqrt(sum(variances)) / len(cells), sum(problems), interval)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A problem in tokens.
+
+    Attributes:
+        digits: Lengths of its operands.
+        problem: The problem as text.
+        prompt: Its ids.
+        answer: Ids of the answer, with the end token.
+        trained_digits: D of the data.
+    """
+
+    digits: tuple[int, int]
+    problem: Problem
+    prompt: list[int]
+    answer: list[int]
+    trained_digits: int = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to a problem, in ids: a tokenizer of digits shows less."""
+
+    digits: tuple[int, int]
+    prompt: str
+    prediction: list[int]
+    reference: list[int]
+    correct: bool
+    trained_digits: int
+
+
+@dataclass(frozen=True)
+class Addition(Task[Question, Prediction, AdditionGrid]):
+    """The addition task of `megatape evaluate`: the problems of every cell up to `max_digits` digits.
+
+    Attributes:
+        data: data directory; for addition the one of training
+        max_digits: longest operands to test (default: twice the trained digits)
+    """
+
+    data: Path
+    max_digits: Annotated[Count | None, option(metavar="M")] = None
+
+    prediction = Prediction
+
+    def batches(self, model: ModelOutline) -> list[list[Question]]:
+        """Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
+
+        Raises:
+            UserError: `data` does not hold addition data, its tokenizer is not the model's, or the longest problem exceeds the
+                model's maximum positions.
+        """
+        task = AdditionTask.of(self.data)
+        size = 2 * task.digits if self.max_digits is None else self.max_digits
+        tokenizer = _tokenizer(model, self.data)
+        _check_lengths(model, size)
+        batches = []
+        for total in range(2, 2 * size + 1):
+            questions = [
+                Question(
+                    (a, total - a),
+                    problem,
+                    [*tokenizer.begin, *tokenizer.encode(problem.prompt)],
+                    [*tokenizer.encode(problem.answer), tokenizer.eos_id],
+                    task.digits,
+                )
+                for a in range(max(1, total - size), min(size, total - 1) + 1)
+                for problem in task.test_problems(a, total - a)
+            ]
+            batches += [questions[begin : begin + BATCH_SIZE] for begin in range(0, len(questions), BATCH_SIZE)]
+        return batches
+
+    def run(self, model: EvaluationModel, batch: list[Question]) -> list[Prediction]:
+        """Greedy answers."""
+        continuations = model.continuations([each.prompt for each in batch], max(len(each.answer) for each in batch))
+        predictions = []
+        for question, ids in zip(batch, continuations, strict=True):
+            answer, right = ids[: len(question.answer)], question.answer
+            prompt, trained = question.problem.prompt, question.trained_digits
+            predictions.append(Prediction(question.digits, prompt, answer, right, answer == right, trained))
+        return predictions
+
+    def result(self, predictions: list[Prediction]) -> AdditionGrid:
+        size = max(max(each.digits) for each in predictions)
+        problems, correct = ([[0] * size for _ in range(size)] for _ in range(2))
+        for each in predictions:
+            a, b = each.digits
+            problems[a - 1][b - 1] += 1
+            correct[a - 1][b - 1] += each.correct
+        return AdditionGrid(predictions[0].trained_digits, problems, correct)
+
+
+def _tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
+    """The data's tokenizer. Raises UserError if the model has another one."""
+    tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
+    text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
+    ours, theirs = [*tokenizer.begin, *tokenizer.encode(text)], model.tokenizer(text)["input_ids"]
+    if len(model.tokenizer) != tokenizer.vocab_size or theirs != ours:
+        raise UserError(
+            f"the tokenizer of {model.name} ({len(model.tokenizer)} tokens, {text!r} is {theirs}) is not that of {data} "
+            f"({tokenizer.vocab_size} tokens, {text!r} is {ours}): give a model that was trained on this data"
+        )
+    return tokenizer
+
+
+def _check_lengths(model: ModelOutline, size: int) -> None:
+    needed, limit = longest_document(size) - 1, model.max_positions
+    if needed > limit:
+        raise UserError(
+            f"problems of {size} digits need {needed} positions, but {model.name} has {limit} (model.max_positions): lower "
+            "`max_digits`, or train with more positions"
+        )

@@ -1,0 +1,74 @@
+"""Products with a weight in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before it is multiplied.
+
+Scales are dynamic: they come from the largest element of the matrix, its row or its column (the recipe). What is kept for the
+backward pass is not in FP8: x, which layers share, and the weight.
+"""
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatape.errors import UserError
+from megatape.nn.linear import Product
+from megatape.nn.remat import remat_of
+from megatape.utils.software import install_command
+
+CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.0
+
+
+def fp8_product(recipe: str, device: torch.device) -> Product:
+    """F.linear in FP8. recipe: of torchao. On a CPU the product is emulated: it has FP8's rounding and float32's time.
+
+    Raises UserError if torchao is missing, or if the GPU cannot.
+    """
+    emulated = device.type == "cpu"
+    if not emulated and torch.cuda.get_device_capability(device) < CAPABILITY:
+        raise UserError(
+            f"{torch.cuda.get_device_name(device)} does not multiply in FP8: that takes compute capability "
+            f"{'.'.join(map(str, CAPABILITY))} or more (H100, H200, B200, L40S); set training.fp8 to none"
+        )
+    logging.disable(logging.WARNING)  # of torchao's kernels that this machine cannot load, none of which is used here
+    try:
+        from torchao.float8 import Float8LinearConfig
+        from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+    except ImportError as error:
+        raise UserError(
+            f"torchao cannot be imported ({error}): {install_command('fp8')}, or set training.fp8 to none"
+        ) from None
+    finally:
+        logging.disable(logging.NOTSET)
+    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulated)
+    products = Float8Linear(1, 1, bias=False, config=config, device="meta").linear_mm_config
+
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        with _keep_remat(x):
+            product: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), products, config)
+        return product if bias is None else product + bias
+
+    return multiply
+
+
+def _keep_remat(x: Tensor) -> AbstractContextManager[Any]:
+    """Let autograd keep inside the block what x is rebuilt from in place of x."""
+    source = remat_of(x)
+    if source is None:
+        return nullcontext()
+    rebuilt, args, own = source.rebuilt, source.args, x.untyped_storage()._cdata
+
+    def pack(saved: Tensor) -> Tensor | None:
+        if saved.untyped_storage()._cdata != own:
+            return saved
+        rebuilt.uses += 1
+        return None
+
+    def unpack(saved: Tensor | None) -> Tensor:
+        if saved is not None:
+            return saved
+        rebuilt.begin(args)
+        return rebuilt.finish()
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -1,0 +1,223 @@
+"""TAPE's update of the position tensor by Triton kernels: one pass over its memory forward, one backward.
+
+With E = e0 + D + g U, the state after attention's update, and a = silu(W_x m), for each token on its own:
+
+    Y = W_up E          Z = diag(a) Y           D' = E - e0 + W_down Z
+
+    dZ = W_down^T dD'   da = rows' sums of dZ * Y           dY = diag(a) dZ
+    dE = dD' + W_up^T dY = dD        dU_h = g_h dE_l         dg_h = sum of dE_l * U_h
+    dW_up = sum over tokens of dY E^T       dW_down = sum over tokens of dD' Z^T
+
+encodings/tape.py multiplies W_down diag(a) W_up first, which is less arithmetic. Here memory takes the time, and the
+L x L matrices of all tokens need not exist. Shapes as there.
+"""
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from megatape.nn.kernels.launch import launch
+
+PRECISION = tl.constexpr("tf32x3")  # of float32 products
+# Each takes every 792nd token, and sums the gradients of the weights over those: six for each of an H100's 132 multiprocessors,
+# which run one, two or three at a time (docs/kernels.md).
+PROGRAMS = 792
+MIN_SIZE = 16  # the smallest factor of a matrix product
+
+
+class _Update(torch.autograd.Function):
+    """The delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`. Keeps its arguments.
+
+    initial: float32 [B, N, 1, R]; delta: [B, N, L, R] or None; attended: A e [B, N, H, R] with its gain [H], or None; active: a
+    [B, N, I]; up: W_up [I, L]; down: W_down [L, I].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        initial: Tensor,
+        delta: Tensor | None,
+        attended: Tensor | None,
+        gain: Tensor | None,
+        active: Tensor,
+        up: Tensor,
+        down: Tensor,
+    ) -> Tensor:
+        initial, active = initial.contiguous(), active.contiguous()
+        delta, attended = (None if part is None else part.contiguous() for part in (delta, attended))
+        out = active.new_empty(*active.shape[:2], down.shape[0], initial.shape[-1])
+        _run(
+            update_kernel, initial=initial, delta=delta, attended=attended, gain=gain, active=active, up=up, down=down, out=out,
+            **_sizes(initial, attended, active, down),
+        )  # fmt: skip
+        ctx.save_for_backward(initial, delta, attended, gain, active, up, down)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        initial, delta, attended, gain, active, up, down = ctx.saved_tensors
+        d_out = d_out.contiguous()
+        d_delta = None if delta is None else torch.empty_like(delta)
+        d_attended = None if attended is None else torch.empty_like(attended)
+        d_active = torch.empty_like(active)
+        sizes = [0 if gain is None else gain.numel(), up.numel(), down.numel()]
+        parts = initial.new_empty(PROGRAMS, sum(sizes))  # the sums of each program, in one tensor, to be added by one kernel
+        d_gain, d_up, d_down = parts.split(sizes, 1)
+        _run(
+            update_backward_kernel, initial=initial, delta=delta, attended=attended, gain=gain, active=active, up=up, down=down,
+            d_out=d_out, d_delta=d_delta, d_attended=d_attended, d_gain=d_gain, d_active=d_active, d_up=d_up, d_down=d_down,
+            PARTS=parts.shape[1], **_sizes(initial, attended, active, down),
+        )  # fmt: skip
+        d_gain, d_up, d_down = parts.sum(0).to(up.dtype).split(sizes)
+        d_gain = None if gain is None else d_gain
+        return None, d_delta, d_attended, d_gain, d_active, d_up.view_as(up), d_down.view_as(down)
+
+
+fused_update = _Update.apply
+
+
+def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tensor) -> dict[str, int]:
+    channels, inner = down.shape
+    group = 1 if attended is None else attended.shape[2] // channels
+    sizes = {"CHANNELS": channels, "INNER": inner, "SIZE": initial.shape[-1]}
+    padded = {f"{name}_P": max(MIN_SIZE, triton.next_power_of_2(size)) for name, size in sizes.items()}
+    return (
+        {"tokens": active.shape[0] * active.shape[1], "GROUP": group, "GROUP_P": triton.next_power_of_2(group)} | sizes | padded
+    )
+
+
+def num_warps(kernel: Any, channels: int, size: int) -> int:
+    """Few, so that several programs share a multiprocessor, and more where a token's state is large (docs/kernels.md)."""
+    few, more = (1, 4) if kernel is update_kernel else (4, 8)
+    return few if channels * size <= 16 * 128 else more
+
+
+def _run(kernel: Any, **arguments: Any) -> None:
+    sizes = ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P")  # with padding, which is multiplied, too
+    flops = 2 * PRODUCTS[kernel] * math.prod(arguments[size] for size in sizes)
+    launch(kernel, (PROGRAMS,), flops, num_warps(kernel, arguments["CHANNELS_P"], arguments["SIZE_P"]), 1, arguments)
+
+
+@triton.jit
+def _load_weight(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr):
+    """All of x [ROWS, COLUMNS]; what is padding reads zero."""
+    rows, columns = tl.arange(0, ROWS_P)[:, None], tl.arange(0, COLUMNS_P)[None, :]
+    return tl.load(x + rows * COLUMNS + columns, mask=(rows < ROWS) & (columns < COLUMNS), other=0.0)
+
+
+@triton.jit
+def _store_weight(
+    x, values, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr
+):  # fmt: skip
+    """Part of this program of x [PROGRAMS, ROWS, COLUMNS], whose programs are PARTS numbers apart."""
+    rows, columns = tl.arange(0, ROWS_P)[:, None], tl.arange(0, COLUMNS_P)[None, :]
+    start = tl.program_id(0).to(tl.int64) * PARTS
+    tl.store(x + start + rows * COLUMNS + columns, values, mask=(rows < ROWS) & (columns < COLUMNS))
+
+
+@triton.jit
+def _locate(
+    x, token, member, HEADS_OF_CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr, CHANNELS_P: tl.constexpr,
+    SIZE_P: tl.constexpr,
+):  # fmt: skip
+    """Pointers [CHANNELS_P, SIZE_P] to one head of every channel of a token, and which exist."""
+    channel, element = tl.arange(0, CHANNELS_P)[:, None], tl.arange(0, SIZE_P)[None, :]
+    start = token * (CHANNELS * HEADS_OF_CHANNEL * SIZE) + member * SIZE
+    return x + start + (channel * (HEADS_OF_CHANNEL * SIZE) + element), (channel < CHANNELS) & (element < SIZE)
+
+
+@triton.jit
+def _before_mixing(
+    initial, delta, attended, gain, token, GROUP: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr,
+    CHANNELS_P: tl.constexpr, SIZE_P: tl.constexpr,
+):  # fmt: skip
+    """E and E - e0 of a token, [CHANNELS_P, SIZE_P] in float32."""
+    added = tl.zeros((CHANNELS_P, SIZE_P), tl.float32)
+    element = tl.arange(0, SIZE_P)
+    if delta is not None:
+        pointers, exist = _locate(delta, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        added += tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
+    if attended is not None:
+        channel = tl.arange(0, CHANNELS_P)
+        for member in tl.static_range(GROUP):
+            gains = tl.load(gain + channel * GROUP + member, mask=channel < CHANNELS, other=0.0).to(tl.float32)
+            pointers, exist = _locate(attended, token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+            added += gains[:, None] * tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
+    angles = tl.load(initial + token * SIZE + element, mask=element < SIZE, other=0.0)
+    real = (tl.arange(0, CHANNELS_P) < CHANNELS)[:, None]
+    return tl.where(real, angles[None, :] + added, 0.0), added
+
+
+@triton.jit
+def update_kernel(
+    initial, delta, attended, gain, active, up, down, out, tokens,
+    GROUP: tl.constexpr, GROUP_P: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr, SIZE: tl.constexpr,
+    CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
+):  # fmt: skip
+    """out = D' of all tokens."""
+    ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
+    downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
+    inner = tl.arange(0, INNER_P)
+    for step in range(tl.cdiv(tokens - tl.program_id(0), tl.num_programs(0))):
+        token = tl.program_id(0).to(tl.int64) + step * tl.num_programs(0)
+        state, added = _before_mixing(initial, delta, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        gates = tl.load(active + token * INNER + inner, mask=inner < INNER, other=0.0).to(tl.float32)
+        mixed = tl.dot(ups, state.to(ups.dtype), input_precision=PRECISION) * gates[:, None]
+        added = tl.dot(downs, mixed.to(downs.dtype), added, input_precision=PRECISION)
+        pointers, exist = _locate(out, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        tl.store(pointers, added.to(out.dtype.element_ty), mask=exist)
+
+
+@triton.jit
+def update_backward_kernel(
+    initial, delta, attended, gain, active, up, down, d_out, d_delta, d_attended, d_gain, d_active, d_up, d_down, tokens,
+    PARTS: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
+    SIZE: tl.constexpr, CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
+):  # fmt: skip
+    """All gradients; those of weights as one sum for each program, in columns of a [PROGRAMS, PARTS] in float32."""
+    ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
+    downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
+    inner, channel, members = tl.arange(0, INNER_P), tl.arange(0, CHANNELS_P), tl.arange(0, GROUP_P)
+    d_ups = tl.zeros((INNER_P, CHANNELS_P), tl.float32)
+    d_downs = tl.zeros((CHANNELS_P, INNER_P), tl.float32)
+    d_gains = tl.zeros((CHANNELS_P, GROUP_P), tl.float32)
+    for step in range(tl.cdiv(tokens - tl.program_id(0), tl.num_programs(0))):
+        token = tl.program_id(0).to(tl.int64) + step * tl.num_programs(0)
+        state, _ = _before_mixing(initial, delta, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        state = state.to(ups.dtype)
+        pointers, exist = _locate(d_out, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+        d_outs = tl.load(pointers, mask=exist, other=0.0)
+        gates = tl.load(active + token * INNER + inner, mask=inner < INNER, other=0.0).to(tl.float32)
+        raised = tl.dot(ups, state, input_precision=PRECISION)  # Y
+        d_mixed = tl.dot(tl.trans(downs), d_outs.to(downs.dtype), input_precision=PRECISION)  # dZ
+        d_gates = tl.sum(d_mixed * raised, 1)
+        tl.store(d_active + token * INNER + inner, d_gates.to(d_active.dtype.element_ty), mask=inner < INNER)
+        mixed, d_raised = (raised * gates[:, None]).to(ups.dtype), (d_mixed * gates[:, None]).to(ups.dtype)
+        d_downs = tl.dot(d_outs.to(downs.dtype), tl.trans(mixed), d_downs, input_precision=PRECISION)
+        d_ups = tl.dot(d_raised, tl.trans(state), d_ups, input_precision=PRECISION)
+        d_state = tl.dot(tl.trans(ups), d_raised, d_outs.to(tl.float32), input_precision=PRECISION)
+        if delta is not None:
+            pointers, _ = _locate(d_delta, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+            tl.store(pointers, d_state.to(d_delta.dtype.element_ty), mask=exist)
+        if attended is not None:
+            for member in tl.static_range(GROUP):
+                gains = tl.load(gain + channel * GROUP + member, mask=channel < CHANNELS, other=0.0).to(tl.float32)
+                pointers, _ = _locate(attended, token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+                values = tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
+                pointers, _ = _locate(d_attended, token, member, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
+                tl.store(pointers, (gains[:, None] * d_state).to(d_attended.dtype.element_ty), mask=exist)
+                d_gains += tl.where(members[None, :] == member, tl.sum(values * d_state, 1)[:, None], 0.0)
+    _store_weight(d_up, d_ups, PARTS, INNER, CHANNELS, INNER_P, CHANNELS_P)
+    _store_weight(d_down, d_downs, PARTS, CHANNELS, INNER, CHANNELS_P, INNER_P)
+    if attended is not None:
+        _store_weight(d_gain, d_gains, PARTS, CHANNELS, GROUP, CHANNELS_P, GROUP_P)
+
+
+# Matrix products of each token, I x L by L x R or as large.
+PRODUCTS = {update_kernel: 2, update_backward_kernel: 5}

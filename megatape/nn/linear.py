@@ -1,0 +1,143 @@
+"""The tensor-parallel layers; at T = 1 they are the plain ones.
+
+B batch, N tokens, C hidden size, V vocabulary, T tensor-parallel ranks. Each rank holds N/T tokens
+between sublayers, and all N tokens of its share of the features inside attention and MLP.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
+from megatape.distributed.layout import own_rows
+from megatape.distributed.mesh import SINGLE, Axis
+from megatape.nn.loss import LossFormula, cross_entropy, mask_padding, soft_cap
+from megatape.nn.parameters import Role, parameter
+from megatape.nn.remat import linear, linear_and_input
+
+# x [..., in_features], weight [out_features, in_features], bias [out_features] or None -> x W^T (+ b)
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+class Linear(nn.Module):
+    """y = x W^T (+ b), of which each tensor-parallel rank computes a share.
+
+    Attributes:
+        product: What computes it in training; model/build.py chooses it.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, axis: Axis) -> None:
+        super().__init__()
+        self.axis, self.in_features, self.out_features = axis, in_features, out_features
+        self.product: Product = linear
+
+
+class ColumnLinear(Linear):
+    """A layer whose outputs the ranks divide, [B, N, in_features] -> [B, N, out_features / T].
+
+    weight: [out_features / T, in_features]; bias: [out_features / T] or None.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False, role: Role = "matrix"
+    ) -> None:
+        super().__init__(in_features, out_features, axis)
+        self.weight = parameter((out_features, in_features), axis, 0, role=role)
+        self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
+
+    def forward(self, x: Tensor, pass_input: bool = False) -> Any:
+        """The output and, with `pass_input`, x for the next layer that multiplies it. x: from overlap.begin_gather."""
+        product = self.product if self.training else linear
+        if pass_input and product is linear:
+            return linear_and_input(x, self.weight, self.bias)
+        y = product(x, self.weight, self.bias)
+        return (y, x) if pass_input else y
+
+
+def project(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
+    """The output of each layer for x; in the backward pass each adds its gradient of x to that of the next as it multiplies."""
+    outputs = []
+    for layer in layers[:-1]:
+        y, x = layer(x, pass_input=True)
+        outputs.append(y)
+    return [*outputs, layers[-1](x)]
+
+
+class RowLinear(Linear):
+    """A layer whose inputs the ranks divide, [B, N, in_features / T] -> [B, N/T, out_features].
+
+    weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens.
+    """
+
+    def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
+        super().__init__(in_features, out_features, axis)
+        self.weight = parameter((out_features, in_features), axis, 1)
+        self.bias = parameter((out_features,), axis, init=0.0) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.summed(x)
+        return out if self.bias is None else out + self.bias
+
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum of all ranks' products."""
+        return scatter_sum_tokens((self.product if self.training else linear)(x, self.weight, None), self.axis)
+
+
+class VocabularyEmbedding(nn.Module):
+    """Token embedding, [B, N] -> [B, N/T, C], whose rows the ranks divide. weight: [ceil(V / T), C]."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE) -> None:
+        super().__init__()
+        self.axis = axis
+        self.weight = parameter((vocab_size, hidden_size), axis, 0, role="embedding")
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.axis.size == 1:
+            return F.embedding(tokens, self.weight)
+        rows, held = own_rows(tokens, self.weight.shape[0], self.axis)
+        return scatter_sum_tokens(F.embedding(rows, self.weight) * held[..., None], self.axis)
+
+
+class VocabularyHead(nn.Module):
+    """The output matrix, whose rows the ranks divide: logits, or the loss without ever holding all logits.
+
+    Attributes:
+        weight: [ceil(V / T), C]; None if tied, when callers pass the embedding's.
+        formula: of the loss; model/build.py adds what training asks for.
+    """
+
+    def __init__(
+        self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False, softcap: float | None = None
+    ) -> None:
+        super().__init__()
+        self.axis, self.formula = axis, LossFormula(vocab_size, axis, softcap)
+        self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0, role="embedding")
+
+    def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
+        """[B, N/T, C] -> [B, N, ceil(V / T)], this rank's share of the vocabulary.
+
+        Logits of padding rows are minus infinity.
+        """
+        logits = F.linear(gather_tokens(x, self.axis), self._weight(tied))
+        if self.formula.softcap is not None:
+            logits = soft_cap(logits, self.formula.softcap)
+        return mask_padding(logits, self.formula.vocab_size, self.axis)
+
+    def forward(self, x: Tensor, targets: Tensor | None, tied: Tensor | None) -> Tensor:
+        """x: [B, N/T, C]; targets: [B, N]. Returns the float32 sum of their cross entropies, the same on all ranks.
+
+        Without targets, returns the logits.
+        """
+        if targets is None:
+            return self.logits(x, tied)
+        return cross_entropy(x, self._weight(tied), targets, self.formula)
+
+    def _weight(self, tied: Tensor | None) -> Tensor:
+        weight = self.weight if tied is None else tied
+        assert weight is not None
+        return weight

@@ -1,0 +1,73 @@
+"""Normalization: that of a model, and RMSNorm (Zhang and Sennrich, arXiv 1910.07467). Shapes as in model/transformer.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from megatape.config import ModelConfig
+from megatape.distributed.mesh import SINGLE, Axis
+from megatape.nn.parameters import parameter
+from megatape.nn.remat import identity, remat_of
+from megatape.registry import NORMALIZATIONS
+from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backward
+
+
+def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Module:
+    """The model's kind of normalization over the last dimension, which has `size` channels."""
+    return NORMALIZATIONS[config.normalization].load()(size, config.norm_eps, axis)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight, computed in float32, returned in the dtype of x. weight: [size]."""
+
+    def __init__(self, size: int, eps: float, axis: Axis = SINGLE) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = parameter((size,), axis, init=1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [..., size]."""
+        source = remat_of(x)
+        function, args = (identity, (x.detach(),)) if source is None else (source.function, source.args)
+        return _RMSNorm.apply(x, self.weight, self.eps, function, *args)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """Keeps x or what it is rebuilt from, and a float32 number per row.
+
+    Autograd would keep x in float32, and on a CPU its normalized values too. Saves the weight itself, because ZeRO stage 3
+    frees and refills its storage.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+        normed, scale = fused_rms_norm(x, weight, eps)
+        ctx.function = function
+        ctx.save_for_backward(weight, scale, *args)
+        return normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, scale, *args = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        gradients = _by_formula if grad.is_cpu else fused_rms_norm_backward
+        return *gradients(grad, ctx.function(*args), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
+
+
+def _by_formula(
+    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """`fused_rms_norm_backward` on a CPU: the operations of autograd, in their order, so bit for bit its results."""
+    grad, x, d_x, d_weight = grad.float(), x.float(), None, None
+    if needs[1]:
+        d_weight = (x * scale).mul_(grad).sum_to_size(weight.shape).to(weight.dtype)
+    if needs[0]:
+        d_normed = grad * weight
+        d_scale = (d_normed * x).sum(-1, keepdim=True)
+        d_mean = d_scale * -0.5 * scale.pow(3)
+        d_x = d_normed.mul_(scale).add_(x * (d_mean / x.shape[-1] * 2)).to(x.dtype)
+    return d_x, d_weight

@@ -1,0 +1,164 @@
+"""Diagnosis of ranks from their heartbeats, without a store, threads or a clock.
+
+Ranks begin the same collectives in the same order. So the rank that hangs while others wait for it
+is the one that has begun the fewest.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from megatape.distributed.topology import name_ranks
+from megatape.reliability.pace import WatchLimits
+
+STRAGGLER_SHARE = 0.2  # of a step's time, for which a straggler is busy beyond the others
+
+
+class Heartbeat(NamedTuple):
+    """State of a rank, as the rank reports it.
+
+    Attributes:
+        limit: Timeout of its phase in seconds.
+        phase: Name of its phase.
+        num_collectives: Number of collectives that it has begun.
+        busy_share: Share of a step in which it waits for no other rank, None while unmeasured.
+        process: Host and process id.
+        number: Number of heartbeats so far, so that each differs from the last one.
+        background_limit: Timeout of the background thread's work, in seconds.
+        background: Name of the background thread's work, "" if it has none.
+        num_background: Number of collectives that the background thread has begun.
+    """
+
+    limit: float
+    phase: str = "starting"
+    num_collectives: int = 0
+    busy_share: float | None = None
+    process: str = "which never started"
+    number: int = 0
+    background_limit: float = 0.0
+    background: str = ""
+    num_background: int = 0
+
+
+@dataclass
+class Peer:
+    """A rank that this rank watches.
+
+    Attributes:
+        rank: Its number.
+        heartbeat: The newest heartbeat.
+        silent: Seconds without a new heartbeat.
+        behind: Seconds in its phase without a new collective while another rank has begun more.
+        behind_in_background: The same for the work of the background thread.
+        has_left: Whether it has ended its work without an error.
+    """
+
+    rank: int
+    heartbeat: Heartbeat
+    silent: float = 0.0
+    behind: float = 0.0
+    behind_in_background: float = 0.0
+    has_left: bool = False
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.heartbeat.process})"
+
+
+class CollectiveFailure(NamedTuple):
+    """A collective that failed, because a rank is gone or by the network.
+
+    Attributes:
+        rank: The first rank that reported it, rarely the one at fault.
+        error: Its error.
+        seconds: Time since this rank learned of it.
+    """
+
+    rank: int
+    error: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.error}"
+
+
+def observe(peers: Sequence[Peer], heartbeats: Mapping[int, Heartbeat], period: float) -> None:
+    """Update `peers` with the heartbeats that are in the store after another `period` seconds."""
+    for peer in peers:
+        last, peer.heartbeat = peer.heartbeat, heartbeats.get(peer.rank, peer.heartbeat)
+        peer.silent = peer.silent + period if peer.heartbeat == last else 0.0
+        now = peer.heartbeat
+        peer.behind += period
+        if (last.num_collectives, last.phase) != (now.num_collectives, now.phase):
+            peer.behind = 0.0
+        peer.behind_in_background += period
+        if (last.num_background, last.background) != (now.num_background, now.background):
+            peer.behind_in_background = 0.0
+    most = max(peer.heartbeat.num_collectives for peer in peers)
+    most_in_background = max(peer.heartbeat.num_background for peer in peers)
+    for peer in peers:
+        if peer.heartbeat.num_collectives == most:
+            peer.behind = 0.0
+        if peer.heartbeat.num_background == most_in_background:
+            peer.behind_in_background = 0.0
+
+
+def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFailure | None) -> str | None:
+    """Decide whether the run must end because of a rank or the network.
+
+    Args:
+        peers: The ranks that this rank watches. Rank 0 watches all; the others watch rank 0, and
+            judge only its silence.
+        limits: Time limits of the run.
+        failure: The first collective that failed on any rank, if one has.
+
+    Returns:
+        The cause, which names the rank at fault; None while the run may continue.
+    """
+    for peer in peers:
+        max_silence = limits.suspicion if failure else min(limits.silence, peer.heartbeat.limit)
+        if peer.silent > max_silence and not peer.has_left:
+            return f"{peer} died, is frozen or was cut off in {peer.heartbeat.phase}: no heartbeat for {max_silence:.0f} s"
+    if len(peers) == 1:
+        return None
+    # Find the rank that is furthest behind in its main thread, and in its background thread. Other waiting ranks may have to
+    # wait for it in turn.
+    last = min(peers, key=lambda peer: peer.heartbeat.num_collectives)
+    last_in_background = min(peers, key=lambda peer: peer.heartbeat.num_background)
+    beat = last.heartbeat
+    background = last_in_background.heartbeat
+    if last.behind > beat.limit:
+        waiting = [peer.rank for peer in peers if peer.heartbeat.num_collectives > beat.num_collectives]
+        return f"{last} hangs in {beat.phase}: {name_ranks(waiting)} waited {beat.limit:.0f} s for it"
+    if background.background and last_in_background.behind_in_background > background.background_limit:
+        waiting = [peer.rank for peer in peers if peer.heartbeat.num_background > background.num_background]
+        waited = f"{name_ranks(waiting)} waited {background.background_limit:.0f} s for it"
+        return f"{last_in_background} hangs in {background.background}: {waited}"
+    if failure and failure.seconds > limits.suspicion + 2 * limits.period:  # by now a dead rank would have been silent
+        if last.behind and last.rank != failure.rank:
+            return f"{last} hangs in {beat.phase}, and others gave up waiting for it: {failure}"
+        if last_in_background.behind_in_background and last_in_background.rank != failure.rank:
+            return f"{last_in_background} hangs in {background.background}, and others gave up waiting for it: {failure}"
+        return f"all ranks are alive, but a collective failed, perhaps by the network: {failure}"
+    return None
+
+
+def find_stragglers(peers: Sequence[Peer]) -> dict[int, str]:
+    """Find the ranks that keep the others waiting in most steps.
+
+    Returns:
+        A warning for each rank that is busy for more of a step than the median of the others by
+        STRAGGLER_SHARE; none until all ranks have measured enough steps.
+    """
+    shares = {peer.rank: peer.heartbeat.busy_share for peer in peers if peer.heartbeat.busy_share is not None}
+    warnings: dict[int, str] = {}
+    if len(shares) < max(2, len(peers)):
+        return warnings
+    for peer in peers:
+        share, usual = shares[peer.rank], statistics.median(shares[rank] for rank in shares if rank != peer.rank)
+        if share - usual > STRAGGLER_SHARE:
+            warnings[peer.rank] = (
+                f"{peer} keeps the others waiting: it reads samples and makes forward passes for {share:.0%} of a step, the "
+                f"others for {usual:.0%}"
+            )
+    return warnings

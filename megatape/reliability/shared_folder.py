@@ -1,0 +1,101 @@
+"""Folders shared between hosts, by network file systems that may show new files late."""
+
+import os
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from megatape.distributed.exchange import exchange, on_all, on_main
+from megatape.distributed.topology import Topology
+from megatape.errors import PathError, path_error, path_errors
+from megatape.utils.files import create_private
+from megatape.utils.waiting import wait_until
+
+SECRET_BYTES = 32
+VISIBILITY_TIMEOUT = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
+
+
+def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
+    """Wait until a file or folder that another host created is visible here.
+
+    Args:
+        path: The file or folder.
+        timeout: Maximum wait in seconds.
+
+    Returns:
+        Whether it is visible.
+    """
+
+    def is_visible() -> bool:
+        for folder in reversed(path.parents[:3]):
+            with suppress(OSError):
+                os.listdir(folder)  # opening a folder makes an NFS client ask the server whether it changed
+        return os.path.exists(path)  # False, too, while the file system reports errors: all ranks end this alike
+
+    return wait_until(is_visible, timeout, interval=0.2)
+
+
+def share_secret(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> bytes:
+    """Give all ranks the same secret, through a temporary file that only this user can read. Collective.
+
+    Args:
+        directory: Folder of the run. If it does not exist yet, the file is in its nearest existing parent folder.
+        topology: All ranks.
+        patience: Seconds to wait until the file is visible.
+
+    Returns:
+        SECRET_BYTES random bytes.
+
+    Raises:
+        PathError: The main rank cannot write the file, or another rank does not see it. Raised on all ranks.
+    """
+    needed = f"run.directory {directory} must be one folder that all ranks see and can write: "
+    secret = secrets.token_bytes(SECRET_BYTES)
+    if topology.world_size == 1:
+        return secret
+
+    def write() -> Path:
+        try:
+            existing = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
+            path = existing / f".secret-{secrets.token_hex(8)}"
+            create_private(path, secret)
+        except OSError as error:
+            raise path_error(error, f"{needed}{error}") from error
+        return path
+
+    path = on_main(write, topology)
+
+    def read() -> None:
+        nonlocal secret
+        if not wait_until_visible(path, patience):
+            raise PathError(f"{needed}a file of the main rank is not visible on {socket.gethostname()}")
+        with path_errors():
+            secret = path.read_bytes()
+
+    try:
+        on_all(read, topology)
+    finally:
+        if topology.is_main:
+            with suppress(OSError):
+                path.unlink()
+    return secret
+
+
+def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:
+    """Create the run's folder. Raises PathError on all ranks if one of them cannot see what another wrote there."""
+    token, needed = directory / ".shared", f"run.directory {directory} must be one folder that all ranks see and can write: "
+
+    def create() -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            token.touch()
+        except OSError as error:
+            raise path_error(error, f"{needed}{error}") from error
+
+    on_main(create, topology)  # no rank looks for the token before it exists
+    blind = [host for host in exchange("" if wait_until_visible(token, patience) else socket.gethostname(), topology) if host]
+    if topology.is_main:
+        token.unlink()
+    if blind:
+        raise PathError(f"{needed}a file of the main rank is not visible on {', '.join(sorted(set(blind)))}")

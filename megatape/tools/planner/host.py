@@ -1,0 +1,53 @@
+"""CPU time for launching a step. A GPU that computes faster than the CPU launches has to wait.
+
+The limits of each range are fitted to runs on one H200 (docs/planning.md). Its virtual machine has a slow CPU, which is the bad
+case. The good case is a current server.
+"""
+
+from typing import NamedTuple
+
+from megatape.accounting.trace import run_pass
+from megatape.config import Config
+from megatape.tools.planner.work import eager_work
+
+# Seconds, (bad, good).
+LAUNCH_SECONDS = (80e-6, 8e-6)  # per kernel, including autograd and Python code
+HOOK_SECONDS = (100e-6, 20e-6)  # per module hook; ZeRO stage 3 has four per module
+UPDATE_SECONDS = (40e-3, 3e-3)  # per step, for DeepSpeed's work around the optimizer
+
+
+class HostWork(NamedTuple):
+    """Work of the CPU for one optimizer step.
+
+    Attributes:
+        launches: Number of kernels in all micro-batches. Compiled parts launch fewer kernels, but measured steps do not launch
+            faster.
+        hooks: Number of module hooks that ZeRO stage 3 runs.
+    """
+
+    launches: int
+    hooks: int
+
+    def seconds(self, case: int) -> tuple[float, float]:
+        """Return the seconds of launching, which overlaps with the GPU's work, and of the update, which does not.
+
+        Args:
+            case: 0 for the bad case, 1 for the good one.
+        """
+        launching = self.launches * LAUNCH_SECONDS[case] + self.hooks * HOOK_SECONDS[case]
+        return launching, UPDATE_SECONDS[case]
+
+
+def host_work(config: Config, world_size: int) -> HostWork:
+    """Count the launches and hooks of one optimizer step on one rank.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+    """
+    micro_batches = config.accumulation(world_size)
+    launches = sum(eager_work(config).values())
+    hooks = 0
+    if config.zero.stage == 3:
+        hooks = len(run_pass(config).events)
+    return HostWork(micro_batches * launches, micro_batches * hooks)

@@ -1,0 +1,175 @@
+"""Every private name of torch that this package uses, read from version 2.13.0.
+
+Functions import what they need when they are called: some of it takes seconds.
+tests/utils/test_torch_internals.py calls each of them, so that another version fails with the name that it
+does not have, and finds private names in other files.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import FakeProcessGroup
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import distributed_c10d
+from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"]  # and every name below
+
+# Attention as one kernel of any device: operators, and those that torch has formulas of FLOPs for.
+ATTENTION_OPERATORS = {
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable: torch.ops.aten._scaled_dot_product_efficient_attention,
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward: (
+        torch.ops.aten._scaled_dot_product_efficient_attention_backward
+    ),
+}
+
+
+def fake_group(name: str, size: int) -> dist.ProcessGroup:
+    """A process group of rank 0 of `size` ranks that do not exist. Its backend sends nothing."""
+    group = dist.ProcessGroup(dist.HashStore(), 0, size)
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    backend = FakeProcessGroup._create_internal(0, size)
+    for device in ("cpu", "meta"):
+        group._register_backend(torch.device(device), kind, backend)
+    group._set_default_backend(kind)
+    group._set_group_name(f"fake {name}")  # type: ignore[arg-type]
+    return group
+
+
+def set_default_timeout(timeout: timedelta) -> None:
+    """Give this timeout to groups made later without one: torch has 10 minutes for NCCL and 30 for gloo."""
+    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
+
+
+def clone_default_store() -> dist.Store:
+    """The store at which the ranks met, over a connection of its own."""
+    return distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined, no-any-return]
+
+
+def count_collectives(description: str) -> tuple[int, int]:
+    """Count the collectives that this rank has started.
+
+    Args:
+        description: Description of the process groups to count separately.
+
+    Returns:
+        Number in all other groups, and number in groups with this description.
+    """
+    others = 0
+    described = 0
+    for group in list(distributed_c10d._world.pg_map):  # a copy: the main thread may make a group meanwhile
+        with suppress(RuntimeError):  # a backend that does not count
+            count = group._get_sequence_number_for_group()  # type: ignore[attr-defined]
+            if group.group_desc == description:
+                described += count
+            else:
+                others += count
+    return others, described
+
+
+def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1], in float32; one kernel on a GPU."""
+    out, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
+    return out, scale
+
+
+def fused_rms_norm_backward(
+    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of x and weight, each if it is needed, on a GPU or on shapes; scale: from `fused_rms_norm`."""
+    # Grouped queries without a rotation give a gradient with strides, which a kernel might not expect.
+    d_x, d_weight = torch.ops.aten._fused_rms_norm_backward(grad.contiguous(), x, weight.shape, scale, weight, needs)
+    return d_x, d_weight
+
+
+@contextmanager
+def fused_on_shapes() -> Iterator[None]:
+    """On the meta device, too, dispatch modes see attention and `fused_rms_norm` as one operator, and not as its parts."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        kwargs.pop("enable_gqa", None)  # which this operator needs not be told
+        return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(q, k, v, attn_mask, *args, **kwargs)[0]
+
+    def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor | None, ...]:
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
+        # Its caller has a backward pass of its own.
+        library.impl("_fused_rms_norm", torch.library.fallthrough_kernel, "AutogradMeta")
+        backward = "_scaled_dot_product_fused_attention_overrideable_backward"
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{backward}", "Meta"):  # in torch 2.11
+            library.impl(backward, gradients, "Meta")
+        yield
+
+
+def prefer_attention_kernels(order: list[SDPBackend]) -> None:
+    """Let scaled_dot_product_attention take the first of these kernels that supports a call."""
+    torch._C._set_sdp_priority_order([kernel.value for kernel in order])  # type: ignore[attr-defined]
+
+
+def attention_kernel(q: Tensor, k: Tensor, v: Tensor) -> SDPBackend:
+    """The kernel that causal scaled_dot_product_attention takes for these."""
+    return SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=True))
+
+
+def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """x weight^T of two FP8 matrices with one scale, in bfloat16."""
+    return torch._scaled_mm(x, weight.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each source to its target, in few kernels."""
+    torch._foreach_copy_(targets, sources)
+
+
+def zero_all(tensors: list[Tensor]) -> None:
+    """Fill each tensor with zeros, in few kernels."""
+    torch._foreach_zero_(tensors)
+
+
+def is_view(func: Any) -> bool:
+    """Whether an ATen operator only looks at its input in another way."""
+    returned = [each.alias_info for each in func._schema.returns]
+    return func is torch.ops.aten._unsafe_view.default or any(info is not None and not info.is_write for info in returned)
+
+
+def has_cpp_compiler() -> bool:
+    """Whether torch's compiler finds a C++ compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return False
+    return True
+
+
+def limit_recompilations() -> None:
+    """Compile a function for at most 64 shapes. Lengths, training and evaluation soon meet torch's limit of 8."""
+    torch._dynamo.config.recompile_limit = 64
+
+
+def fail_beyond_recompile_limit() -> None:
+    """Raise an error for a function of too many shapes, which would run uncompiled."""
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+def aot_backend(compiler: Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]) -> Any:
+    """A backend of torch.compile that gives `compiler` the graphs of forward and backward pass, as Inductor gets them."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    def compile_boxed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return make_boxed_func(compiler(graph, inputs))  # type: ignore[no-any-return]
+
+    return aot_autograd(fw_compiler=compile_boxed, partition_fn=min_cut_rematerialization_partition)

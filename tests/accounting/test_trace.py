@@ -1,0 +1,47 @@
+"""Five layers stand for all of a deep model."""
+
+from typing import Any
+
+import pytest
+
+from megatape.accounting.trace import SHALLOW, Pass, deep_pass, one_pass, run_pass
+from tests.helpers.plan_cases import configure
+from tests.helpers.slow import slow_but
+
+LORA = {
+    "model.lora": {"rank": 3, "alpha": 1.0, "dropout": 0.1, "targets": ["query", "up"]},
+    "training.trainable": ["adapters"],
+}
+DEPTH = SHALLOW + 3
+
+
+def _named(one: Pass) -> tuple[list[tuple[str, str]], set[str]]:
+    """The events and the trained weights, by name."""
+    modules = {module: name for name, module in one.model.named_modules()}
+    parameters = {parameter: name for name, parameter in one.model.named_parameters()}
+    return [(event.kind, modules[event.module]) for event in one.events], {parameters[parameter] for parameter in one.trained}
+
+
+RUNS: list[dict[str, Any]] = [
+    {"parallel.tp": 2, "training.activation_checkpointing": "full"},
+    LORA,
+    {},
+    {"training.activation_checkpointing": "selective", "model.encoding": "rope"},
+    {"parallel.tp": 2, "training.activation_checkpointing": "offload", "training.chunk_tokens": 5},
+    {"model.encoding": "t5", "model.tie_embeddings": True},
+    {"training.trainable": ["position"]},
+    {"training.frozen": ["blocks.0.*"]},
+]
+
+
+@pytest.mark.parametrize("changes", slow_but(RUNS[:2], RUNS), ids=str)
+def test_it_is_that_of_all_layers(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
+    config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
+    deep = deep_pass(config)
+    assert deep is not None and _named(deep) == _named(one_pass(config, DEPTH))
+
+
+@pytest.mark.parametrize("changes", [{"training.frozen": ["blocks.3.*"]}, {"model.nope_every": 3}], ids=str)
+def test_layers_that_differ_all_run(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
+    config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
+    assert _named(run_pass(config)) == _named(one_pass(config, DEPTH))

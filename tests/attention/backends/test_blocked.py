@@ -1,0 +1,82 @@
+"""Ring attention of context-parallel ranks against the blocked attention of one process, which is its own reference."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.attention.backends import blocked
+from megatape.attention.backends.blocked import BLOCK, Blocked
+from megatape.attention.rotation import PositionState
+from megatape.distributed.layout import zigzag
+from megatape.distributed.mesh import SINGLE, Axis, make_mesh
+from megatape.distributed.topology import Topology
+from megatape.distributed.traffic import SHIFT, CountTraffic
+from tests.helpers import bounds
+from tests.helpers.attention import initial_state, inputs, random_document_starts
+from tests.helpers.bounds import assert_close
+from tests.helpers.workers import run_workers
+
+RANKS = 3  # more than the heads of keys
+# B, N, H, L, R: chunks shorter than a block of rows and longer, of which a block has parts of both
+SHAPES = [(2, 24, 4, 2, 8), (1, 6 * (BLOCK + 12), 2, 1, 4)]
+
+
+@pytest.mark.numerics
+def test_ring_equals_one_process(tmp_path: Path) -> None:
+    """Results and gradients, with and without a state that moves, and with documents that end in the chunks of other ranks.
+
+    It fails if a row without a key on a rank is divided by the sum of no weights, and if a rank masks by its own places."""
+    assert run_workers("tests.attention.backends.test_blocked:check", RANKS, None, tmp_path) == [True] * RANKS
+
+
+def check(_: Any, topology: Topology) -> bool:
+    context = make_mesh(topology, {"context": RANKS})["context"]
+    for shape in SHAPES:
+        for move in (True, False):
+            for mask in (None, random_document_starts(*shape[:2])):
+                alone = [zigzag(part, context) for part in results(shape, SINGLE, move, mask)]
+                for block in (BLOCK, 3 * BLOCK):
+                    with patch.object(blocked, "BLOCK", block):
+                        ring = results(shape, context, move, mask)
+                    for found, expected in zip(ring, alone, strict=True):
+                        assert_close(found, expected, bounds.RING, floor=1e-3, what=(shape, move, mask is not None))
+    check_bytes(context)
+    return True
+
+
+def results(shape: tuple[int, ...], context: Axis, move: bool, mask: Tensor | None, dtype: Any = torch.float32) -> list[Tensor]:
+    """Outputs and gradients of this rank's tokens."""
+    given = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
+    q, k, v, delta = given
+    positions = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if move else None)
+    found = Blocked(context).attend(q, k, v, positions, None, zigzag(mask, context), move)
+    outputs = [part for part in found if part is not None]
+    gradients = torch.autograd.grad([part.float().sin().sum() for part in outputs], given[: 4 if move else 3])
+    return [*outputs, *gradients]
+
+
+def check_bytes(context: Axis) -> None:
+    """Keys, values and, where it moves, the state, to the next rank: forward, again backward, and their gradients."""
+    shape = SHAPES[0]
+    batch, length, _, channels, size = shape
+    for move in (True, False):
+        with CountTraffic(context) as traffic:
+            results(shape, context, move, None, torch.bfloat16)
+        part = prod((batch, length // RANKS, channels, size)) * torch.bfloat16.itemsize
+        one_pass = (RANKS - 1) * (3 if move else 2) * part
+        assert traffic.sent["context"] == {SHIFT: 3 * one_pass}
+        assert traffic.overlapped["context"] == 3 * one_pass - one_pass // (RANKS - 1)
+
+
+def test_ranks_compute_equally_many_scores() -> None:
+    """At every step of the ring: as many blocks of rows see as many keys on each rank."""
+    length, size = 64 * BLOCK, 8
+    ranks = [Axis("context", size, rank) for rank in range(size)]
+    for step in range(size):
+        steps = (blocked._blocks(length, None, axis, (axis.rank - step) % size) for axis in ranks)
+        assert len({sum((rows.stop - rows.start) * seen.stop for rows, seen in blocks) for blocks in steps}) == 1, step

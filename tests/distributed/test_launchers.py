@@ -1,0 +1,318 @@
+"""Ranks from the variables of each launcher, as recorded from real ones, and errors for contradictions.
+
+The network interface to other hosts; and the end of a process whose launcher is gone, while others are left alone.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from megatape.distributed import launchers
+from megatape.distributed.launchers import (
+    address_towards,
+    check_rendezvous,
+    choose_interface,
+    discover,
+    export_interface,
+    first_host,
+    interface_of,
+    quiet_launcher,
+)
+from megatape.distributed.topology import Topology
+from megatape.errors import UserError
+from tests.helpers.workers import ROOT
+
+RANK_VARS = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+SRUN = {
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_JOB_ID": "70",
+    "SLURM_STEP_ID": "3",
+}
+MASTER_VARS = {"MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+LAUNCHED = {
+    "by hand": RANK_VARS | {"LOCAL_WORLD_SIZE": "4"},
+    "torchrun": RANK_VARS | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"},
+    "deepspeed": RANK_VARS | {"CROSS_RANK": "1", "CROSS_SIZE": "2", "LOCAL_SIZE": "4"},
+    "mpirun": OPEN_MPI | MASTER_VARS,
+    "hydra": HYDRA | MASTER_VARS,
+    "srun": SRUN,
+    "srun --mpi=pmi2": SRUN | {"PMI_RANK": "5", "PMI_SIZE": "8"},
+    "srun --mpi=pmix": SRUN | {"PMIX_RANK": "5"},
+    # The inner launcher started this process; the outer one's numbers describe the inner launcher.
+    "torchrun under srun": SRUN
+    | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    | RANK_VARS
+    | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"},
+    "mpirun under srun": SRUN | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"} | OPEN_MPI | MASTER_VARS,
+    "hydra under srun": SRUN | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"} | HYDRA | MASTER_VARS,
+    "ranks mapped by hand under srun": SRUN | RANK_VARS,
+}
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without launcher variables; what discover() sets is undone after the test."""
+    for name in {name for environment in LAUNCHED.values() for name in environment} | {"PMIX_SIZE", "PALS_SIZE"}:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_alone() -> None:
+    assert discover() == Topology(0, 1, 0)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHED)
+def test_every_launcher_leads_to_the_same(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
+    launched(monkeypatch, LAUNCHED[launcher])
+    topology = discover()
+    assert topology == Topology(5, 8, 1, local_size=4)
+    # The variables that torch and DeepSpeed read.
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
+    expected = (
+        ("n1", str(20000 + 31 * 70 + 3)) if launcher in ("srun", "srun --mpi=pmi2", "srun --mpi=pmix") else ("host", "29500")
+    )
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == expected
+    assert discover() == topology  # also in a second call
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "local_size"),
+    [("4(x2)", 1, 4), ("3,2(x3),1", 0, 3), ("3,2(x3),1", 3, 2), ("3,2(x3),1", 4, 1), ("8", 0, 8)],
+)
+def test_tasks_of_a_slurm_node(monkeypatch: pytest.MonkeyPatch, tasks: str, node: int, local_size: int) -> None:
+    launched(monkeypatch, SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node), "SLURM_LOCALID": "0"})
+    assert discover().local_size == local_size
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "host"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("n[1-2]", "n1"),
+        ("gpu[007,009-012],login", "gpu007"),
+        ("rack[1-2]-n[01-04]", "rack1-n01"),
+        ("n[3,5-6]-ib.cluster.org,m1", "n3-ib.cluster.org"),
+        ("login-2,n[1-4]", "login-2"),
+    ],
+)
+def test_first_host(nodelist: str, host: str) -> None:
+    assert first_host(nodelist) == host
+
+
+FAULTS = {
+    "half": ({"RANK": "0"}, "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set"),
+    "no number": (RANK_VARS | {"RANK": "one"}, "RANK is 'one'"),
+    "rank too large": (RANK_VARS | {"RANK": "8"}, "RANK is 8 and WORLD_SIZE is 8"),
+    "local rank too large": (
+        RANK_VARS | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "1"},
+        "LOCAL_RANK is 1 and LOCAL_WORLD_SIZE is 1",
+    ),
+    "more local ranks than ranks": (
+        OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "9"},
+        "OMPI_COMM_WORLD_LOCAL_SIZE is 9, more than",
+    ),
+    "incomplete": (
+        {"CROSS_RANK": "0", "RANK": "0"},
+        "deepspeed started this process, but WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, MASTER",
+    ),
+    "srun without tasks per node": (
+        {name: value for name, value in SRUN.items() if name != "SLURM_STEP_TASKS_PER_NODE"},
+        "SLURM_STEP_TASKS_PER_NODE not set",
+    ),
+    "left rank": (SRUN | {"RANK": "0"}, "RANK is 0, but SLURM_PROCID, set by srun, says 5"),
+    "left world": (OPEN_MPI | {"WORLD_SIZE": "1"}, "WORLD_SIZE is 1, but OMPI_COMM_WORLD_SIZE"),
+    "bad node list": (SRUN | {"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST is ''"),
+    "bad tasks": (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "four"}, "SLURM_STEP_TASKS_PER_NODE is 'four'"),
+    "rank 0 elsewhere": (SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, "SLURM_PROCID 0 is on node 1"),
+    # Otherwise every process would act as the whole run, and all would write to one folder.
+    "unknown": ({"PMIX_SIZE": "2"}, "PMIX_SIZE is 2, from an unknown launcher"),
+    "unknown PMI": ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE is 2, from an unknown launcher"),
+    "another MPI": (
+        OPEN_MPI,
+        "mpi4py",
+    ),  # mpirun did not start this process, so mpi4py says 0 of 1, or finds no library
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_name_the_variable(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    environment, message = FAULTS[fault]
+    launched(monkeypatch, environment)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        discover()
+
+
+def loopback() -> str:
+    """Name of this machine's loopback interface."""
+    return next(name for name, entries in psutil.net_if_addrs().items() if "127.0.0.1" in [entry.address for entry in entries])
+
+
+def test_loopback() -> None:
+    assert address_towards("127.0.0.1") == "127.0.0.1"
+    assert interface_of("127.0.0.1") == loopback()
+
+
+def test_unknown_host() -> None:
+    with pytest.raises(ValueError, match="no route from .* to no-such-host.invalid"):
+        address_towards("no-such-host.invalid")
+
+
+def test_master_named_by_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on hosts whose own name means 127.0.1.1: takes the default route's interface, or an error says what to set."""
+    addresses = {"master": "127.0.1.1", launchers.EXTERNAL_ADDRESS: "10.1.2.3"}
+    monkeypatch.setattr(launchers, "address_towards", addresses.__getitem__)
+    monkeypatch.setattr(launchers, "interface_of", {"10.1.2.3": "eth7"}.__getitem__)
+    assert choose_interface("master") == ("eth7", "10.1.2.3")
+    monkeypatch.undo()
+
+    def no_route(host: str) -> str:
+        if host == launchers.EXTERNAL_ADDRESS:
+            raise ValueError("no way")
+        return "127.0.1.1"
+
+    monkeypatch.setattr(launchers, "address_towards", no_route)
+    with pytest.raises(ValueError, match=f"MASTER_ADDR master is 127.0.1.1 on {socket.gethostname()}.*--master_addr"):
+        choose_interface("master")
+
+
+def test_the_users_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback())
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
+    export_interface("no-such-host.invalid")  # asks for no way
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+    with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME is eth99.*has no eth99"):
+        export_interface("127.0.0.1")
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment in which ranks can meet."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setattr(launchers, "NAME_TIMEOUT", 0.0)
+    check_rendezvous()
+    return monkeypatch
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "", "a" * 64])
+def test_an_address_that_nobody_knows(meeting: pytest.MonkeyPatch, host: str) -> None:
+    meeting.setenv("MASTER_ADDR", host)
+    with pytest.raises(UserError, match=f"MASTER_ADDR is '{host}', which .* does not know"):
+        check_rendezvous()
+
+
+def test_a_name_that_is_known_a_little_later(meeting: pytest.MonkeyPatch) -> None:
+    """As that of a container which starts at the same time."""
+    meeting.setattr(launchers, "NAME_TIMEOUT", 60.0)
+    answers = iter([socket.gaierror(socket.EAI_NONAME, "not known"), socket.gaierror(socket.EAI_AGAIN, "try again"), None])
+    waits: list[float] = []
+
+    def resolve(*_: object) -> None:
+        if answer := next(answers):
+            raise answer
+
+    meeting.setattr("socket.getaddrinfo", resolve)
+    meeting.setattr("time.sleep", waits.append)
+    check_rendezvous()
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("port", ["abc", "-1", "0", "99999", ""])
+def test_a_port_that_is_none(meeting: pytest.MonkeyPatch, port: str) -> None:
+    meeting.setenv("MASTER_PORT", port)
+    with pytest.raises(UserError, match=f"MASTER_PORT is '{port}' on .*from 1 to 65535"):
+        check_rendezvous()
+
+
+RANK = """
+    import os, signal, sys, time
+    from megatape.distributed import launchers
+    launchers.POLL_INTERVAL = 0.05
+    signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
+    launchers.stop_with_launcher()
+    print(os.getpid(), flush=True)
+    time.sleep(float(sys.argv[1]))
+    print("left alone", flush=True)
+"""
+STARTER = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, *sys.argv[1:]])
+    print(os.getpid(), flush=True)
+    child.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("deepspeed --num_gpus 2 launch/pretrain.py", "deepspeed --quiet --num_gpus 2 launch/pretrain.py"),
+        ("/x/bin/ds launch/pretrain.py", "/x/bin/ds --quiet launch/pretrain.py"),
+        ("deepspeed --log_level=info launch/pretrain.py", "deepspeed --log_level=info launch/pretrain.py"),
+        ("deepspeed launch/pretrain.py --verbose", "deepspeed launch/pretrain.py --verbose"),
+        ("python launch/pretrain.py", "python launch/pretrain.py"),
+    ],
+)
+def test_log_of_a_launcher(command: str, started: str) -> None:
+    assert quiet_launcher(command.split()) == started.split()
+
+
+@pytest.mark.parametrize(
+    ("mark", "names", "killed", "answer"),
+    [
+        ("CROSS_RANK", ["launch.py"], 0, "asked to stop"),
+        ("CROSS_RANK", ["deepspeed", "launch.py"], 0, "asked to stop"),
+        ("CROSS_RANK", ["deepspeed", "launch.py"], 1, "asked to stop"),
+        ("CROSS_RANK", ["remote_shell.py", "launch.py"], 0, "left alone"),
+        ("TORCHELASTIC_RUN_ID", ["torchrun"], 0, "asked to stop"),
+        ("", ["shell.py"], 0, "left alone"),
+    ],
+)
+def test_kill_of_an_ancestor(tmp_path: Path, mark: str, names: list[str], killed: int, answer: str) -> None:
+    """names: the programs that start one another and at last the rank; killed: which of them is killed."""
+    for name in names:
+        (tmp_path / name).write_text(textwrap.dedent(STARTER))
+    (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "OMPI", "MPI_"))}
+    environment |= {"PYTHONPATH": str(ROOT)} | ({mark: "0"} if mark else {})
+    words = [*(str(tmp_path / name) for name in [*names, "rank.py"]), "2" if answer == "left alone" else "30"]
+    process = subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    ids = [int(process.stdout.readline()) for _ in [*names, "rank"]]
+    assert ids[0] == process.pid
+    try:
+        time.sleep(0.2)
+        os.kill(ids[killed], signal.SIGKILL)
+        assert process.stdout.readline().strip() == answer
+    finally:
+        process.stdout.close()
+        for number in ids:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        process.wait()

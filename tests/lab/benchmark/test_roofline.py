@@ -1,0 +1,62 @@
+"""The table of estimates beside targets and measurements."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatape.errors import UserError
+from megatape.lab.benchmark import roofline
+from megatape.tools.planner.operations import Attention, Operation, Work
+from tests.helpers.cells import cells
+
+
+@pytest.mark.slow
+def test_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is fused or compiled moves fewer bytes; ratios are to the fastest RoPE with code; measured times are beside."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(roofline, "STEP_TARGETS", {"155m": 1.1})
+    measured = tmp_path / "results.jsonl"
+    measured.write_text(json.dumps({"key": "step 155m/tape/triton/compiled", "seconds": 0.1234}) + "\n")
+    paragraphs = list(roofline.report("h200", measured, tiny=True))
+    steps, targets = ([cells(line) for line in paragraphs[index].splitlines()[2:]] for index in (3, 5))
+    moved = {tuple(row[:3]): int(row[8]) for row in steps}
+    assert len(moved) == 2 * (2 + 3)
+    for (encoding, attention, mode), count in moved.items():
+        assert count < moved[encoding, attention, "eager"] or mode == "eager"
+    assert moved["tape", "triton", "compiled"] < moved["tape", "sdpa", "compiled"]
+    for mode in ("eager", "compiled"):
+        assert moved["tape", roofline.ONE_PASS, mode] == moved["tape", "triton", mode]
+    assert [row[10] for row in steps if row[10]] == ["123.4"]
+    ratios = {(row[1], row[2]): row[4] for row in steps if row[0] == "tape"}
+    assert min(float(row[4]) for row in steps if row[0] == "rope" and row[1] in roofline.HERE) == 1
+    for row, attentions in zip(targets[:2], (roofline.HERE, [roofline.ONE_PASS]), strict=True):
+        best = min(ratio for (attention, _), ratio in ratios.items() if attention in attentions)
+        assert row[1] == best and row[4] == ("yes" if float(best) <= 1.1 else "no")
+    assert len(targets) == 2 + 1 + 2
+
+
+def test_attention_without_code() -> None:
+    """One pass has 7 of the 10 backward products of our kernels, at the rates of cuDNN."""
+
+    def work(backend: str) -> Work:
+        forward, backward = (Attention(backend, direction, 64) for direction in ("forward", "backward"))
+        return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation("product", 5, 7): -1})
+
+    works = {name: work(name) for name in roofline.HERE}
+    assert roofline._without_code("rope", works) == {}
+    assert roofline._without_code("tape", works) == {
+        roofline.ONE_PASS: Work(
+            {
+                Operation(Attention("sdpa", "forward", 64), 3, 1): 2,
+                Operation(Attention("sdpa", "backward", 64), 7, 1): 1,
+                Operation("product", 5, 7): -1,  # what torch.compile saves
+            }
+        )
+    }
+
+
+def test_triton_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install triton"):
+        next(roofline.report("h200", None))

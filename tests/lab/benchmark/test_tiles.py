@@ -1,0 +1,24 @@
+"""Tiles of the attention kernels that the benchmark tries."""
+
+import pytest
+import torch
+
+from megatape.lab.benchmark.tiles import CANDIDATES, in_place_of_default
+
+pytest.importorskip("triton")
+from megatape.attention.kernels import attention
+
+
+def test_replaces_the_tile_of_one_kernel() -> None:
+    x = torch.empty(1, 1, 1, 128, dtype=torch.bfloat16)
+    kernels = [attention.forward_kernel, attention.queries_kernel, attention.keys_kernel]
+    before = [attention.tile_of(kernel, x) for kernel in kernels]
+    with in_place_of_default("keys_kernel", (32, 64, 4, 2)):
+        assert [attention.tile_of(kernel, x) for kernel in kernels] == [*before[:2], attention.Tile(32, 64, 4, 2)]
+    assert [attention.tile_of(kernel, x) for kernel in kernels] == before
+
+
+def test_candidates_are_other_tiles_of_the_kernels() -> None:
+    used = {(kernel.__name__, size): attention.TILES[kernel, size] for kernel, size in attention.TILES}
+    for case, candidates in CANDIDATES.items():
+        assert len({used[case], *(attention.Tile(*candidate) for candidate in candidates)}) == 1 + len(candidates), case

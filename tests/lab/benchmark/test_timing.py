@@ -1,0 +1,51 @@
+"""Times of actions side by side."""
+
+import time
+
+import pytest
+import torch
+
+from megatape.lab.benchmark.timing import Spread, Timer, ratio, spread
+
+CPU = torch.device("cpu")
+
+
+def test_rounds_run_all_actions_in_turn_and_drop_the_first() -> None:
+    order: list[str] = []
+    reads = iter([0.0, 9.0, 0.0, 9.0, 0.0, 1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0])
+    timer = Timer(CPU, 2, clock=lambda: next(reads))
+    seconds = timer.times({"a": lambda: order.append("a"), "b": lambda: order.append("b")})
+    assert order == ["a", "b"] * 3
+    assert seconds == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
+
+
+def test_short_actions_are_repeated() -> None:
+    """Once to compile and once to count; then as often as it takes in each of the rounds."""
+    calls: list[float] = []
+    now = 0.0
+
+    def action() -> None:
+        nonlocal now
+        now += 0.01
+        calls.append(now)
+
+    (seconds,) = Timer(CPU, 2, at_least=0.05, clock=lambda: now).times({"a": action}).values()
+    assert len(calls) in (2 + 3 * 5, 2 + 3 * 6) and seconds == pytest.approx([0.01, 0.01])
+
+
+def test_ratios_are_of_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that slows down to half its speed changes the medians, not the ratio."""
+    taken = {"tape": [1.5, 3.0, 1.5], "rope": [1.0, 2.0, 1.0]}
+    monkeypatch.setattr(Timer, "times", lambda self, actions: taken)
+    assert ratio(taken["tape"], taken["rope"]) == Spread(1.5, 1.5, 1.5)
+    assert spread(taken["tape"]) == Spread(1.5, 1.5, 2.25)
+    assert Timer(CPU, 3).compare(list, list) == (1.5, 1.5)
+
+
+def test_quartiles() -> None:
+    assert spread([4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    assert spread([7.0]) == Spread(7.0, 7.0, 7.0)
+
+
+def test_time_is_that_of_the_action() -> None:
+    assert 0.02 <= Timer(CPU, 1).seconds(lambda: time.sleep(0.02)) < 1

@@ -1,0 +1,41 @@
+"""Children of studies that import nothing."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from megatape.lab.study.runs import Children
+from tests.helpers.workers import Workers
+
+
+@pytest.fixture
+def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children of a study that measure are functions of this process."""
+    start = Children.run
+
+    def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
+        if "pretrain" in words:
+            return start(self, words, environment, log)
+        _, _, _, module, *arguments = words  # python -P PROGRAM MODULE ARGUMENT ...
+        code: int = importlib.import_module(module).main(arguments)
+        return code
+
+    monkeypatch.setattr(Children, "run", run)
+
+
+@pytest.fixture
+def quick_children(measured_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they are, and those that train are forks of the test server."""
+    measure = Children.run
+
+    def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
+        if "pretrain" not in words:
+            return measure(self, words, environment, log)
+        with Workers(words[words.index("pretrain") :], 1, log.parent / "workers") as workers:
+            (status,) = workers.statuses()
+            log.write_text(workers.logs())
+        assert status is not None
+        return status
+
+    monkeypatch.setattr(Children, "run", run)

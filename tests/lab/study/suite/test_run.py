@@ -1,0 +1,173 @@
+"""megatape study suite: how models are scored, what is refused, and that the command goes on where it was stopped."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.lab.report.suite_page import write_page
+from megatape.lab.study.runs import Children, Machine, RunsFailed, locked_study
+from megatape.lab.study.suite.failures import failures
+from megatape.lab.study.suite.measure import BASELINES
+from megatape.lab.study.suite.plan import SIZES, parse_plan
+from megatape.lab.study.suite.records import read_records
+from megatape.lab.study.suite.run import suite
+from megatape.run_folder import RunFolder
+from tests.helpers.capitals import QUICK, Capitals
+
+
+def read_scores(run: Path, file: str = "scores.json") -> dict[str, Any]:
+    """A file of a run; of metrics those of the first step."""
+    text = (run / file).read_text()
+    content: dict[str, Any] = json.loads(text.splitlines()[0] if file.endswith("l") else text)
+    return content
+
+
+def run(out: Path, seeds: int, rates: Sequence[float] = (1e-3, 1e-2), only: int | None = None) -> str:
+    """Output of the command with two encodings."""
+    plan = parse_plan("tiny", "capitals", "rope,tape", seeds, rates)
+    return "\n".join(suite(plan, out, Machine(1, None), "typed", write_page, only=only))
+
+
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, trained = Children.run, []
+
+    def stop_at_the_fourth(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
+        if "pretrain" in words:
+            trained.append(log.parent.relative_to(tmp_path))
+            if len(trained) == 4:
+                raise KeyboardInterrupt
+        return start(self, words, environment, log)
+
+    monkeypatch.setattr(Children, "run", stop_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, 1)
+    assert {record.row for record in read_records(tmp_path / "results.jsonl")} == set(BASELINES)
+    assert "capitals, tape: seeds 1 (not run yet, or failed)" in (tmp_path / "suite.md").read_text()
+    printed = run(tmp_path, 1)
+    losses = {
+        (row, rate): read_scores(tmp_path / f"capitals/{row}/rate-{rate}/seed-0")["validation_loss"]
+        for row in ("rope", "tape")
+        for rate in (0.001, 0.01)
+    }
+    best = {row: min((0.001, 0.01), key=lambda rate: losses[row, rate]) for row in ("rope", "tape")}
+    assert [str(folder) for folder in trained] == [
+        "capitals/rope/rate-0.001/seed-0",
+        "capitals/rope/rate-0.01/seed-0",
+        "capitals/tape/rate-0.001/seed-0",
+        *2 * ["capitals/tape/rate-0.01/seed-0"],  # stopped, and begun again
+        *(f"capitals/{row}/rate-{rate}/seed-1" for row, rate in best.items()),
+    ]
+    assert f"capitals, tape, rate {best['tape']}, seed 1: validation loss" in printed
+
+    records = read_records(tmp_path / "results.jsonl")
+    assert [
+        (record.row, record.split, record.seed, record.learning_rate) for record in records if record.kind == "encoding"
+    ] == [(row, split, 1, best[row]) for split in ("long", "test") for row in ("rope", "tape")]
+    assert {record.row for record in records} == {"rope", "tape", *BASELINES}
+    assert (tmp_path / "suite.md").read_text().startswith("    typed\n") and "`tape`" in printed
+    # The same samples in the same order, and the same initial weights of all that both have.
+    first, second = (read_scores(tmp_path / f"capitals/{row}/rate-0.01/seed-0", "metrics.jsonl") for row in ("rope", "tape"))
+    assert first["digest"] == second["digest"] and first["loss"] == pytest.approx(second["loss"], rel=1e-5)
+
+    monkeypatch.setitem(SIZES, "tiny", replace(QUICK, model=QUICK.model | {"num_layers": 3}))
+    with pytest.raises(ValueError, match="was trained with model.num_layers 2, the configuration says 3"):
+        run(tmp_path, 1)
+    monkeypatch.setitem(SIZES, "tiny", replace(QUICK, tokens=5 * 4 * 6))
+    with pytest.raises(ValueError, match="was written for samples"):
+        run(tmp_path, 1)
+
+
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_a_part_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trains one task and encoding; the tables have what all have done so far. Then the models are looked into."""
+    with pytest.raises(ValueError, match="cell is 2: the tasks and encodings have the numbers 0 to 1"):
+        run(tmp_path, 1, [1e-3], only=2)
+    assert "1 run, 1 of them to do" in (printed := run(tmp_path, 1, [1e-3], only=1))
+    assert "capitals, rope: seeds 1 (not run yet, or failed)" in printed
+    assert {record.row for record in read_records(tmp_path / "results.jsonl") if record.kind == "encoding"} == {"tape"}
+    with locked_study(tmp_path / "capitals" / "tape"):  # another part does not wait for it
+        assert "not run yet" not in run(tmp_path, 1, [1e-3], only=0)
+        with pytest.raises(ValueError, match="is in use by another study"):
+            run(tmp_path, 1, [1e-3], only=1)
+    records = read_records(tmp_path / "results.jsonl")
+    assert {record.row for record in records if record.kind == "encoding"} == {"rope", "tape"}
+
+    folders = [tmp_path / "capitals" / row / "rate-0.001" / "seed-1" for row in ("rope", "tape")]
+    for arguments, message in [
+        ((folders, "test", 6), "capitals: its answers do not repeat one place of the text"),
+        ((folders, "train", 6), "split: capitals has no split 'train': choose one of test, long"),
+        (([*folders, folders[0]], "test", 6), "is given twice"),
+        (([tmp_path], "test", 6), "no configuration at"),
+    ]:
+        with pytest.raises((ValueError, OSError), match=message):
+            list(failures(*arguments))
+    monkeypatch.setattr(
+        Capitals, "copies", True
+    )  # some earlier place is looked for then, and the scores are those of the suite
+    title, answers, attention, updates, examples = failures(folders, "long", QUICK.test)
+    assert title == "capitals, size tiny, 6 samples of long; the first model is rope, seed 1"
+    for record in records:
+        if record.kind == "encoding" and record.split == "long":
+            (line,) = (line.replace(" ", "") for line in answers.splitlines() if record.row in line)
+            assert line.startswith(f"|`{record.row},seed1`|{record.asked}|") and f"|{100 * record.score:.1f}|" in line
+    assert attention.count("`rope, seed 1`") == attention.count("`tape, seed 1`") == 2 and "`rope" not in updates
+    assert examples.count("sample ") == 6
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_a_rate_that_diverges_loses_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not tried again; a rate that failed for another reason is."""
+    start, status, tried = Children.run, [3], []
+
+    def run_or_fail(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
+        if "optimizer.learning_rate=0.01" not in words:
+            return start(self, words, environment, log)
+        tried.append(log.parents[2].name)
+        log.write_text("error: the weights have diverged\n")
+        return status[0]
+
+    monkeypatch.setattr(Children, "run", run_or_fail)
+    with pytest.raises(RunsFailed, match="2 of 6 runs failed"):
+        run(tmp_path, 1)
+    assert {record.row for record in read_records(tmp_path / "results.jsonl")} == {"rope", "tape", *BASELINES}
+    assert "capitals, rope: learning rate 0.01 (the weights diverged)" in (tmp_path / "suite.md").read_text()
+    run(tmp_path, 1)
+    assert tried == ["rope", "tape"]
+
+    status[0] = 1
+    with pytest.raises(RunsFailed, match="2 of 4 runs failed"):
+        run(tmp_path / "other", 1)
+    assert {record.row for record in read_records(tmp_path / "other" / "results.jsonl")} == set(BASELINES)
+
+
+@pytest.mark.usefixtures("capitals", "quick_children")
+def test_a_last_checkpoint_that_was_cut_off(tmp_path: Path) -> None:
+    """It is trained again, or the command says what to remove."""
+    run(tmp_path, 1, rates=[1e-3])
+    folder = RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1")
+    scores = (folder.directory / "scores.json").read_bytes()
+    (weights,) = folder.list_checkpoints()[0].glob("weight-*")
+    os.truncate(weights, 100)
+    (folder.directory / "scores.json").unlink()
+    with pytest.raises(RunsFailed, match="none of the 1 checkpoints is valid .*; repair or remove them"):
+        run(tmp_path, 1, rates=[1e-3])
+    shutil.rmtree(folder.directory)
+    run(tmp_path, 1, rates=[1e-3])
+    same = (json.loads(text)["records"] for text in (scores, (folder.directory / "scores.json").read_bytes()))
+    assert next(same) == next(same)
+
+
+@pytest.mark.usefixtures("capitals", "measured_here")
+def test_a_failed_run_is_named(tmp_path: Path) -> None:
+    plan = parse_plan("tiny", "capitals", "rope", 1, [1e-3])
+    with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
+        list(suite(plan, tmp_path, Machine(1, "false"), "typed", write_page))
+    assert not RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1").list_checkpoints()

@@ -1,0 +1,66 @@
+"""A folder that one study at a time writes to."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from megatape.lab.study.runs import Machine, default_jobs, locked_study, threads_of_run
+
+
+def test_a_command_says_that_it_waits(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    entered = threading.Event()
+
+    def enter() -> None:
+        with locked_study(tmp_path, wait=True):
+            entered.set()
+
+    with locked_study(tmp_path):
+        with pytest.raises(ValueError, match="is in use by another study, .*choose another folder"), locked_study(tmp_path):
+            pass
+        threading.Thread(target=enter, daemon=True).start()
+        assert not entered.wait(0.2)
+        assert f"{tmp_path} is in use by another study" in capfd.readouterr().err
+    assert entered.wait(10), "it still waits for a lock that was released"
+
+
+def test_as_many_runs_as_cores_each_with_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models leave a second thread idle. A GPU each where there are some; a launcher has them all."""
+    monkeypatch.delenv("MEGATAPE_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
+    for gpus, jobs in ((0, 6), (2, 2)):
+        monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
+        assert default_jobs(None) == jobs and default_jobs("deepspeed") == 1
+    assert threads_of_run(6) == "1"
+
+
+# MiB that the allocator gives back with a tensor of 16. Its own count: some kernels count no page faults.
+GIVEN_BACK = """
+import ctypes, torch
+names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+Mallinfo = type("Mallinfo", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in names]})
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Mallinfo
+held = lambda: mallinfo2().arena + mallinfo2().hblkhd
+activations = torch.empty(2**22)
+before = held()
+del activations
+print((before - held()) >> 20)
+"""
+
+
+@pytest.mark.slow
+def test_runs_on_a_cpu_keep_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting of the user stays."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    given_back = [
+        int(subprocess.run([sys.executable, "-c", GIVEN_BACK], env=environment, check=True, capture_output=True).stdout)
+        for environment in (Machine(1, None)._environments.get(), dict(os.environ))
+    ]
+    assert given_back == [0, 16]
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=0")
+    assert Machine(1, None)._environments.get()["GLIBC_TUNABLES"] == "glibc.malloc.perturb=0"

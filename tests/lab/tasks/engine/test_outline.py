@@ -1,0 +1,68 @@
+"""The outline of a model is that of the loaded one, for every kind of folder."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.hf.export import export
+from megatape.hf.importer import import_model
+from megatape.hf.loading import load_trained
+from megatape.hf.lora import export_adapter
+from megatape.lab.tasks.engine.outline import read_outline
+from tests.helpers.adapters import CASES, adapted
+from tests.helpers.command import Command
+from tests.helpers.imported import write_llama3
+from tests.helpers.runs import flip_byte
+from tests.helpers.tiny_models import save_tiny
+from tests.helpers.workers import Workers
+
+TEXTS = ["The fox  jumps.", "", " 12345\n<|end_of_text|></s>", " a<|begin|>b<|end|>"]
+
+
+def check(folder: Path, adapter: Path | None = None, **options: Any) -> None:
+    """The same name, limits and ids: else examples would be made for another model than the one that answers them."""
+    outline = read_outline(folder, None, adapter, **{"trust_remote_code": False} | options)
+    with load_trained(folder, adapter=adapter, **options) as model:
+        for name in ("name", "vocab_size", "max_positions"):
+            assert getattr(outline, name) == getattr(model, name)
+        assert len(outline.tokenizer) == len(model.tokenizer)
+        for text in TEXTS:
+            ids = model.tokenizer(text).input_ids
+            assert outline.tokenizer(text).input_ids == ids and outline.tokenizer.decode(ids) == model.tokenizer.decode(ids)
+
+
+def test_exports_with_and_without_an_adapter(data_directory: Path, tmp_path: Path) -> None:
+    checkpoint, _ = adapted(data_directory / "tokenizer.model", **CASES["tape"])
+    export_adapter(checkpoint, tmp_path / "adapter")
+    export(checkpoint, tmp_path / "base", merge=False)
+    check(tmp_path / "base")
+    check(tmp_path / "base", tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_models_of_others_and_imports(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    save_tiny(name, folder, vocab_size=640)
+    shutil.copytree(write_llama3(tmp_path / "tokenizer"), folder, dirs_exist_ok=True)
+    check(folder)
+    check(folder, trust_remote_code=True)
+    import_model(folder, tmp_path / "import", "tape", None)
+    check(tmp_path / "import")
+
+
+def test_checkpoints(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """One that was changed is refused before any data is read."""
+    raw_config["training"] |= {"steps": 1}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(raw_config))
+    with Workers(["pretrain", "--config", str(config)], 1, tmp_path / "workers") as workers:
+        assert workers.statuses() == [0], workers.logs()
+    checkpoint = Path(raw_config["run"]["directory"]) / "checkpoints" / "step-00000001"
+    check(checkpoint)
+    flip_byte(next(checkpoint.glob("*.safetensors")))
+    words = ("evaluate", "perplexity", checkpoint, "--data", tmp_path / "gone", "--output", tmp_path / "out")
+    status, printed, errors = command(*words)
+    assert (status, printed) == (2, "") and "its sha256 is not the one in the manifest" in errors

@@ -1,0 +1,122 @@
+"""Layers that multiply in FP8: against torchao's own module, which multiplies the same numbers, and against float64."""
+
+import sys
+from typing import get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from megatape.config import Fp8Recipe
+from megatape.nn.fp8 import fp8_product
+from megatape.nn.linear import ColumnLinear, RowLinear
+from megatape.nn.remat import linear, remat
+from tests.helpers import bounds
+
+pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
+CPU = torch.device("cpu")
+RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
+SIZE, OUT = 32, (48, 16)  # of the layers that share an input, and of a layer behind the first of them
+Layers = tuple[list[ColumnLinear], RowLinear]
+
+
+def layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Layers:
+    """Two layers with one input, one of which has a bias, and a layer on the first one's output."""
+    column = [ColumnLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
+    row = RowLinear(OUT[0], SIZE)
+    generator = torch.Generator().manual_seed(0)
+    each: list[ColumnLinear | RowLinear] = [*column, row]
+    for layer in each:
+        layer.product = fp8_product(recipe, CPU) if recipe else linear
+        for parameter in layer.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator).to(dtype)
+    return column, row
+
+
+def double(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+def halve(x: Tensor) -> Tensor:
+    return x / 2
+
+
+def results(made: Layers, selective: bool = False) -> list[Tensor]:
+    """Outputs, and gradients of the input and of all weights. selective: inputs are computed again."""
+    column, row = made
+    dtype, generator = row.weight.dtype, torch.Generator().manual_seed(1)
+    x = torch.randn(2, 32, SIZE, generator=generator).to(dtype).requires_grad_()
+    d_outs = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
+    doubled = remat(double, x) if selective else double(x)
+    first, second = (layer(doubled) for layer in column)
+    outs = [row(remat(halve, first) if selective else halve(first)), second]
+    weights = [parameter for layer in (*column, row) for parameter in layer.parameters()]
+    return [*(out.detach() for out in outs), *torch.autograd.grad(outs, [x, *weights], d_outs)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_equal_to_torchaos_modules(recipe: str) -> None:
+    """Bit for bit; so it is if the arguments of the input are kept in its place."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
+
+    class Theirs(ColumnLinear):
+        def forward(self, x: Tensor, pass_input: bool = False) -> Tensor:
+            module = nn.Linear(1, 1, bias=self.bias is not None)
+            module.weight, module.bias = self.weight, self.bias  # type: ignore[assignment]
+            config = Float8LinearConfig.from_recipe_name(recipe)
+            object.__setattr__(config, "emulate", True)
+            out: Tensor = convert_to_float8_training(nn.Sequential(module), config=config)(x)
+            return out
+
+    column, row = layers(None)
+    for layer in (*column, row):
+        layer.__class__ = Theirs
+    expected = results((column, row))
+    for selective in (False, True):
+        found = results(layers(recipe), selective)
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True)), selective
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_rounded_as_fp8_is(recipe: str) -> None:
+    for ours, exact in zip(results(layers(recipe)), results(layers(None, torch.float64)), strict=True):
+        difference = float((ours.double() - exact).norm() / exact.norm())
+        bounds.assert_within(difference, bounds.FP8)
+
+
+def test_arguments_are_kept_in_the_place_of_the_input() -> None:
+    """Of one layer, and of several with one input."""
+    (first, second), row = layers("tensorwise")
+    for selective in (False, True):
+        x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
+        ones = torch.ones(2, 32, OUT[0], dtype=torch.bfloat16)
+        doubled, halved = (remat(double, x), remat(halve, ones)) if selective else (double(x), halve(ones))
+        inputs = [StorageWeakRef(each.untyped_storage()) for each in (doubled, halved)]
+        outputs = [first(doubled), second(doubled), row(halved)]
+        del doubled, halved
+        assert [each.expired() for each in inputs] == [selective] * len(inputs)
+        del outputs
+
+
+def test_training_alone() -> None:
+    """Evaluation multiplies as an exported model does."""
+    (layer, _), row = layers("rowwise")
+    x = torch.randn(2, 32, SIZE, generator=torch.Generator().manual_seed(2)).bfloat16()
+    plain = F.linear(x, layer.weight)
+    assert not torch.equal(layer(x), plain)
+    assert torch.equal(layer.eval()(x), plain)
+    assert torch.equal(row.eval()(plain), F.linear(plain, row.weight))
+
+
+def test_what_cannot_multiply_in_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    with pytest.raises(ValueError, match=r"NVIDIA A100 does not multiply in FP8: that takes compute capability 8\.9 or more"):
+        fp8_product("rowwise", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
+    fp8_product("rowwise", torch.device("cuda"))
+    monkeypatch.setitem(sys.modules, "torchao.float8", None)
+    with pytest.raises(ValueError, match=r"torchao cannot be imported \(.*\): pip install .*\[fp8\]"):
+        fp8_product("rowwise", CPU)

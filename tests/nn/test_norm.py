@@ -1,0 +1,88 @@
+"""RMSNorm against torch's own under autograd, and what it keeps."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from megatape.accounting.counts import record_saved
+from megatape.nn import norm
+from megatape.nn.norm import RMSNorm
+from megatape.nn.remat import Remat, attach
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+
+pytestmark = pytest.mark.numerics
+
+
+TOKENS, HEADS = (2, 5, 33), (2, 3, 4, 8)  # a residual stream; heads, as model.qk_norm has them
+EPS = 1e-5
+
+
+def draw(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[RMSNorm, Tensor, Tensor, Tensor]:
+    """A norm, its input as a sum of two, and a gradient of its output."""
+    generator = torch.Generator().manual_seed(0)
+    module = RMSNorm(shape[-1], EPS).to(dtype)
+    module.weight.data.normal_(1.0, 0.2, generator=generator)
+    first, second, grad = (torch.randn(shape, generator=generator).to(dtype) for _ in range(3))
+    return module, first, second, grad
+
+
+@pytest.mark.parametrize("rebuilt", [False, True], ids=["kept", "from its summands"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [TOKENS, HEADS], ids=["tokens", "heads"])
+def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, rebuilt: bool) -> None:
+    """Output and gradients bit for bit those of torch in float32, rounded once. Keeps x in its dtype and a number per row."""
+    module, first, second, grad = draw(shape, dtype)
+    x = (first + second).requires_grad_()
+    weight = module.weight.float()
+    expected = F.rms_norm(x.float(), weight.shape, weight, EPS).to(dtype)
+    wanted = torch.autograd.grad(expected, [x, module.weight], grad)
+    with record_saved(exclude=[module.weight]) as saved:
+        out = module(attach(x, Remat(torch.add, (first, second))) if rebuilt else x)
+    found = torch.autograd.grad(out, [x, module.weight], grad)
+    for ours, theirs in zip((out, *found), (expected, *wanted), strict=True):
+        assert ours.dtype == dtype and torch.equal(ours, theirs)
+    assert saved.bytes == (2 if rebuilt else 1) * x.nbytes + x.shape[:-1].numel() * 4
+
+
+@pytest.mark.parametrize("trained", ["x", "weight"])
+def test_one_gradient_alone(trained: str) -> None:
+    """Where the weight is frozen, or nothing in front is trained."""
+    module, x, _, grad = draw(TOKENS, torch.float32)
+    both = torch.autograd.grad(module(x.requires_grad_()), [x, module.weight], grad)
+    x.requires_grad_(trained == "x"), module.weight.requires_grad_(trained == "weight")
+    module(x).backward(grad)
+    for tensor, expected in zip((x, module.weight), both, strict=True):
+        assert (tensor.grad is not None) == tensor.requires_grad
+        assert tensor.grad is None or torch.equal(tensor.grad, expected)
+
+
+class _AsOnGpu(TorchDispatchMode):
+    """Runs the operator that only GPUs have by torch's definition of it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._fused_rms_norm_backward.default:
+            assert args[0].is_contiguous()
+            func = decomposition_table[func]
+        return func(*args, **(kwargs or {}))
+
+
+def test_call_of_the_kernel() -> None:
+    """The GPU's operator gets what it expects, in order; its kernel itself is tested on GPUs (tests/gpu/test_model.py)."""
+    module, x, _, grad = draw(TOKENS, torch.float32)
+    _, scale = torch.ops.aten._fused_rms_norm(x, module.weight.shape, module.weight, EPS)
+    weight = module.weight.detach()
+    for needs in ((True, True), (True, False), (False, True)):
+        with _AsOnGpu():
+            strided = grad.transpose(0, 1).contiguous().transpose(0, 1)  # as grouped queries without a rotation give it
+            found = norm.fused_rms_norm_backward(strided, x, scale, weight, needs)
+        for ours, expected in zip(found, norm._by_formula(grad, x, scale, weight, needs), strict=True):
+            if ours is None or expected is None:
+                assert ours is expected
+            else:
+                assert_close(ours, expected, bounds.DEFINITION)

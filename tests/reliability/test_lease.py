@@ -1,0 +1,324 @@
+"""One run at a time in a folder: who is refused, who takes over, and who notices that it was taken over."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megatape.errors import LeaseLost, UserError
+from megatape.reliability.lease import CLOCK, Lease, LeaseTimeouts
+from tests.helpers.workers import ROOT
+
+TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)
+HOLDER = """
+import sys, time
+from pathlib import Path
+from megatape.reliability.lease import Lease, LeaseTimeouts
+lease = Lease(Path(sys.argv[1]), LeaseTimeouts(heartbeat_interval=0.1))
+assert lease.attempt()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def take(path: Path, tries: int = 50) -> Lease:
+    """A lease that is held, perhaps after waiting. Raises UserError if a live holder refuses it."""
+    lease = Lease(path, TIMEOUTS)
+    assert any(lease.attempt() for _ in range(tries))
+    return lease
+
+
+def elsewhere(path: Path) -> None:
+    """Make the lease one of another machine, where no process can be seen from here."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "another", "host": "n7"}))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "lease.json"
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_not_waited_for(path: Path) -> None:
+    """A pipe without a writer is in the lease's place."""
+    path.parent.mkdir()
+    os.mkfifo(path)
+    for look in (Lease(path).check_free, Lease(path).attempt):
+        with pytest.raises(UserError, match="lease.json: a pipe or a device, not a file"):
+            look()
+
+
+def test_held_and_released(path: Path) -> None:
+    lease = take(path)
+    lease.check()
+    with pytest.raises(
+        ValueError, match=rf"{path.parent} is in use by a run: process {os.getpid()} on host .*, since 20.*kill -TERM"
+    ):
+        Lease(path, TIMEOUTS).attempt()
+    with pytest.raises(ValueError, match="is in use by a run"):
+        Lease(path, TIMEOUTS).check_free()
+    lease.release()
+    Lease(path).check_free()
+    assert list(path.parent.iterdir()) == []
+    take(path).release()
+
+
+def test_a_dead_process_of_this_machine_is_replaced_at_once(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """kill -9, also while its parent has not noticed (a zombie); while it is only stopped it is alive."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    ) as process:
+        assert process.stdout and process.stdout.readline() == b"held\n"
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(ValueError, match=f"process {process.pid} on host"):
+            Lease(path).attempt()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the process table
+        started = time.monotonic()
+        lease = Lease(path)
+        assert lease.attempt() and time.monotonic() - started < 5
+        lease.release()
+    assert re.search(rf"process {process.pid} .*has ended: this run takes over", capfd.readouterr().err)
+
+
+def test_another_process_with_the_same_number(path: Path) -> None:
+    """The process id was used again: the holder is dead."""
+    first = take(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"started": "1"}))
+    second = take(path)
+    with pytest.raises(LeaseLost):
+        wait_for_loss(first)
+    second.release()
+    first.release()
+
+
+def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's, where the process table shows each user only their own."""
+    lease = take(path)
+
+    def hidden(pid: int) -> str:
+        raise FileNotFoundError
+
+    other = Lease(path, TIMEOUTS)
+    monkeypatch.setattr("megatape.reliability.lease._start_time", hidden)
+    with pytest.raises(ValueError, match="is in use by a run"):
+        other.attempt()
+    lease.release()
+
+
+def wait_for_loss(lease: Lease) -> None:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        lease.check()
+        time.sleep(0.02)
+
+
+def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(path: Path) -> None:
+    path.parent.mkdir()
+    lease = Lease(path, TIMEOUTS)
+    assert lease.attempt()
+    elsewhere(path)
+    lease._content = path.read_bytes()
+    with pytest.raises(ValueError, match="on host n7"):
+        take(path)
+    with pytest.raises(ValueError, match=r"cannot tell .* on host n7, since .*, last heartbeat at 20.* UTC, now it is 20"):
+        Lease(path, TIMEOUTS).check_free()
+    lease._over.set()  # from now on it is silent
+    assert lease._thread
+    lease._thread.join()
+    started = time.monotonic()
+    second = take(path)
+    assert time.monotonic() - started >= TIMEOUTS.expiry
+    lease._renewed -= 3600  # it was suspended for an hour
+    with pytest.raises(LeaseLost, match="was taken over by process .* last heartbeat was 360"):
+        lease.check()
+    lease.release()
+    second.check()
+    second.release()
+    assert not path.exists()
+
+
+def test_an_old_lease_is_watched_before_it_is_replaced(path: Path) -> None:
+    """After a file server was away every lease looks old: the holder's next heartbeat still protects it."""
+    holder = take(path)
+    elsewhere(path)
+    holder._content = path.read_bytes()
+    os.utime(path, (0, 0))
+    with pytest.raises(ValueError, match="is in use"):
+        take(path)
+    holder.release()
+
+
+YEARS = 10**8  # in seconds
+
+
+@pytest.mark.parametrize("offset", [YEARS, -YEARS], ids=["future", "past"])
+def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
+    """Whatever a wrong clock has given it for a time: a dead holder is replaced, a live one is not."""
+    holder = take(path)
+    elsewhere(path)
+    holder._content = path.read_bytes()
+    holder._over.set()  # from now on it is silent
+    assert holder._thread
+    holder._thread.join()
+    other, now = Lease(path, TIMEOUTS), time.time() + offset
+    for beat in (now, now + 0.1):
+        os.utime(path, (beat, beat))
+        if beat == now:
+            assert not other.attempt()
+        else:
+            with pytest.raises(ValueError, match="is in use by a run"):
+                other.attempt()
+    started = time.monotonic()
+    take(path).release()
+    assert time.monotonic() - started >= TIMEOUTS.expiry
+
+
+def test_what_must_not_wait_cannot_tell(path: Path) -> None:
+    """A heartbeat in the future may be of a run that is alive. It says what it knows, and the remedy works."""
+    path.parent.mkdir()
+    path.write_bytes(Lease(path)._content)
+    elsewhere(path)
+    beat = 4102444800.0
+    os.utime(path, (beat, beat))
+    with pytest.raises(UserError, match="cannot tell .*last heartbeat at 2100-01-01 00:00:00 UTC.*remove the file"):
+        Lease(path).check_free()
+    path.unlink()
+    Lease(path).check_free()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could see a heartbeat meanwhile, nor give one."""
+    path.parent.mkdir()
+    path.write_bytes(Lease(path)._content)
+    elsewhere(path)
+    lease, away = Lease(path, LeaseTimeouts(heartbeat_interval=0.01, poll_interval=0.01)), 0.0
+    clock = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + away)
+    assert not lease.attempt()
+    away = 3600.0
+    assert not lease.attempt()
+    os.utime(path)
+    with pytest.raises(ValueError, match="is in use by a run"):
+        lease.attempt()
+
+
+@pytest.mark.parametrize("content", ["", '{"host": "n7"'], ids=["empty", "torn"])
+def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> None:
+    """Somebody is just writing it, or was killed then. Nobody gives heartbeats to an empty one, so that takes a period."""
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(ValueError, match="unknown process"):
+        Lease(path, TIMEOUTS).check_free()
+    timeouts = replace(TIMEOUTS, expiry=TIMEOUTS.expiry if content else YEARS)
+    lease, started = Lease(path, timeouts), time.monotonic()
+    assert any(lease.attempt() for _ in range(50)), "waits without end"
+    assert time.monotonic() - started >= (timeouts.expiry if content else timeouts.heartbeat_interval)
+    lease.release()
+
+
+def test_removed_by_hand(path: Path) -> None:
+    """It is made again; not if it may have been taken over meanwhile."""
+    lease = take(path)
+    path.unlink()
+    deadline = time.monotonic() + 5
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    lease.check()
+    lease._over.set()
+    assert lease._thread
+    lease._thread.join()
+    path.unlink()
+    lease._renewed -= 3600
+    with pytest.raises(LeaseLost):
+        lease.check()
+    lease.release()
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["new", "taken over"])
+def test_one_of_many_wins(path: Path, dead: bool) -> None:
+    if dead:
+        path.parent.mkdir()
+        path.write_text(json.dumps(json.loads(Lease(path)._content) | {"started": "1"}))
+    leases = [Lease(path, LeaseTimeouts(settle=0.3)) for _ in range(8)]
+    held = []
+
+    def attempt(lease: Lease) -> None:
+        try:
+            if lease.attempt():
+                held.append(lease)
+        except ValueError:
+            pass
+
+    threads = [threading.Thread(target=attempt, args=(lease,)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(held) == 1
+    held[0].check()
+    held[0].release()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
+    """Neither before nor after another run may have taken over; then it is waited for, until somebody asks for the end."""
+    lease, warnings = take(path), list[str]()
+    assert not lease.is_late
+    aside = path.parent.rename(path.parent.with_name("aside"))
+    lease._over.set()
+    assert lease._thread
+    lease._thread.join()
+    lease._renewed = time.clock_gettime(CLOCK) - 3 * TIMEOUTS.heartbeat_interval
+    assert lease.is_late
+    lease.check()
+    lease._renewed -= 3600
+    with pytest.raises(OSError, match=f"No such file or directory: '{path.parent}'"):
+        lease.check()
+    lease.wait(lambda: True, warnings.append)
+    assert warnings == []
+
+    def warn(line: str) -> None:
+        warnings.append(line)
+        aside.rename(path.parent)
+
+    deadline = time.monotonic() + 60
+    lease.wait(lambda: time.monotonic() > deadline, warn)
+    assert len(warnings) == 1 and f"run.directory {path.parent} has not answered for 3600 s" in warnings[0]
+    assert not lease.is_late
+    lease.release()
+    assert not path.exists()
+
+
+def test_a_folder_that_comes_back_between_two_looks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is not there and then its folder is, which is what a lost lease looks like."""
+    lease = take(path)
+    lease._over.set()
+    assert lease._thread
+    lease._thread.join()
+    aside = path.parent.rename(path.parent.with_name("aside"))
+    stat = Path.stat
+
+    def come_back(self: Path, **settings: bool) -> os.stat_result:
+        if self == path.parent and aside.exists():
+            aside.rename(path.parent)
+        return stat(self, **settings)
+
+    monkeypatch.setattr(Path, "stat", come_back)
+    lease._renewed -= 3600
+    with pytest.raises(OSError, match=f"No such file or directory: '{path}'"):
+        lease.check()
+    lease.check()
+    assert not lease.is_late
+    lease.release()

@@ -1,0 +1,192 @@
+"""If one rank fails while the others wait for it, they exit too, and say which rank failed and why."""
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megatape.distributed.store import Messages
+from megatape.distributed.topology import Topology
+from megatape.reliability.diagnosis import Heartbeat
+from megatape.reliability.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind, WatchLimits, limits_of_environment
+from megatape.reliability.watch import BACKGROUND_GROUP, RankFailed, Watch
+from megatape.utils import torch_internals
+from tests.helpers.command import Command
+from tests.helpers.strangers import pretend_success
+from tests.helpers.workers import run_workers
+
+LIMITS = WatchLimits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
+
+
+def test_a_rank_that_fails_alone(tmp_path: Path) -> None:
+    results = run_workers("tests.reliability.test_watch:fail_on_one", 3, None, tmp_path, timeout=90)
+    assert results[1] == "ValueError: its disk is full"
+    for rank in (0, 2):
+        assert results[rank].startswith("RankFailed: rank 1 failed: ValueError: its disk is full"), results[rank]
+
+
+def fail_on_one(_: Any, topology: Topology) -> str:
+    return watched(topology, ValueError("its disk is full"))
+
+
+def test_a_network_that_fails(tmp_path: Path) -> None:
+    """No rank is accused when a collective fails although all are alive."""
+    for result in run_workers("tests.reliability.test_watch:fail_in_collective", 3, None, tmp_path, timeout=90):
+        assert result.startswith("RankFailed: all ranks are alive, but a collective failed"), result
+        assert "rank 1: RuntimeError: gloo: connection lost" in result
+
+
+def fail_in_collective(_: Any, topology: Topology) -> str:
+    return watched(topology, RuntimeError("gloo: connection lost"))
+
+
+def test_a_rank_that_leaves_late(tmp_path: Path) -> None:
+    """Rank 0 holds the store, so it leaves last: the others do not take its end for a failure."""
+    assert run_workers("tests.reliability.test_watch:leave_late", 3, None, tmp_path, timeout=90) == ["no error"] * 3
+
+
+def leave_late(_: Any, topology: Topology) -> str:
+    with Watch(topology, WatchLimits(period=0.1, silence=20.0, grace=0.2)):
+        dist.all_reduce(torch.ones(1))
+        if topology.rank == 1:
+            time.sleep(1.5)
+    return "no error"
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_stranger_cannot_end_the_ranks_as_complete(tmp_path: Path, signed: bool) -> None:
+    """A client of the store that is not a rank sets the verdict, with status 0.
+
+    Ranks with a shared secret ignore this verdict and can still write theirs. Before they share a secret, the run ends with the
+    status of a failure.
+    """
+    results = run_workers("tests.reliability.test_watch:meet_a_stranger", 2, signed, tmp_path, timeout=90)
+    if signed:
+        assert results[0][0].startswith("RankFailed: rank 1 failed: ValueError: its disk is full"), results
+        assert results[1] == ["ValueError: its disk is full", 1]
+    else:
+        assert all(text.startswith("RankFailed: all is well") and status == 1 for text, status in results), results
+
+
+def meet_a_stranger(signed: bool, topology: Topology) -> list[Any]:
+    """Fail on rank 1 some time after a stranger's verdict. Return the error that ends this rank, and its status."""
+    try:
+        with Watch(topology, replace(LIMITS, period=0.1)) as watch:
+            if signed:
+                watch.authenticate(b"a secret")
+            dist.all_reduce(torch.ones(1))
+            if topology.is_main:
+                pretend_success(int(os.environ["MASTER_PORT"]))
+            dist.all_reduce(torch.ones(1))
+            time.sleep(0.5)
+            if topology.rank == 1:
+                raise ValueError("its disk is full")
+            dist.all_reduce(torch.ones(1))
+    except (ValueError, RankFailed) as error:
+        dist.destroy_process_group()
+        return [f"{type(error).__name__}: {error}", int(getattr(error, "status", 1))]
+    return ["no error", 0]
+
+
+class Store(dict[str, str]):
+    """Fake store with the methods used by the watch."""
+
+    set = dict.__setitem__
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+@pytest.fixture
+def watch() -> Any:
+    """That of rank 1, whose heartbeats are an hour apart."""
+    watch: Any = Watch(Topology(1, 2, 1), WatchLimits(period=3600.0))
+    watch.store = Store()
+    watch.messages = Messages(watch.store, "watch/")
+    watch.threads = [threading.Thread(target=watch._run, daemon=True)]
+    watch.threads[0].start()
+    yield watch
+    watch.finished.set()
+    watch.pace.limit_shortened.set()
+
+
+def wait_for_beat(watch: Any, phase: str) -> None:
+    deadline = time.monotonic() + 10
+    while phase not in watch.store.get("watch/heartbeat/1", ""):
+        assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
+        time.sleep(0.01)
+    assert Heartbeat(*json.loads(watch.store["watch/heartbeat/1"])).limit == watch.limits.step
+
+
+def test_a_shorter_limit_is_told_at_once(watch: Any) -> None:
+    """A rank that freezes soon after has the limit of a step, not the one of the start or of a wait for files."""
+    for step in range(MIN_DURATIONS + 1):
+        watch.pace.enter(PhaseKind.STEP, f"step {step}")
+    wait_for_beat(watch, f"step {MIN_DURATIONS}")
+    watch.store.clear()
+    with watch.pace.waiting("a short read"):
+        pass
+    with watch.pace.waiting("a long read"):
+        time.sleep(1.1 * SHORT_WAIT)
+    wait_for_beat(watch, f"step {MIN_DURATIONS}")
+
+
+@pytest.mark.parametrize("minutes", ["abc", "-5", "0", "", "1.5", "9" * 12])
+@pytest.mark.parametrize("name", ["pretrain", "preflight"])
+def test_a_timeout_that_is_none(
+    name: str, minutes: str, monkeypatch: pytest.MonkeyPatch, command: Command, raw_config: dict[str, Any], tmp_path: Path
+) -> None:
+    """One line, before DeepSpeed is imported, which reads the variable and fails then."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(raw_config))
+    monkeypatch.setenv("DEEPSPEED_TIMEOUT", minutes)
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.delitem(sys.modules, "megatape.training.pretrain", raising=False)
+    monkeypatch.delitem(sys.modules, "megatape.tools.cluster.preflight", raising=False)
+    status, _, errors = command(name, "--config", config)
+    assert status == 2 and errors.startswith(f"error: DEEPSPEED_TIMEOUT is {minutes!r}: give whole minutes from 1 to "), errors
+
+
+def test_the_timeout_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPSPEED_TIMEOUT", "60")
+    assert limits_of_environment() == WatchLimits(step=3600.0, long=3600.0, stall=3600.0)
+    monkeypatch.delenv("DEEPSPEED_TIMEOUT")
+    assert limits_of_environment() == WatchLimits()
+
+
+def watched(topology: Topology, error: Exception) -> str:
+    """What ends each rank when rank 1 raises the error and the others wait for it in a collective."""
+    try:
+        with Watch(topology, LIMITS):
+            dist.all_reduce(torch.ones(1))
+            if topology.rank == 1:
+                raise error
+            dist.all_reduce(torch.ones(1))
+    except (ValueError, RankFailed) as ended_by:
+        dist.destroy_process_group()
+        return f"{type(ended_by).__name__}: {ended_by}"
+    return "no error"
+
+
+def count_collectives(payload: None, topology: Topology) -> list[list[int]]:
+    """Run a collective in a background group, then one in training's. Return the counts (training, background) after each."""
+    beside = dist.new_group(backend="gloo", group_desc=BACKGROUND_GROUP)
+    counts = [torch_internals.count_collectives(BACKGROUND_GROUP)]
+    for group in (beside, None):
+        dist.all_reduce(torch.zeros(1), group=group)
+        counts.append(torch_internals.count_collectives(BACKGROUND_GROUP))
+    return [[count - first for count, first in zip(each, counts[0], strict=True)] for each in counts]
+
+
+def test_saves_in_the_background_count_apart(tmp_path: Path) -> None:
+    """Else a rank that is ahead in a save would seem to wait for the others' step."""
+    expected = [[0, 0], [0, 1], [1, 1]]
+    assert run_workers("tests.reliability.test_watch:count_collectives", 1, None, tmp_path) == [expected]

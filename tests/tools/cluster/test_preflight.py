@@ -1,0 +1,235 @@
+"""The check before a run: what it finds on two hosts, and how it fails when one is missing."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatape.config import parse_config
+from megatape.distributed.launchers import free_port
+from megatape.tools.cluster import preflight
+from megatape.tools.cluster.preflight import Rate, Report, find_faults, table
+from tests.helpers.cluster_runs import write_config
+from tests.helpers.hosts import Hosts
+from tests.helpers.workers import ROOT, run_workers
+
+MPIRUN = ("mpirun", "--allow-run-as-root")
+
+
+def report(rank: int, **changes: Any) -> Report:
+    """The report of a healthy rank."""
+    well = Report(rank, f"n{rank}", "3.11/2.13/0.19", "c0de", "c0f1", "cpu", "eth0 10.0.0.1", 0.0, 2**40)
+    return dataclasses.replace(well, **changes)
+
+
+def test_nothing_to_fix() -> None:
+    reports = [report(0), report(1, clock=-0.3)]
+    assert find_faults(reports) == []
+    text = table(reports, [Rate("all-reduce", True, 2**30)], [])
+    assert (
+        text.splitlines()[-1] == "all checks passed" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
+    )
+    assert "all-reduce  correct  one rank moves nothing" in table(reports[:1], [Rate("all-reduce", True, 0.0)], [])
+
+
+def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:
+    """A rank without an answer or a network must not read as one whose clock is wrong or whose folder is not shared."""
+    silent = Report(1, faults=["no answer within 20 s"])
+    reports = [report(0), silent, report(2, clock=None, free=None), report(3, free=None)]
+    lines = table(reports, [], faults := find_faults(reports)).splitlines()
+    assert "+0 ms" in lines[1] and "shared, 1.00 TiB free" in lines[1]
+    assert all("not compared" in line and line.rstrip().endswith("not checked") for line in lines[2:4])
+    assert "+0 ms" in lines[4] and "NOT SHARED" in lines[4]
+    assert "nan" not in "\n".join(lines) and faults == ["rank 1 (): no answer within 20 s"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"versions": "3.12/2.13/0.19"},
+            "versions of Python, torch or DeepSpeed differ: 3.11/2.13/0.19 on ranks 0, 2 (n0, n2); 3.12/2.13/0.19 on rank 1",
+        ),
+        ({"code": "beef"}, "versions of megatape differ: c0de on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
+        ({"config": "beef"}, "configurations differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
+        ({"device": "H100"}, "devices differ: cpu on ranks 0, 2 (n0, n2); H100 on rank 1 (n1)"),
+        ({"clock": 7.0}, "clocks differ from rank 0's (n1 +7.0 s)"),
+        ({"free": 2**20}, "only 1.00 MiB free in run.directory"),
+        ({"faults": ["no such interface"]}, "rank 1 (n1): no such interface"),
+    ],
+)
+def test_each_fault_is_named_with_its_ranks(changes: dict[str, Any], message: str) -> None:
+    faults = find_faults([report(0), report(1, **changes), report(2)])
+    assert len(faults) == 1 and faults[0].startswith(message)
+
+
+def measure_rightly_and_wrongly(payload: Any, topology: Any) -> list[list[Any]]:
+    import torch
+    import torch.distributed as dist
+
+    right = preflight.measure(torch.device("cpu"), topology)
+    original = dist.all_to_all_single
+    dist.all_to_all_single = lambda output, value: output.copy_(value)  # type: ignore[assignment, misc]  # a network that moves nothing
+    wrong = preflight.measure(torch.device("cpu"), topology)
+    dist.all_to_all_single = original
+    return [[[rate.name, rate.correct, rate.bandwidth > 1e6] for rate in rates] for rates in (right, wrong)]
+
+
+def test_collectives_are_checked(tmp_path: Path) -> None:
+    for right, wrong in run_workers("tests.tools.cluster.test_preflight:measure_rightly_and_wrongly", 2, None, tmp_path):
+        names = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
+        assert right == [[name, True, True] for name in names]
+        assert [correct for _, correct, _ in wrong] == [True, True, True, False]
+
+
+def test_two_hosts_well(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    config = write_config(tmp_path, cluster_config)
+    (tmp_path / "hostfile").write_text("n1 slots=1\nn2 slots=1\n")
+    started = time.monotonic()
+    command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", "launch/preflight.py")
+    done = hosts.run("n1", *command, "--config", str(config))
+    assert done.returncode == 0 and "all checks passed" in done.stdout, done.stdout
+    assert "eth0 10.77.0.11" in done.stdout and "eth0 10.77.0.12" in done.stdout and done.stdout.count("correct") == 4
+    assert time.monotonic() - started < 60
+    assert not list((tmp_path / "run").iterdir())  # it leaves no files
+
+
+def test_torchrun_on_two_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """torchrun's agents serve the store at which the ranks meet."""
+    config = write_config(tmp_path, cluster_config)
+    agents = []
+    for number, host in enumerate(("n1", "n2")):
+        command = (
+            "torchrun",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "1",
+            "--node-rank",
+            str(number),
+            "--master-addr",
+            "10.77.0.11",
+        )
+        whole = (*command, "--master-port", "29600", "launch/preflight.py", "--config", str(config))
+        agents.append(hosts.start(host, *whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    outputs = [agent.communicate(timeout=90)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    assert "all checks passed" in outputs[0] and "eth0 10.77.0.12" in outputs[0]
+
+
+def test_another_version_configuration_and_interface_on_a_host(
+    hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, cluster_config)
+    other = tmp_path / "other"
+    for part in ("megatape", "launch"):
+        shutil.copytree(ROOT / part, other / part)
+    (other / "megatape" / "__init__.py").write_text('"""Another version."""\n')
+    here = ("-np", "1", "--host", "n1", "-x", "PYTHONPATH", sys.executable, "launch/preflight.py", "--config", str(config))
+    there = ("-np", "1", "--host", "n2", "-x", "PYTHONPATH", "-x", "GLOO_SOCKET_IFNAME=eth9", sys.executable)
+    changed = (str(other / "launch" / "preflight.py"), "--config", str(config), "--set", "training.steps=5")
+    started = time.monotonic()
+    done = hosts.run("n1", *MPIRUN, *here, ":", *there, *changed)
+    assert done.returncode == 2, done.stdout
+    for text in (
+        "versions of megatape differ",
+        "configurations differ",
+        "rank 1 (n2)",
+        "GLOO_SOCKET_IFNAME is eth9: n2 has no eth9",
+    ):
+        assert text in done.stdout, done.stdout
+    assert time.monotonic() - started < 60
+
+
+def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+    """A host that does not exist: an error that names the missing rank, soon. Rank 0 waits for 10 s, not for 25."""
+    config = write_config(tmp_path, cluster_config)
+    (tmp_path / "hostfile").write_text("n1 slots=1\nn3 slots=1\n")
+    (tmp_path / "impatient.py").write_text(
+        "import sys\nfrom megatape.tools.cluster import preflight\nfrom megatape.commands.main import main\n"
+        "preflight.MEETING_SECONDS = 10.0\nsys.exit(main(['preflight', *sys.argv[1:]]))\n"
+    )
+    started = time.monotonic()
+    command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", str(tmp_path / "impatient.py"))
+    done = hosts.run("n1", *command, "--config", str(config))
+    assert done.returncode != 0
+    assert "1 of 2 ranks did not arrive within 10 s: 1; ranks arrived from n1" in done.stdout, done.stdout
+    assert "n3: ssh: Could not resolve hostname n3" in done.stdout
+    assert time.monotonic() - started < 60
+
+
+def start_ranks(config: Path, *second: str, freezes: bool = False) -> "list[subprocess.Popen[str]]":
+    """Two ranks on this machine. They wait for answers for 8 s, not for 20.
+
+    Args:
+        config: of both.
+        second: more words of the second one's command.
+        freezes: the second one does once the ranks have met.
+    """
+    code = (
+        "import os, signal, sys; from megatape.tools.cluster import preflight; from megatape.commands.main import main; "
+        "preflight.TALKING_SECONDS, preflight.SHARING_SECONDS = 8.0, 1.0; "
+    )
+    frozen = "preflight._look = lambda *_: os.kill(os.getpid(), signal.SIGSTOP); " if freezes else ""
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", f"{code}{own}sys.exit(main(sys.argv[1:]))", "preflight", "--config", str(config), *words],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+        )
+        for rank, (own, words) in enumerate([("", ()), (frozen, second)])
+    ]
+
+
+def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """It is seen by a file, though the collectives work."""
+    config = write_config(tmp_path, raw_config)
+    ranks = start_ranks(config, "--set", f"run.directory={tmp_path}/elsewhere")
+    first, _ = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2], first
+    for text in ("configurations differ", "all-to-all      correct", "NOT SHARED", "a file of the main rank is not visible on"):
+        assert text in first, first
+
+
+@pytest.mark.slow
+def test_a_rank_that_freezes(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """The report of the others is still made."""
+    first, frozen = start_ranks(write_config(tmp_path, raw_config), freezes=True)
+    try:
+        text, _ = first.communicate(timeout=120)
+    finally:
+        frozen.kill()
+        frozen.communicate()
+    assert first.returncode == 2 and "cannot exchange data" in text and "rank 1 (): no answer within 8 s" in text, text
+    assert "not compared" in text and "not checked" in text and "differ" not in text and "nan" not in text, text
+
+
+@pytest.mark.slow
+def test_rank_0_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(preflight, "MEETING_SECONDS", 2.0)
+    for name, value in {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "9",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert preflight.preflight(parse_config(raw_config, "test")) == 2
+    assert "rank 0 did not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err
+    monkeypatch.setattr("megatape.distributed.launchers.NAME_TIMEOUT", 0.0)
+    monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
+    assert preflight.preflight(parse_config(raw_config, "test")) == 2
+    assert "error: MASTER_ADDR is 'no-such-host.invalid', which " in capsys.readouterr().err

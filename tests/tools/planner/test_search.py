@@ -1,0 +1,105 @@
+"""The search of settings finds the best of all, and the smallest change that makes a run fit."""
+
+import time
+from itertools import islice
+from operator import ne
+from typing import Any
+
+import pytest
+
+from megatape.accounting.gpus import load_gpu
+from megatape.accounting.memory import plan_memory
+from megatape.accounting.needs import CONTEXT, FRAGMENTATION, MARGIN
+from megatape.accounting.trace import changed
+from megatape.config import ClusterConfig, parse_config
+from megatape.errors import UserError
+from megatape.tools.planner.search import Space, saves_more
+from tests.helpers.plan_cases import configure
+
+LONG: dict[str, Any] = {
+    "data.sequence_length": 4096,
+    "model.max_positions": 4096,
+    "training.global_batch_size": 8,
+    "training.micro_batch_size": 8,
+    "zero.bucket_size": 10_000,
+}
+CASES: list[Any] = [
+    pytest.param(1, 0.01, {}, id="nothing fits"),
+    pytest.param(1, 0.3, {"model.encoding": "rope", "training.activation_checkpointing": "selective"}, id="some fit"),
+    pytest.param(2, 0.2, {"training.precision": "bfloat16", "zero.stage": 2}, id="few fit"),
+    pytest.param(2, 2.0, {"model.num_kv_heads": 2, "zero.stage": 3, "zero.offload_optimizer": True}, id="all fit"),
+]
+
+
+def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> Space:
+    """Settings on nodes of two GPUs that have a share of the memory that the run needs."""
+    config, cluster = configure(raw_config, "x", LONG | changes), ClusterConfig(nodes=nodes, gpus_per_node=2, gpu="h100")
+    needed = plan_memory(changed(config, "training", micro_batch_size=2), cluster.world_size, on_gpu=True).device_total
+    memory = (CONTEXT + share * needed) / (1 - FRAGMENTATION - MARGIN)
+    return Space(config, cluster, load_gpu("h100").model_copy(update={"memory": memory}))
+
+
+def test_a_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
+    """A cluster with many ranks has a large number of settings: a search once took minutes."""
+    config = configure(raw_config, "x", {})
+    cluster = ClusterConfig(nodes=2**16, gpus_per_node=8, gpu="h100")
+    started = time.monotonic()
+    space = Space(config, cluster, load_gpu("h100"), limit=0.0)
+    assert list(space.fastest()) == [] and space.smallest_change() is None
+    assert space.timed_out and time.monotonic() - started < 5
+
+
+def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, Any]) -> None:
+    """A larger micro-batch gains less than the estimate's error, so the file's own stays. Tensor-parallel ranks are dropped."""
+    gpu = load_gpu("h100").model_copy(update={"memory_bandwidth": 1e9})  # slower than launching kernels
+    cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
+    plain = LONG | {"zero.stage": 1, "training.micro_batch_size": 2}
+    space = Space(configure(raw_config, "x", plain), cluster, gpu)
+    found, advised = space.preferred()
+    assert advised == space.start and found[0] != space.start
+    divided = Space(configure(raw_config, "x", plain | {"parallel.tp": 2}), cluster, gpu)
+    _, advised = divided.preferred()
+    assert advised is not None and divided.changes(advised)["parallel.tp"] == 1
+
+
+def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
+    """Settings whose estimate fills a GPU to the last byte run out of memory."""
+    changes = LONG | {"zero.stage": 1, "training.micro_batch_size": 4}
+    config = configure(raw_config, "x", changes)
+    cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
+    needed = plan_memory(config, cluster.world_size, on_gpu=True).device_total
+    for margin, fits in ((0.5 * MARGIN, False), (1.5 * MARGIN, True)):
+        gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
+        space = Space(config, cluster, gpu)
+        own = space.candidate(space.start)
+        assert own is not None and own.of_gpu.fits
+        assert own.fits == fits
+
+
+@pytest.mark.parametrize("setting", ["nodes", "gpus_per_node"])
+def test_clusters_are_bounded(raw_config: dict[str, Any], setting: str) -> None:
+    """Finding the divisors of a billion ranks took minutes."""
+    raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 8, "gpu": "h100"} | {setting: 10**9}
+    with pytest.raises(UserError, match=f"cluster.{setting}: .*less than or equal to"):
+        parse_config(raw_config, "x")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "share", "changes"), CASES)
+def test_the_best_are_those_of_all(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> None:
+    """Fails if a step down a ladder saves time, or needs more memory, so that pruning drops what is better."""
+    space = _space(raw_config, nodes, share, changes)
+    valid = space.valid()
+    fitting = [place for place, candidate in valid.items() if candidate.fits]
+    best = [place for place in fitting if not any(saves_more(place, other) for other in fitting if other != place)]
+    seconds = {place: valid[place].seconds for place in best}
+    pruned = list(islice(_space(raw_config, nodes, share, changes).fastest(), 5))
+    assert set(pruned) <= set(best) and [seconds[place] for place in pruned] == sorted(seconds.values())[:5]
+
+    smallest = space.smallest_change()
+    distances = {place: sum(map(ne, space.start, place)) for place in fitting if place != space.start}
+    assert (smallest is None) == (not distances)
+    if smallest is not None:
+        nearest = [place for place, distance in distances.items() if distance == min(distances.values())]
+        assert smallest in nearest
+        assert valid[smallest].seconds == min(valid[place].seconds for place in nearest)

@@ -1,0 +1,72 @@
+"""Comparison of the stages of ZeRO, and advice on the best one."""
+
+import re
+from typing import Any
+
+import pytest
+
+from megatape.accounting.gpus import Gpu, load_gpu
+from megatape.accounting.needs import FRAGMENTATION, MARGIN
+from megatape.accounting.traffic import plan_traffic
+from megatape.config import ClusterConfig, Config
+from megatape.model.build import build_model
+from megatape.tools.planner.report import report
+from megatape.tools.planner.stages import plan_stages, stage_advice
+from tests.helpers.plan_cases import configure
+
+CLUSTER = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
+
+
+def _slow_links(memory: float = 80e9) -> Gpu:
+    """Return a GPU whose exchanges take most of the time of a step."""
+    slow = {"node_bandwidth": 1e6, "network_bandwidth": 1e6, "memory": memory}
+    return load_gpu("h100").model_copy(update=slow)
+
+
+@pytest.fixture
+def at_stage_3(raw_config: dict[str, Any]) -> Config:
+    """A configuration at stage 3 with four micro-batches a step."""
+    changes = {"zero.stage": 3, "training.micro_batch_size": 1, "training.global_batch_size": 8}
+    return configure(raw_config, "x", changes | {"training.precision": "bfloat16"})
+
+
+def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
+    """Stage 1 sums gradients once a step, stages 2 and 3 in every micro-batch. Comparing stages 2 and 3 alone hid this."""
+    plans = plan_stages(at_stage_3, CLUSTER, _slow_links())
+    assert [plan.stage for plan in plans] == [1, 2, 3]  # bfloat16 needs master weights
+    for plan in plans:
+        config = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": plan.stage})})
+        assert plan.sent == plan_traffic(config, 2).sent["data"].total()
+    assert plans[0].sent < plans[1].sent / 2 and plans[0].middle < 0.6 * plans[2].middle
+    advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
+    share = plans[0].middle / plans[2].middle
+    assert f"stage 1 is the fastest that fits (--set zero.stage=1): its steps take {share:.0%} of the time of stage 3" in advice
+    assert "stage 3 (the file's)" in advice
+
+
+def test_what_stage_3_costs_is_said(at_stage_3: Config) -> None:
+    """Stage 3 costs a wait for each micro-batch, and hooks before and after each module, forward and backward."""
+    advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
+    hooks = 2 * 2 * len(list(build_model(at_stage_3.model).modules()))
+    assert "after each of 4 backward passes" in advice
+    found = re.search(r"([\d,]+) hooks .*: (\d+) a micro-batch", advice)
+    assert found and int(found[1].replace(",", "")) == 4 * int(found[2]) and 0.8 * hooks <= int(found[2]) <= hooks
+
+
+def test_no_advice_where_nothing_is_faster_or_fits(at_stage_3: Config) -> None:
+    at_stage_1 = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": 1})})
+    assert "no other stage that fits is faster than stage 1" in stage_advice(at_stage_1, CLUSTER, _slow_links())
+    plans = {plan.stage: plan for plan in plan_stages(at_stage_3, CLUSTER, _slow_links())}
+    # Enough for stage 1, but without the margin of advice.
+    gpu = _slow_links()
+    needed = plans[1].needs["of a GPU"].bytes - FRAGMENTATION * gpu.memory
+    smaller = _slow_links(needed / (1 - FRAGMENTATION - 0.5 * MARGIN))
+    lines = stage_advice(at_stage_3, CLUSTER, smaller)
+    assert not any("stage 1 is the fastest" in line for line in lines)
+    weights = at_stage_3.zero.model_copy(update={"offload_parameters": True})  # only allowed at stage 3
+    assert stage_advice(at_stage_3.model_copy(update={"zero": weights}), CLUSTER, _slow_links()) == []
+
+
+def test_the_report_has_the_comparison(at_stage_3: Config) -> None:
+    text = report(at_stage_3.model_copy(update={"cluster": CLUSTER}))
+    assert "sent between data-parallel ranks" in text and "stage 3 (the file's)" in text

@@ -1,0 +1,133 @@
+"""The private names of torch that the package uses exist, do what is expected, and stand in one file."""
+
+import ast
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed import distributed_c10d
+from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from megatape.utils import torch_internals
+from tests.helpers.workers import ROOT
+
+VERSION = "2.13.0"  # from which they were read
+# torch.library's operators and modules of torch._inductor that only Triton's users know, told apart by their files.
+ELSEWHERE = {"megatape/zero/compiler.py"}  # the name of the compiler's module, as text
+
+
+def test_version() -> None:
+    assert torch.__version__.startswith(VERSION), "read torch_internals.py beside the new version, then change this one"
+
+
+def test_groups_and_timeouts() -> None:
+    group = torch_internals.fake_group("test", 4)
+    assert (group.size(), group.rank()) == (4, 0)
+    with patch.multiple(distributed_c10d, default_pg_timeout=None, default_pg_nccl_timeout=None):
+        torch_internals.set_default_timeout(timedelta(seconds=7))
+        assert distributed_c10d.default_pg_timeout == distributed_c10d.default_pg_nccl_timeout == timedelta(seconds=7)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        others, described = torch_internals.count_collectives("another")
+        dist.all_reduce(torch.ones(1))
+        assert torch_internals.count_collectives("another") == (others + 1, described)
+        assert torch_internals.clone_default_store().check(["missing"]) is False
+    finally:
+        dist.destroy_process_group()
+
+
+def test_order_of_attention_kernels() -> None:
+    """A GPU takes the first that supports a call; on a CPU there is one beside plain products."""
+    before = torch._C._get_sdp_priority_order()
+    try:
+        torch_internals.prefer_attention_kernels([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])
+        assert torch._C._get_sdp_priority_order()[:2] == [SDPBackend.CUDNN_ATTENTION.value, SDPBackend.MATH.value]
+    finally:
+        torch._C._set_sdp_priority_order(before)
+    q, wider = torch.empty(1, 1, 128, 16), torch.empty(1, 1, 128, 32)
+    assert torch_internals.attention_kernel(q, q, q) == SDPBackend.FLASH_ATTENTION
+    assert torch_internals.attention_kernel(q, q, wider) == SDPBackend.MATH
+
+
+def test_fused_operators_on_shapes() -> None:
+    """A mode sees one operator for attention, one for its backward pass and one for RMSNorm, inside the block only."""
+    with torch.device("meta"):
+        q, v, weight = torch.empty(1, 2, 8, 16, requires_grad=True), torch.empty(1, 2, 8, 24), torch.empty(24)
+
+    def seen() -> list[str]:
+        with Dispatched() as mode:
+            out = F.scaled_dot_product_attention(q, q, v, is_causal=True)
+            torch.autograd.grad(out, q, torch.empty_like(out))
+            torch_internals.fused_rms_norm(v, weight, 1e-6)
+        return mode.names
+
+    with torch_internals.fused_on_shapes():
+        inside = [name for name in seen() if name.startswith("_")]
+    attention = "_scaled_dot_product_fused_attention_overrideable"
+    assert inside == [attention, f"{attention}_backward", "_fused_rms_norm"]
+    assert attention not in (outside := seen()) and "_fused_rms_norm" not in outside
+
+
+class Dispatched(TorchDispatchMode):
+    """Names of the operators that are dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_operators() -> None:
+    x, weight = torch.randn(3, 16), torch.randn(16)
+    normed, scale = torch_internals.fused_rms_norm(x, weight, 1e-6)
+    expected = torch.nn.functional.rms_norm(x, (16,), weight, 1e-6)
+    torch.testing.assert_close(normed, expected)
+    torch.testing.assert_close(x * scale * weight, expected)
+    grad, on_shapes = torch.empty_like(x, device="meta"), x.to("meta")
+    d_x, d_weight = torch_internals.fused_rms_norm_backward(grad, on_shapes, scale.to("meta"), weight.to("meta"), (True, False))
+    assert d_x is not None and d_x.shape == x.shape and d_weight is None
+    one, other = torch.zeros(2), torch.ones(2)
+    torch_internals.copy_all([one], [other])
+    assert one.tolist() == [1.0, 1.0]
+    torch_internals.zero_all([one])
+    assert one.tolist() == [0.0, 0.0]
+    assert torch_internals.is_view(torch.ops.aten.view.default) and not torch_internals.is_view(torch.ops.aten.add.Tensor)
+    assert callable(torch._scaled_mm)
+    assert isinstance(torch_internals.has_cpp_compiler(), bool)
+
+
+@pytest.mark.slow
+def test_compiler() -> None:
+    graphs = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append(graph)
+        forward: Callable[..., Any] = graph.forward
+        return forward
+
+    torch_internals.limit_recompilations()
+    torch_internals.fail_beyond_recompile_limit()
+    x = torch.ones(3, requires_grad=True)
+    torch.compile(lambda x: (x * x).sum(), backend=torch_internals.aot_backend(compiler))(x).backward()
+    assert len(graphs) == 2 and x.grad is not None and x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_no_other_file_uses_private_names() -> None:
+    for path in (ROOT / "megatape").rglob("*.py"):
+        name = str(path.relative_to(ROOT))
+        if path.name == "torch_internals.py" or name in ELSEWHERE or name.startswith("megatape/hf/modeling"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom) else ""
+            private = re.search(r"\b(torch\.(\w+\.)*_\w+|from torch[\w.]* import _\w+)", text)
+            assert not private, f"{name}: {private and private.group()} belongs to megatape/utils/torch_internals.py"
