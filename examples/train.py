@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 def main(folder: Path, *changes: str) -> int:
     """Train on the text of Python's standard library. changes: further section.key=value. Returns the exit status."""
-    data, run = folder / "data", folder / "run"
+    data = folder / "data"
+    run = folder / "run"
     if not data.exists():
         source = Source("python", max_documents=100)
         prepare(Corpus(source, validation_share=0.1, tokenizer=None, vocab_size=1024), data)

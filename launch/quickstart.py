@@ -85,7 +85,8 @@ def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
     """Corpus to generated text, each part with the command a user would type."""
     started = time.monotonic()
     name = "c4" if c4 else "python"
-    data, directory = f"runs/data/{name}", f"runs/tape_tiny_{name}"
+    data = f"runs/data/{name}"
+    directory = f"runs/tape_tiny_{name}"
     if not (ROOT / data).exists():
         print("== corpus, tokenizer, shards", flush=True)
         source = ["--source", "c4", "--input", c4, "--partial"] if c4 else ["--source", "python"]

@@ -137,7 +137,8 @@ def path_error(error: OSError, text: str | None = None) -> PathError:
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
         text = f"{error}: a file is where a folder is needed: move it, or give another name" if in_the_way else str(error)
     found = kinds.get(type(error), PathError)(text)
-    found.errno, found.everywhere = error.errno, getattr(error, "everywhere", False)
+    found.errno = error.errno
+    found.everywhere = getattr(error, "everywhere", False)
     return found
 
 

@@ -81,7 +81,8 @@ def _draw_equivariance(axes: Axes) -> None:
 
 
 def _draw_cost(axes: Axes) -> None:
-    flops, steps = table("efficiency.md", "Counts"), table("efficiency.md", "Training step, blocks alone")
+    flops = table("efficiency.md", "Counts")
+    steps = table("efficiency.md", "Training step, blocks alone")
     reference = numbers(flops["rope"][2])[0]
     groups = {
         "FLOPs": {name: [numbers(flops[name][2])[0] / reference] for name in ("tape", "fire")},
@@ -104,7 +105,8 @@ def _draw_cost(axes: Axes) -> None:
 
 def _draw_accuracy(axes: Axes) -> None:
     found = table("suite.md", SUITE)
-    tasks, rows = found[""], {name: cells for name, cells in found.items() if "±" in cells[0]}
+    tasks = found[""]
+    rows = {name: cells for name, cells in found.items() if "±" in cells[0]}
     shown = {"path": 0.2, "rope": -0.1, "tape": 0.1}  # and where it is beside the middle of its task
     others = [[numbers(cell)[0] for cell in cells] for name, cells in rows.items() if name not in shown]
     grey = axes.plot(list(zip(*others, strict=True)), "o", color=COLOURS["other"], alpha=0.5, markersize=3)

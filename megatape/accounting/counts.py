@@ -59,10 +59,15 @@ def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | No
     A bias counts once for the whole batch. The position update of the last layer that has positions is
     not computed, so it is not counted.
     """
-    c, heads, channels, size = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
+    c = config.hidden_size
+    heads = config.num_heads
+    channels = config.num_kv_heads
+    size = config.head_dim
     encoding = encoding_of(config)
     with torch.device("meta"):
-        bias, update, start = encoding.bias(SINGLE), encoding.update(SINGLE), encoding.start(SINGLE)
+        bias = encoding.bias(SINGLE)
+        update = encoding.update(SINGLE)
+        start = encoding.start(SINGLE)
         features = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE)
     projections = 2 * c * heads * size + 2 * c * channels * size
     positioned = len(positioned_layers(config))
@@ -93,12 +98,17 @@ def cache_bytes(config: ModelConfig, element_bytes: int) -> int:
 
     What has one size for any number of tokens, the carry of sums and convolutions, is not in it.
     """
-    encoding, channels, size = encoding_of(config), config.num_kv_heads, config.head_dim
-    of_tokens, of_sequence, bias = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE), encoding.bias(SINGLE)
+    encoding = encoding_of(config)
+    channels = config.num_kv_heads
+    size = config.head_dim
+    of_tokens = encoding.token_features(SINGLE)
+    of_sequence = encoding.sequence_features(SINGLE)
+    bias = encoding.bias(SINGLE)
     features: tuple[Tensor, ...] = ()
     with torch.no_grad():  # of one token, on a CPU: meta tensors would import the compiler
         if of_tokens is not None:
-            h, q = torch.empty(1, 1, config.hidden_size), torch.empty(1, 1, config.num_heads, size)
+            h = torch.empty(1, 1, config.hidden_size)
+            q = torch.empty(1, 1, config.num_heads, size)
             features = of_tokens(h, q, q[:, :, :channels])
         if of_sequence is not None:
             features, _ = of_sequence(features, None, ())

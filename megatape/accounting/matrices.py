@@ -36,14 +36,18 @@ class MatrixPlan:
 @cache
 def plan_matrices(config: Config, world_size: int) -> MatrixPlan:
     """Zeros for an optimizer that updates weights by element."""
-    entry, tensor_size = OPTIMIZERS[config.optimizer.kind], config.parallel.tp
+    entry = OPTIMIZERS[config.optimizer.kind]
+    tensor_size = config.parallel.tp
     trained = {name: weight for name, weight in run_weights(config).model.named_parameters() if weight.requires_grad}
     matrices = {name: weight for name, weight in trained.items() if is_whole(weight, config.optimizer)}
     shapes = {name: settings(weight).shape for name, weight in matrices.items()}
-    state, flops, sent = Counter({0: 0}), Counter({0: 0}), 0
+    state = Counter({0: 0})
+    flops = Counter({0: 0})
+    sent = 0
     runs = _flat_runs(trained, config)
     for name, owner in assign_owners(shapes, entry, world_size).items():
-        whole, local = prod(shapes[name]), matrices[name].numel()
+        whole = prod(shapes[name])
+        local = matrices[name].numel()
         state[owner] += 4 * sum(map(prod, entry.matrix_shapes(shapes[name]).values()))
         flops[owner] += entry.update_flops(shapes[name])
         if config.zero.stage == 0:  # a whole replica is in reach of the owner, and all replicas get the update
@@ -67,7 +71,8 @@ def _flat_runs(trained: dict[str, nn.Parameter], config: Config) -> dict[str, tu
 def _held(local: int, first: int, group: int, data_rank: int, config: Config, ranks: int) -> int:
     """Elements of a rank's share of a weight that a data-parallel rank has the master weights of, at stages 1 to 3."""
     if config.zero.stage == 3:
-        size, first = -(-local // ranks), 0
+        size = -(-local // ranks)
+        first = 0
     else:
         size = FLAT_MULTIPLE * -(-group // (FLAT_MULTIPLE * ranks))
     start = data_rank * size

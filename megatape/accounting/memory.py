@@ -77,12 +77,14 @@ def plan_state(config: Config, world_size: int) -> Memory:
     parameters = list(one.model.parameters())
     weights: float = elements(parameters)
     if zero.stage == 3:
-        whole, padded = always_whole(parameters, config), elements(parameters, ranks)
+        whole = always_whole(parameters, config)
+        padded = elements(parameters, ranks)
         weights = elements(whole) + padded / ranks
         if zero.hpz_ranks > 1:  # the second copy
             weights += (padded - elements(whole, ranks)) / zero.hpz_ranks
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    held, share = elements(trained), elements(trained, ranks) / ranks
+    held = elements(trained)
+    share = elements(trained, ranks) / ranks
     state = share if zero.stage else held
     device = {
         "weights": weights * size,
@@ -127,7 +129,8 @@ def checkpoint_bytes(config: Config) -> int:
 
 def _optimizer_state(config: Config, trained: list[nn.Parameter], world_size: int) -> float:
     """Bytes on a rank: of weights' elements where their master weights are, of whole matrices as the rank has that has most."""
-    entry, ranks = OPTIMIZERS[config.optimizer.kind], config.replicas(world_size)
+    entry = OPTIMIZERS[config.optimizer.kind]
+    ranks = config.replicas(world_size)
     others = [parameter for parameter in trained if not is_whole(parameter, config.optimizer)]
     held = elements(others, ranks) / ranks if config.zero.stage else elements(others)
     return 4 * len(entry.state) * held + plan_matrices(config, world_size).state
@@ -135,7 +138,8 @@ def _optimizer_state(config: Config, trained: list[nn.Parameter], world_size: in
 
 def _state_elements(config: Config, parameter: nn.Parameter) -> int:
     """Elements of the optimizer's state for a whole parameter."""
-    shape, entry = settings(parameter).shape, OPTIMIZERS[config.optimizer.kind]
+    shape = settings(parameter).shape
+    entry = OPTIMIZERS[config.optimizer.kind]
     if is_whole(parameter, config.optimizer):
         return sum(map(prod, entry.matrix_shapes(shape).values()))
     return len(entry.state) * prod(shape)
@@ -183,7 +187,8 @@ def recomputed_bytes(config: Config, on_gpu: bool) -> int:
 
 def _rounded(config: Config) -> int:
     """Bytes that torchao uses at a time to round a matrix to FP8, unless that is compiled."""
-    model, training = config.model, config.training
+    model = config.model
+    training = config.training
     if training.fp8 == "none" or training.compile:
         return 0
     tokens = training.micro_batch_size * config.data.sequence_length // config.parallel.sample_replicas
@@ -196,7 +201,8 @@ def _logits(config: Config, on_gpu: bool) -> int:
 
     On a GPU a kernel writes the gradient over them, and chunks are those of the largest one.
     """
-    size, rows = element_bytes(config), -(-config.model.vocab_size // config.parallel.tp)
+    size = element_bytes(config)
+    rows = -(-config.model.vocab_size // config.parallel.tp)
     tokens = config.training.micro_batch_size * config.data.sequence_length // config.parallel.sample_replicas
     tokens = min(tokens, max(1, chunk_elements(on_gpu) // rows))
     copies = size if on_gpu or size == 4 else size + 4 + size  # as computed, in float32, and as a gradient

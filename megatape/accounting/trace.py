@@ -84,7 +84,8 @@ def deep_pass(config: Config) -> Pass | None:
     Exact, because the third stands for layers that are alike: all but the first two, which may have nothing trained before
     them, and the last two. None if training.trainable or frozen treat layers differently.
     """
-    shallow, depth = one_pass(config, SHALLOW), config.model.num_layers
+    shallow = one_pass(config, SHALLOW)
+    depth = config.model.num_layers
     with on_shapes(config):
         model = build(config, depth)
 
@@ -94,7 +95,8 @@ def deep_pass(config: Config) -> Pass | None:
             r"(?<=^blocks\.)\d+", lambda layer: str(max(min(int(layer[0]), 2), int(layer[0]) - depth + SHALLOW)), name
         )
 
-    weights, modules = dict(shallow.model.named_parameters()), dict(shallow.model.named_modules())
+    weights = dict(shallow.model.named_parameters())
+    modules = dict(shallow.model.named_modules())
     twins = {parameter: weights[twin(name)] for name, parameter in model.named_parameters()}
     if any(parameter.requires_grad != of_twin.requires_grad for parameter, of_twin in twins.items()):
         return None
@@ -128,7 +130,8 @@ def _sent(config: Config) -> Counter[tuple[str, str]]:
     because all layers but the last are alike, or with model.nope_every all periods. So two shallow models on short sequences
     give them, and the result is exact (unless training.trainable or frozen treat layers differently).
     """
-    axes, samples = axes_of(config), config.training.micro_batch_size
+    axes = axes_of(config)
+    samples = config.training.micro_batch_size
     short = 8 * num_chunks(config) * config.parallel.sample_ranks
     if config.parallel.sample_ranks == 1:
         return Counter()
@@ -190,7 +193,8 @@ def activations(config: Config, on_gpu: bool) -> Activations:
     Counted at two depths and extrapolated to all layers, which is exact. So are the extrapolations on a GPU from short samples,
     since nothing N x N is kept there, and from small micro-batches.
     """
-    length, short = config.data.sequence_length, 64 * config.parallel.sample_ranks * (config.training.num_shifted_groups or 1)
+    length = config.data.sequence_length
+    short = 64 * config.parallel.sample_ranks * (config.training.num_shifted_groups or 1)
     samples = config.training.micro_batch_size
     if samples > 2:
         one, two = (activations(changed(config, "training", micro_batch_size=few), on_gpu) for few in (1, 2))

@@ -110,7 +110,8 @@ def elements(parameters: list[nn.Parameter], multiple: int = 1) -> int:
 
 def spanning_warning(config: Config, world_size: int, ranks_per_node: int) -> str:
     """What sequence-parallel ranks on several nodes cost; "" where each node has all of a sample."""
-    parallel, per_node = config.parallel, max(1, ranks_per_node // config.parallel.tp)
+    parallel = config.parallel
+    per_node = max(1, ranks_per_node // config.parallel.tp)
     if parallel.sp <= per_node:
         return ""
     sent = model_traffic(config, "sequence")

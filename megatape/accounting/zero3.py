@@ -111,7 +111,8 @@ def gathered(events: list[Event], data_ranks: int, limits: Stage3Limits) -> Gath
                 parameter, use = queue.popleft()
                 needed_at[parameter] = use
                 expected.discard(parameter)
-            coming, limit = 0, min(limits.max_live - live, limits.prefetch)
+            coming = 0
+            limit = min(limits.max_live - live, limits.prefetch)
             while queue and coming < limit:
                 parameter, use = queue.popleft()
                 needed_at[parameter] = max(needed_at[parameter], use)

@@ -48,7 +48,8 @@ def attend(
     kind: BiasKind = "none" if bias is None else "distance" if isinstance(bias, DistanceBias) else "pair"
     device = "cuda" if q.is_meta else q.device.type  # shapes alone stand for a GPU's tensors
     need = Need(device, move, kind, q.shape[-1], q.dtype, mask is not None)
-    backend, extra = get_backend(select_backend(need, backends)), q.shape[-1] - v.shape[-1]
+    backend = get_backend(select_backend(need, backends))
+    extra = q.shape[-1] - v.shape[-1]
     if not extra:
         return backend.attend(q, k, v, positions, bias, mask, move)
     content, _ = backend.attend(q, k, F.pad(v, (0, extra)), positions, bias, mask, move)  # for kernels of one width

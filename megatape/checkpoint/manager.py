@@ -66,8 +66,13 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         protected: Callable[[Iterable[int], int], Collection[int]],
         listener: SaveListener,
     ) -> None:
-        self._place, self._config, self._engine = place, config, engine
-        self._state_dict, self._tokenizer, self._protected, self._listener = state_dict, tokenizer, protected, listener
+        self._place = place
+        self._config = config
+        self._engine = engine
+        self._state_dict = state_dict
+        self._tokenizer = tokenizer
+        self._protected = protected
+        self._listener = listener
         self._background = Background() if config.background else None
         self.base: StoredWeights | None = None
         self.saved_step = 0
@@ -91,7 +96,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         Raises as `save_last`.
         """
         self.wait()
-        place, step = self._place, self._step
+        place = self._place
+        step = self._step
         if self._written_step == step:  # by the last attempts after a save that was in flight
             return True
         if place.on_main(lambda: place.lease.is_late):
@@ -111,7 +117,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._engine.check_replicas()
         self._background.snapshot.take(self._engine.state, self.base.tensors if self.base else ())
         self._background.start(self._in_background(step, self._writing(self._background.snapshot)))
-        self._begun, self._waited = step, time.perf_counter() - started
+        self._begun = step
+        self._waited = time.perf_counter() - started
         return True
 
     def save_last(self) -> Path:
@@ -122,7 +129,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             TrainingDiverged: replicas differ, or a weight is not finite.
         """
         self.wait()
-        place, step = self._place, self._step
+        place = self._place
+        step = self._step
 
         def attempt() -> Path:
             place.log.flush()
@@ -185,7 +193,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
                     "them, or choose another run.directory"
                 )
         else:
-            reader, corrupted = open_checkpoint(Path(source), place), []
+            reader = open_checkpoint(Path(source), place)
+            corrupted = []
             if newer := self._newer(reader):
                 raise UserError(
                     f"run.directory {place.folder.directory} holds checkpoints newer than {reader.directory} (up to "
@@ -224,7 +233,9 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
 
     def continue_from(self, reader: CheckpointReader) -> None:
         """Count the checkpoint as saved, and later ones of this process as undone."""
-        self.saved_step, self._written_step, self.base = reader.step, None, reader.base
+        self.saved_step = reader.step
+        self._written_step = None
+        self.base = reader.base
 
     def _newer(self, reader: CheckpointReader) -> list[Path]:
         return [path for path in self._place.folder.list_checkpoints() if named_step(path) > reader.step]
@@ -274,7 +285,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             checkpoint = self._report(save)
         except OSError as error:
             self._failures += 1
-            log, is_last = self._place.log, self._failures == FAILED_SAVES
+            log = self._place.log
+            is_last = self._failures == FAILED_SAVES
             log.record("save failed", str(error))
             then = "the last attempts are now" if is_last else f"the next is after {self._config.interval} steps"
             log.warning(f"{error} (failure {self._failures} in a row, {FAILED_SAVES} end the run); {then}")
@@ -289,7 +301,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         try:
             checkpoint = save()
         finally:
-            waited, self._waited = self._waited + time.perf_counter() - started, 0.0
+            waited = self._waited + time.perf_counter() - started
+            self._waited = 0.0
         self._failures = 0
         self.saved_step = self._written_step = named_step(checkpoint)
         self._place.log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")

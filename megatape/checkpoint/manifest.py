@@ -124,7 +124,8 @@ def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any
     Raises:
         OSError: A file or link of this name exists, or the file cannot be written.
     """
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with named_if_full(path), create_file(path) as file:
         for part in parts:
             file.write(part)
@@ -159,7 +160,8 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         )
     with content_errors(f"{path}: corrupted", ANOTHER, (ValueError, KeyError, TypeError, AttributeError)):
         manifest = read_json(path)
-        version, recorded = manifest["format"], manifest.pop("sha256")
+        version = manifest["format"]
+        recorded = manifest.pop("sha256")
     if recorded != _own_hash(manifest):
         raise UserError(f"{path}: corrupted, its sha256 is not the one it records; {ANOTHER}")
     if type(version) is int and version not in FORMATS:

@@ -80,7 +80,8 @@ class CheckpointReader:
     """
 
     def __init__(self, directory: Path, base: Path | None = None) -> None:
-        self.directory, self.base_folder = directory, base
+        self.directory = directory
+        self.base_folder = base
         self.manifest = load_manifest(directory)
         self.base_record = BaseRecord.model_validate(self.manifest["base"]) if "base" in self.manifest else None
         if base is not None and self.base_record is None:

@@ -68,7 +68,8 @@ def _open_verified(directory: Path, place: RunPlace) -> CheckpointReader | None:
     Raises on all ranks PathError if one cannot read it, and CheckpointError for another version's or without its base: these
     say nothing about the content.
     """
-    topology, reader = place.topology, None
+    topology = place.topology
+    reader = None
 
     def fault() -> str:
         nonlocal reader

@@ -43,7 +43,8 @@ def _parts(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
-        begin, end = end, end + tensor.numel() * tensor.itemsize
+        begin = end
+        end = end + tensor.numel() * tensor.itemsize
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # the tensors are aligned
@@ -60,7 +61,9 @@ class StoredWeights:
     """
 
     def __init__(self, folder: Path, tensors: Mapping[str, TensorRecord], files: Mapping[str, FileRecord]) -> None:
-        self.directory, self.tensors, self.files = folder, tensors, files
+        self.directory = folder
+        self.tensors = tensors
+        self.files = files
 
     def restricted(self, names: Iterable[str]) -> "StoredWeights":
         """These weights only, and the hashes of the files that hold them."""
@@ -103,7 +106,8 @@ class Base(StoredWeights):
 
     def __init__(self, record: BaseRecord, folder: Path, checkpoint: Path) -> None:
         super().__init__(folder, record.tensors, record.files)
-        self.recorded, self.checkpoint = record.folder, checkpoint
+        self.recorded = record.folder
+        self.checkpoint = checkpoint
 
     def verify(self, share: int, shares: int) -> None:
         """Hash every `shares`-th file, beginning with number `share`. Raises CheckpointError for one that is not the base's."""

@@ -72,7 +72,8 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
         PathError: a rank could not write. Like the above, it leaves nothing of this checkpoint and removes no older one.
         LeaseLost: another run has taken the lease.
     """
-    topology, group = place.topology, contents.zero.group
+    topology = place.topology
+    group = contents.zero.group
     final = place.folder.checkpoint(contents.state["step"])
     try:
         partial = on_main(lambda: _make_partial(place, final), topology, group)
@@ -308,5 +309,6 @@ class Background:
     def finish(self) -> Path:
         """Wait for the checkpoint and return its folder, or raise what kept it from being written."""
         assert self._saving is not None
-        saving, self._saving = self._saving, None
+        saving = self._saving
+        self._saving = None
         return saving.result()

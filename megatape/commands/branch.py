@@ -33,7 +33,8 @@ def run(options: Options) -> None:
 
     reader = verified_checkpoint(options.checkpoint, options.base)
     config = branch(reader, options.decay_tokens, options.out)
-    folder, steps = RunFolder(Path(config.run.directory)), f"{reader.step + 1:,} to {config.training.steps:,}"
+    folder = RunFolder(Path(config.run.directory))
+    steps = f"{reader.step + 1:,} to {config.training.steps:,}"
     print(f"wrote {folder.directory}: steps {steps} decay the learning rate, from {reader.directory}; now, for example:")
     command = ["megatape", "pretrain", "--config", str(folder.config), "--resume", "auto"]
     if options.base:

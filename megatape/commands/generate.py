@@ -141,7 +141,8 @@ def _prompts(loaded: "LoadedModel", records: list[dict[str, Any]], options: Opti
     """The prompt of each record of a file."""
     from megatape.hf.generation import ConversationPrompts, read_prompt
 
-    conversations, prompts = None, []
+    conversations = None
+    prompts = []
     for number, record in enumerate(records, start=1):
         try:
             if "messages" not in record:
@@ -173,7 +174,8 @@ def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Option
     """A line per sample, a batch at a time, so that what is there when the command is interrupted is whole."""
     from megatape.hf.generation import check_room, continue_prompts
 
-    prompts, output = _prompts(loaded, records, options), options.output
+    prompts = _prompts(loaded, records, options)
+    output = options.output
     lengths = [len(prompt.ids) for prompt in prompts]
     check_room(loaded, max(lengths), options)
     # JSON allows lone surrogates in `records` as escapes only, and so is anything else that a terminal's encoding lacks.
@@ -196,12 +198,14 @@ def _batches(lengths: list[int], sampling: Sampling) -> Iterator[tuple[int, int]
 
     A batch is padded to at most BATCH_TOKENS, if one prompt alone is not longer.
     """
-    begin, longest = 0, 0
+    begin = 0
+    longest = 0
     for end, length in enumerate(lengths):
         longest = max(longest, length)
         if end > begin and (end + 1 - begin) * sampling.samples * (longest + sampling.max_new_tokens) > BATCH_TOKENS:
             yield begin, end
-            begin, longest = end, length
+            begin = end
+            longest = length
     yield begin, len(lengths)
 
 
@@ -292,7 +296,10 @@ class Chat:
     def __init__(self, loaded: "LoadedModel", sampling: Sampling, messages: "list[Message]", file: Path | None) -> None:
         from megatape.hf.generation import ConversationPrompts
 
-        self._loaded, self._prompts, self._sampling, self._file = loaded, ConversationPrompts(loaded), sampling, file
+        self._loaded = loaded
+        self._prompts = ConversationPrompts(loaded)
+        self._sampling = sampling
+        self._file = file
         self.messages: list[Message] = []
         self._continue(messages)
 
@@ -336,7 +343,8 @@ class Chat:
         from megatape.hf.generation import check_room, continue_prompts
 
         conversation = conversation_with(self.messages, check_text(text, "the message"))
-        answer, end = "", "interrupted"
+        answer = ""
+        end = "interrupted"
 
         def show(piece: str) -> None:
             """Print the answer as it comes, without space before it, which templates write themselves."""

@@ -240,7 +240,8 @@ def _print_paragraphs(paragraphs: Paragraphs) -> None:
 
 def _output_has_ended() -> bool:
     """Whether nobody reads standard output any more; Python then writes the rest to nowhere when it ends."""
-    standard_output, poll = 1, select.poll()
+    standard_output = 1
+    poll = select.poll()
     poll.register(standard_output, 0)
     ended = any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
     if ended:

@@ -37,7 +37,8 @@ def run(options: Options) -> None:
 
     from megatape.lab.report.monitor import Monitor
 
-    console, monitor = Console(), Monitor(options.runs)
+    console = Console()
+    monitor = Monitor(options.runs)
     if options.once:
         console.print(monitor)
         return

@@ -296,7 +296,8 @@ def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
 def report_written(index: "Index", output: Path) -> None:
     """Print the splits of a data directory that was written."""
     for name, split in index.splits.items():
-        documents, tokens = plural(split.documents, "document"), plural(split.tokens, "token")
+        documents = plural(split.documents, "document")
+        tokens = plural(split.tokens, "token")
         print(f"{name}: {documents}, {tokens}, {plural(len(split.shards), 'shard')}")
     print(f"wrote {output}")
 

@@ -131,7 +131,9 @@ class Config(Section):
     def _check(self, info: ValidationInfo) -> Self:
         if is_recorded(info):
             return self
-        length, limit, window = self.data.sequence_length, self.model.max_positions, self.model.sliding_window
+        length = self.data.sequence_length
+        limit = self.model.max_positions
+        window = self.model.sliding_window
         if length > limit:
             raise ConfigError(
                 f"data.sequence_length {length} is longer than model.max_positions {limit}: shorten the samples, or raise "
@@ -156,7 +158,8 @@ class Config(Section):
                 f"training.chunk_tokens {self.training.chunk_tokens} is not for model.lora.dropout {self.model.lora.dropout}, "
                 "whose zeros depend on the place of a token: set dropout to 0, or remove chunk_tokens"
             )
-        family, possible = self.export.family, families_with(self.model)
+        family = self.export.family
+        possible = families_with(self.model)
         if window is not None and not possible:
             raise ConfigError(
                 f"model.sliding_window {window} is for models that are exported as Mistral, which has no encoding "
@@ -185,7 +188,8 @@ class Config(Section):
         return self
 
     def _check_sequence_ranks(self) -> None:
-        model, parallel = self.model, self.parallel
+        model = self.model
+        parallel = self.parallel
         if parallel.sp == 1:
             return
         if not ENCODINGS[model.encoding].divides_heads:
@@ -202,7 +206,9 @@ class Config(Section):
         )
 
     def _check_context_ranks(self) -> None:
-        parallel, groups, encoding = self.parallel, self.training.num_shifted_groups, ENCODINGS[self.model.encoding]
+        parallel = self.parallel
+        groups = self.training.num_shifted_groups
+        encoding = ENCODINGS[self.model.encoding]
         if parallel.cp == 1:
             return
         cases = {
@@ -235,7 +241,8 @@ class Config(Section):
             )
 
     def _check_groups(self) -> None:
-        groups, heads = self.training.num_shifted_groups, self.model.num_kv_heads
+        groups = self.training.num_shifted_groups
+        heads = self.model.num_kv_heads
         if groups is None:
             return
         if self.model.attention_scale is not None:
@@ -261,7 +268,9 @@ class Config(Section):
             )
 
     def _check_compile(self) -> None:
-        checkpointing, stage, tp = self.training.activation_checkpointing, self.zero.stage, self.parallel.tp
+        checkpointing = self.training.activation_checkpointing
+        stage = self.zero.stage
+        tp = self.parallel.tp
         cases = {
             f"zero.stage {stage}, which gathers weights in hooks of modules: choose stage 2": stage == 3,
             f"parallel.tp {tp}, whose exchanges lie within what is compiled": tp > 1,
@@ -273,7 +282,10 @@ class Config(Section):
             _check_unfit("training.compile", cases, "set it to false")
 
     def _check_fp8(self) -> None:
-        model, training, stage, tp = self.model, self.training, self.zero.stage, self.parallel.tp
+        model = self.model
+        training = self.training
+        stage = self.zero.stage
+        tp = self.parallel.tp
         if training.fp8 == "none":
             return
         cases = {
@@ -320,7 +332,8 @@ class Config(Section):
 
         Raises ConfigError if `world_size` is not a positive multiple of the ranks of a sample.
         """
-        parallel, ranks = self.parallel, self.parallel.sample_ranks
+        parallel = self.parallel
+        ranks = self.parallel.sample_ranks
         if world_size < 1 or world_size % ranks:
             others = [name for name in ("sp", "cp") if getattr(parallel, name) > 1]
             more = "".join(f" x parallel.{name} {getattr(parallel, name)}" for name in others) + f" = {ranks}" * bool(others)
@@ -342,7 +355,8 @@ class Config(Section):
 
         After the batch-size warm-up. Raises ConfigError with the equation if the ranks or a batch do not divide evenly.
         """
-        micro, data_ranks = self.training.micro_batch_size, self.data_ranks(world_size)
+        micro = self.training.micro_batch_size
+        data_ranks = self.data_ranks(world_size)
         batches = [("global_batch_size", self.training.global_batch_size)]
         batches += [("batch_warmup", stage.samples) for stage in self.training.batch_warmup]
         for field, batch in batches:

@@ -183,7 +183,8 @@ def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> 
     parts = iter(location)
     place = _Place(section, "", None)
     for part in parts:
-        field, raw = section.model_fields[part], raw[part]
+        field = section.model_fields[part]
+        raw = raw[part]
         (section,) = sections_in(field.annotation)
         if get_origin(field.annotation) in (dict, tuple):
             raw = raw[next(parts)]  # which of them

@@ -60,7 +60,8 @@ class ScalingConfig(Section):
                 raise ConfigError(f"scaling of kind {self.kind} needs {name}: {field.description}")
             self._default(name, takes.get(name))
         for low, high in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
-            least, most = getattr(self, low), getattr(self, high)
+            least = getattr(self, low)
+            most = getattr(self, high)
             if least is not None and least >= most:
                 raise ConfigError(f"{low} {least} is not below {high} {most}: exchange them")
         return self
@@ -172,7 +173,8 @@ class ModelConfig(Section):
 
     def _check_encoding(self) -> None:
         """Raise ConfigError for settings that the encoding does not support."""
-        encoding, rotated = ENCODINGS[self.encoding], self.head_dim * self.rotary_fraction
+        encoding = ENCODINGS[self.encoding]
+        rotated = self.head_dim * self.rotary_fraction
         scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         in_pairs = abs(rotated - round(rotated)) < 1e-6 and round(rotated) % 2 == 0 < round(rotated)
         refusals = {

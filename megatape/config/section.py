@@ -141,7 +141,8 @@ def fields(section: Section, prefix: str = "") -> Iterator[tuple[str, Identity, 
     A subsection whose field carries an identity is one value.
     """
     for name, field in type(section).model_fields.items():
-        identity, value = identity_of(field.metadata), getattr(section, name)
+        identity = identity_of(field.metadata)
+        value = getattr(section, name)
         if identity is not None:
             yield prefix + name, identity, value
         elif isinstance(value, Section):

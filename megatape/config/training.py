@@ -80,7 +80,8 @@ class BatchSizes:
         consumed = 0
         for size, end in self.warmup:
             taken = min(step, max(0, -(-(end - consumed) // size)))
-            consumed, step = consumed + taken * size, step - taken
+            consumed = consumed + taken * size
+            step = step - taken
         return consumed + step * self.full
 
     def of_step(self, step: int) -> int:

@@ -24,13 +24,17 @@ class AsyncAllToAll:
     """
 
     def __init__(self, x: Tensor | None, axis: Axis, given: Pieces, wanted: Pieces) -> None:
-        self.axis, self.wanted, self.pending = axis, wanted, _Pending()
-        begin, finish = partial(self.pending.begin, given), partial(self.pending.finish, given)
+        self.axis = axis
+        self.wanted = wanted
+        self.pending = _Pending()
+        begin = partial(self.pending.begin, given)
+        finish = partial(self.pending.finish, given)
         self.x = None if x is None else paired(x, axis, begin, finish)
 
     def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
-        begin, finish = partial(self.pending.begin, self.wanted), partial(self.pending.finish, self.wanted)
+        begin = partial(self.pending.begin, self.wanted)
+        finish = partial(self.pending.finish, self.wanted)
         return None if self.x is None else paired(self.x, self.axis, finish, begin)
 
 
@@ -64,8 +68,10 @@ class AsyncShift:
     """
 
     def __init__(self, x: Tensor, axis: Axis, overlap: bool = True) -> None:
-        self.sent, self.received = x, torch.empty_like(x)
-        incoming, outgoing = [0] * axis.size, [0] * axis.size
+        self.sent = x
+        self.received = torch.empty_like(x)
+        incoming = [0] * axis.size
+        outgoing = [0] * axis.size
         incoming[axis.rank - 1] = outgoing[(axis.rank + 1) % axis.size] = len(x)
         self.work = dist.all_to_all_single(self.received, x, incoming, outgoing, group=axis.group, async_op=overlap)
 
@@ -86,7 +92,8 @@ class AsyncAllGather:
     """
 
     def __init__(self, part: Tensor, axis: Axis, in_halves: bool = False) -> None:
-        self.axis, self.whole = axis, part.new_empty(part.shape[0], axis.size * part.shape[1], *part.shape[2:])
+        self.axis = axis
+        self.whole = part.new_empty(part.shape[0], axis.size * part.shape[1], *part.shape[2:])
         count = 2 if in_halves else 1
         # By `data`, since autograd counts writes to `whole`, and must not count those that come after it has seen it.
         halves = list(zip(part.chunk(count), self.whole.data.chunk(count), strict=True))

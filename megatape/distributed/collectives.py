@@ -38,7 +38,8 @@ class _Pair(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis, forward: Collective, backward: Collective) -> Tensor:
-        ctx.axis, ctx.backward_collective = axis, backward
+        ctx.axis = axis
+        ctx.backward_collective = backward
         return forward(x, axis)
 
     @staticmethod

@@ -86,7 +86,8 @@ def on_all(
     Raises on all ranks:
         UserError, OSError: if a rank met one, the first rank's, with its type and errno. Others keep to their rank.
     """
-    value, met = None, None
+    value = None
+    met = None
     try:
         value = work()
     except (UserError, OSError) as error:

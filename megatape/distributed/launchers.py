@@ -34,7 +34,9 @@ def check_rendezvous() -> None:
     Raises:
         UserError: The name stays unknown for NAME_TIMEOUT, or MASTER_PORT is no port.
     """
-    host, port, here = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], socket.gethostname()
+    host = os.environ["MASTER_ADDR"]
+    port = os.environ["MASTER_PORT"]
+    here = socket.gethostname()
     if not port.isdecimal() or not 0 < int(port) < 2**16:
         raise UserError(f"MASTER_PORT is {port!r} on {here}: give all ranks the same port from 1 to {2**16 - 1}")
     deadline = time.monotonic() + NAME_TIMEOUT
@@ -269,7 +271,8 @@ def _read_topology(launcher: Launcher) -> Topology:
 
 def _num_node_tasks() -> int:
     """Number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
-    text, node = os.environ["SLURM_STEP_TASKS_PER_NODE"], _read_int("SLURM_NODEID")
+    text = os.environ["SLURM_STEP_TASKS_PER_NODE"]
+    node = _read_int("SLURM_NODEID")
     for entry in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
         if match is None:

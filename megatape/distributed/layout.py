@@ -57,7 +57,8 @@ def states_before_chunks(
         [B, 2, ...], the state before each of the chunks.
     """
     all_after = gather_tokens(after, context).unflatten(1, (-1, 2))  # rank, early or late chunk
-    state, before = first, []
+    state = first
+    before = []
     for chunk in (*all_after[:, :, 0].unbind(1), *all_after[:, :, 1].flip(1).unbind(1)):
         before.append(state)
         state = combine(state, chunk)
@@ -104,7 +105,8 @@ def _join_tokens(pieces: Tensor) -> Tensor:
 
 
 # Pieces of either have some tokens and some heads or channels, [B, N/T, L/T, W].
-HEADS, TOKENS = Pieces(_split_heads, _join_heads), Pieces(_split_tokens, _join_tokens)
+HEADS = Pieces(_split_heads, _join_heads)
+TOKENS = Pieces(_split_tokens, _join_tokens)
 
 
 def tokens_to_heads(axis: Axis, *parts: *Parts) -> tuple[*Parts]:

@@ -16,7 +16,10 @@ from torch.profiler import record_function
 from megatape.distributed.mesh import Axis
 from megatape.utils.torch_internals import TorchDispatchMode, tree_leaves
 
-ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
+ALL_GATHER = "all-gather"
+REDUCE_SCATTER = "reduce-scatter"
+ALL_REDUCE = "all-reduce"
+ALL_TO_ALL = "all-to-all"
 SHIFT = "shift"
 
 # PyTorch's operators behind the collectives that this system and DeepSpeed call.

@@ -27,7 +27,8 @@ class AlibiBias(LayerBias):
 
     def __init__(self, num_heads: int, axis: Axis) -> None:
         super().__init__()
-        self.num_heads, self.axis = num_heads, axis
+        self.num_heads = num_heads
+        self.axis = axis
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         distances = torch.arange(k.shape[1], dtype=torch.float32, device=q.device)

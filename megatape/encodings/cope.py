@@ -28,7 +28,8 @@ class CopeScores(ScoreBias):
         assert columns.start == 0
         q, k, embedding = weights
         past = k.shape[1] - q.shape[1]
-        q, k = q[:, rows.start - past : rows.stop - past].transpose(1, 2), k[:, columns].transpose(1, 2)
+        q = q[:, rows.start - past : rows.stop - past].transpose(1, 2)
+        k = k[:, columns].transpose(1, 2)
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
         gates = torch.sigmoid(q @ k.mT * q.shape[-1] ** -0.5).tril(rows.start)
         positions = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=embedding.shape[1] - 1)

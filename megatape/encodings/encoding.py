@@ -254,7 +254,8 @@ def causal_convolution(x: Tensor, weight: Tensor, mask: Mask, before: Features) 
     """
     *earlier, own = weight.unbind(-1)
     whole = torch.cat([*before, x], dim=1) if before else F.pad(x, (0, 0, 0, 0, len(earlier), 0))
-    total, length = x * own, x.shape[1]
+    total = x * own
+    length = x.shape[1]
     for distance, of_distance in enumerate(reversed(earlier), start=1):
         shifted = whole[:, len(earlier) - distance : length + len(earlier) - distance]
         if mask is not None:

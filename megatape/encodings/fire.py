@@ -24,7 +24,9 @@ class FireScores(ScoreBias):
     """The bias of queries at `positions`, float32 [B or 1, N], and keys, of which `past` come before those of their tokens."""
 
     def __init__(self, positions: Tensor, weights: tuple[Tensor, ...], past: int = 0) -> None:
-        self.positions, self.weights, self.past = positions, weights, past
+        self.positions = positions
+        self.weights = weights
+        self.past = past
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         inner_weight, inner_bias, outer_weight, outer_bias, log_scale, threshold = weights
@@ -55,7 +57,8 @@ class FireBias(LayerBias):
         self.threshold = parameter((1,), axis, init=1.0)
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        hidden, outer = (self.inner_weight, self.inner_bias), map(self.local_heads, (self.outer_weight, self.outer_bias))
+        hidden = (self.inner_weight, self.inner_bias)
+        outer = map(self.local_heads, (self.outer_weight, self.outer_bias))
         return tuple(weight.float() for weight in (*hidden, *outer, self.log_scale, self.threshold))
 
     def scores(self, weights: tuple[Tensor, ...], state: Tensor | None, past: int) -> ScoreBias:

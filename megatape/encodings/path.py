@@ -76,10 +76,13 @@ class PathScores(ScoreBias):
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         """Block of the bias, [B, H, rows, columns]; `columns` begin at the first key."""
         queries, keys, w, u, moved, lost, *cached = weights
-        size, past = keys.shape[3], sum(part.shape[2] for part in cached)
-        start, stop = rows.start - past, rows.stop - past
+        size = keys.shape[3]
+        past = sum(part.shape[2] for part in cached)
+        start = rows.start - past
+        stop = rows.stop - past
         assert columns.start == 0 and start % size == 0
-        parts, blocks = [part.unbind(2) for part in (keys, w, u, moved, lost)], []
+        parts = [part.unbind(2) for part in (keys, w, u, moved, lost)]
+        blocks = []
         for first in range(start, stop, size):
             own = queries[..., first : min(first + size, stop), :]
             found = self._of_chunk(own, parts, first // size, cached)
@@ -90,7 +93,8 @@ class PathScores(ScoreBias):
         """The bias of queries [B, L, H/L, c, R] of a chunk and of the keys up to the end of the chunk."""
         keys, w, u, moved, lost = ([chunk[:, :, None] for chunk in part] for part in parts)
         passed = (own @ w[number].mT).tril()
-        found, query = [-passed @ lost[number]], own - passed @ u[number]
+        found = [-passed @ lost[number]]
+        query = own - passed @ u[number]
         for earlier in reversed(range(number)):
             found.append(query @ moved[earlier].mT - own @ keys[earlier].mT)
             query = query - (query @ w[earlier].mT) @ u[earlier]
@@ -108,12 +112,14 @@ class PathBias(LayerBias):
     def __init__(self, num_heads: int, num_channels: int, head_dim: int) -> None:
         super().__init__()
         self.pair_multiply_adds = 2 * num_heads * head_dim
-        of_queries, of_keys = CHUNK * num_heads * CHUNK, 3 * CHUNK * num_channels * head_dim
+        of_queries = CHUNK * num_heads * CHUNK
+        of_keys = 3 * CHUNK * num_channels * head_dim
         self.multiply_adds = of_queries + of_keys
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         w, beta = features
-        size, past = min(CHUNK, q.shape[1]), k.shape[1] - q.shape[1]
+        size = min(CHUNK, q.shape[1])
+        past = k.shape[1] - q.shape[1]
         queries = (q.float() * q.shape[-1] ** -0.5).unflatten(2, (k.shape[2], -1)).permute(0, 2, 3, 1, 4)
         keys, w, strong = (_chunks(x, size) for x in (k[:, past:].float(), w, beta * w))
         both = torch.cat([strong, (strong @ keys.mT).tril(-1)], dim=-1)

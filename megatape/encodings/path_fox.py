@@ -19,7 +19,8 @@ class PathFoxFeatures(TokenFeatures):
 
     def __init__(self, reflections: TokenFeatures, gates: TokenFeatures) -> None:
         super().__init__()
-        self.reflections, self.gates = reflections, gates
+        self.reflections = reflections
+        self.gates = gates
         self.multiply_adds = reflections.multiply_adds + gates.multiply_adds
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
@@ -31,7 +32,8 @@ class PathFoxSums(SequenceFeatures):
 
     def __init__(self, directions: SequenceFeatures) -> None:
         super().__init__()
-        self.directions, self.sums = directions, GateSums()
+        self.directions = directions
+        self.sums = GateSums()
 
     def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
         directions, inputs = self.directions(features[:2], mask, carry[:1])

@@ -57,7 +57,8 @@ class Pope(Encoding):
         cosines, sines = state.chunk(2, dim=-1)
         cos_delta, sin_delta = features
         # Attention divides by the root of the width, which is 2R here.
-        queries, keys = F.softplus(q.float()) * math.sqrt(2), F.softplus(k.float())
+        queries = F.softplus(q.float()) * math.sqrt(2)
+        keys = F.softplus(k.float())
         q = torch.cat([queries * cosines, queries * sines], dim=-1).to(q.dtype)
         shifted = cosines * cos_delta - sines * sin_delta, sines * cos_delta + cosines * sin_delta
         return q, torch.cat([keys * part for part in shifted], dim=-1).to(k.dtype)

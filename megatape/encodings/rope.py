@@ -78,7 +78,9 @@ def _llama3(thetas: Tensor, scaling: ScalingConfig) -> tuple[Tensor, float]:
     Planes that turn at least high_freq_factor times within the original length keep their frequency, those that turn at most
     low_freq_factor times are interpolated, and those between are blended linearly in the number of turns.
     """
-    length, low, high = scaling.original_length, scaling.low_freq_factor, scaling.high_freq_factor
+    length = scaling.original_length
+    low = scaling.low_freq_factor
+    high = scaling.high_freq_factor
     assert length is not None and low is not None and high is not None  # the configuration checks it
     kept = ((length * thetas / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
     return thetas / scaling.factor * (1 - kept) + thetas * kept, 1.0
@@ -92,16 +94,21 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
     square of attention_factor, by default 0.1 ln(factor) + 1, here as the modulus of both rotations. (The TAPE authors'
     `adayarn` blends linearly in the number of turns instead.)
     """
-    length, beta_fast, beta_slow = scaling.original_length, scaling.beta_fast, scaling.beta_slow
+    length = scaling.original_length
+    beta_fast = scaling.beta_fast
+    beta_slow = scaling.beta_slow
     assert length is not None and beta_fast is not None and beta_slow is not None  # the configuration checks it
 
     def plane_that_turns(times: float) -> float:
         return head_dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    fast, slow = plane_that_turns(beta_fast), plane_that_turns(beta_slow)
+    fast = plane_that_turns(beta_fast)
+    slow = plane_that_turns(beta_slow)
     if scaling.truncate:
-        fast, slow = math.floor(fast), math.ceil(slow)
-    first, last = max(fast, 0), min(slow, head_dim - 1)
+        fast = math.floor(fast)
+        slow = math.ceil(slow)
+    first = max(fast, 0)
+    last = min(slow, head_dim - 1)
     plane = torch.arange(head_dim // 2, dtype=torch.float64, device=thetas.device)
     interpolated = ((plane - first) / ((last - first) or 1e-3)).clamp(0, 1)
     thetas = thetas / scaling.factor * interpolated + thetas * (1 - interpolated)

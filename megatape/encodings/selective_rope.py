@@ -35,7 +35,8 @@ class Turns(TokenFeatures):
 
     def __init__(self, hidden_size: int, num_channels: int, rotated: int, axis: Axis, gated: bool = False) -> None:
         super().__init__()
-        self.num_channels, self.planes = num_channels, rotated // 2
+        self.num_channels = num_channels
+        self.planes = rotated // 2
         self.multiply_adds = RANK * (hidden_size + num_channels * self.planes)
         self.down = parameter((RANK, hidden_size), axis, role="position")
         self.up = parameter((num_channels * self.planes, RANK), axis, 0, role="position")
@@ -58,7 +59,8 @@ class Phases(SequenceFeatures):
 
     def __init__(self, num_channels: int, rotated: int, axis: Axis, by_silu: bool = True, constant: bool = False) -> None:
         super().__init__()
-        self.by_silu, width = by_silu, num_channels * rotated // 2
+        self.by_silu = by_silu
+        width = num_channels * rotated // 2
         self.weight = parameter((width, WIDTH), axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
         self.constant = parameter((width,), axis, 0, init=0.0, decay=False, role="vector") if constant else None
 

@@ -44,9 +44,12 @@ class TapeUpdate(StateUpdate):
 
     def __init__(self, config: ModelConfig, axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
-        self.config, self.axis = config, axis
-        self.attention, self.feed_forward = attention, feed_forward
-        self.num_channels, self.inner = config.num_kv_heads, config.position_size
+        self.config = config
+        self.axis = axis
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.num_channels = config.num_kv_heads
+        self.inner = config.position_size
         self.multiply_adds = 0
         if attention:
             self._make_gain()
@@ -61,7 +64,8 @@ class TapeUpdate(StateUpdate):
         self.gain = parameter((self.config.num_heads,), self.axis, 0, init=0.0, lr_scale=self.num_channels)
 
     def _make_mixing(self) -> None:
-        inner, channels = self.inner, self.num_channels
+        inner = self.inner
+        channels = self.num_channels
         self.up = parameter((inner, channels), self.axis, init=0.0, role="position")  # W_up
         self.down = parameter((channels, inner), self.axis, role="position")  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
@@ -73,10 +77,12 @@ class TapeUpdate(StateUpdate):
         computes it again, except for the exchange between ranks.
         """
         assert positions.initial is not None
-        initial, delta = local_tokens(positions.initial, self.axis), positions.delta
+        initial = local_tokens(positions.initial, self.axis)
+        delta = positions.delta
         if self.axis.size > 1 and attended_positions is not None:
             gained = channels_to_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
-            delta, attended_positions = gained if delta is None else delta + gained, None
+            delta = gained if delta is None else delta + gained
+            attended_positions = None
         if self.by_kernel and self.has_kernel(m.device):
             delta = self._both_by_kernel(initial, delta, attended_positions, m)
         else:

@@ -18,11 +18,13 @@ class SeparateUpdate(TapeUpdate):
     """
 
     def _make_gain(self) -> None:
-        shape, scale = (self.config.num_heads, 2), self.num_channels
+        shape = (self.config.num_heads, 2)
+        scale = self.num_channels
         self.gain = parameter(shape, self.axis, 0, init=0.0, decay=False, lr_scale=scale, role="vector")
 
     def _make_mixing(self) -> None:
-        inner, channels = self.inner, self.num_channels
+        inner = self.inner
+        channels = self.num_channels
         self.up = parameter((2 * inner, channels), self.axis, init=0.0, role="position")
         self.down = parameter((2 * channels, inner), self.axis, role="position")
         self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
@@ -31,7 +33,9 @@ class SeparateUpdate(TapeUpdate):
         return self.gain.repeat_interleave(self.config.head_dim // 2, 1)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        up, down = self.up.unflatten(0, (2, -1)), self.down.unflatten(0, (2, -1))  # [2, I, L], [2, L, I]
+        # [2, I, L], [2, L, I]
+        up = self.up.unflatten(0, (2, -1))
+        down = self.down.unflatten(0, (2, -1))
         outer = (down.permute(2, 0, 1)[..., None] * up.transpose(0, 1)[:, :, None]).flatten(1)  # [I, 2 * L * L]
         mixing = (active @ outer).unflatten(-1, (2, self.num_channels, self.num_channels))  # [B, N/T, 2, L, L]
         parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R/2]
@@ -83,7 +87,8 @@ class VectorUpdate(TapeUpdate):
         self.gain = parameter(shape, self.axis, init=0.0, decay=False, lr_scale=size, role="vector")
 
     def _make_mixing(self) -> None:
-        inner, size = self.inner, self.config.head_dim
+        inner = self.inner
+        size = self.config.head_dim
         self.up = parameter((self.copies * inner, size), self.axis, init=0.0, role="position")
         self.down = parameter((self.copies * size, inner), self.axis, role="position")
         self.multiply_adds += 2 // self.copies * self.num_channels * (self.up.numel() + self.down.numel())
@@ -142,7 +147,8 @@ class FlatUpdate(TapeUpdate):
         self.multiply_adds += 2 * (self.up.numel() + self.down.numel())
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        up, down = self.up.to(e.dtype), self.down.to(e.dtype)
+        up = self.up.to(e.dtype)
+        down = self.down.to(e.dtype)
         parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R]
         mixed = active.to(e.dtype)[:, :, None] * (parts.flatten(3) @ up.T) @ down.T  # [B, N/T, 2, L * R]
         return mixed.unflatten(-1, (self.num_channels, -1)).transpose(2, 3).flatten(3)

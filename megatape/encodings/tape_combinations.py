@@ -36,7 +36,8 @@ class SelectiveStart(StateStart):
 
     def __init__(self, config: ModelConfig, axis: Axis) -> None:
         super().__init__()
-        self.axis, self.head_dim = axis, config.head_dim
+        self.axis = axis
+        self.head_dim = config.head_dim
         self.turns = Turns(config.hidden_size, config.num_kv_heads, rotated_size(config), axis)
         self.phases = Phases(config.num_kv_heads, rotated_size(config), axis)
         self.multiply_adds = self.turns.multiply_adds

@@ -70,7 +70,8 @@ def read_architecture(folder: Path) -> Architecture:
     try:
         family = _family(fields)
         config = read_config(family, fields)
-        section, window = family.model_fields(config), family.window(config)
+        section = family.model_fields(config)
+        window = family.window(config)
     except FAULTS as error:
         raise UserError(f"{path}: {reason(error)}") from None
     return Architecture(family, config, parse_model(section, str(path)), window)
@@ -92,7 +93,8 @@ def _family(fields: dict[str, Any]) -> Family:
         if fields.get(name) is not None:
             raise UserError(f"{name} is set: quantized weights cannot be trained, take the model's unquantized folder")
     family = family_named(fields.get("model_type"))
-    names, supported = fields.get("architectures"), family.model_class.__name__
+    names = fields.get("architectures")
+    supported = family.model_class.__name__
     if names != [supported]:
         raise UserError(
             f"model_type is {fields['model_type']!r}, but architectures is {names!r}: only {supported} is supported"
@@ -153,7 +155,9 @@ def _check_rotary(fields: dict[str, Any]) -> None:
 
     transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling, and some folders hold both.
     """
-    new, old, base = fields.get("rope_parameters"), fields.get("rope_scaling"), fields.get("rope_theta")
+    new = fields.get("rope_parameters")
+    old = fields.get("rope_scaling")
+    base = fields.get("rope_theta")
     for name, rope in (("rope_parameters", new), ("rope_scaling", old)):
         if rope is not None and not isinstance(rope, dict):
             raise UserError(f"{name} is {rope!r}, not an object")

@@ -50,7 +50,8 @@ class CheckpointWeights(CheckpointReader):
         """Where they are. Those of a checkpoint with a base: the base's."""
         if self.base:
             return self.base
-        held, shapes = self.manifest["tensors"]["weight"], self.shapes()
+        held = self.manifest["tensors"]["weight"]
+        shapes = self.shapes()
         tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in held.items()}
         files = {file: FileRecord(**self.manifest["files"][file]) for file in set(held.values())}
         return StoredWeights(self.directory, tensors, files)

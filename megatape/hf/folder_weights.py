@@ -166,7 +166,8 @@ class FolderWeights(StoredWeights):
         files: Mapping[str, FileRecord] | None = None,
     ) -> None:
         super().__init__(folder, tensors, files or {})
-        self.model, self.dtype = model, dtype
+        self.model = model
+        self.dtype = dtype
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter."""
@@ -208,7 +209,8 @@ def find_weights(folder: Path, model: ModelConfig, family: "Family") -> FolderWe
                 f"{header.path}: tensor {name} is stored as {header.dtype}; only {', '.join(DTYPES)} are supported: take the "
                 "model's unquantized folder"
             )
-    tensors, unused = {}, set(headers)
+    tensors = {}
+    unused = set(headers)
     for name, parameter in meta_model(model).named_parameters():
         stored_name = family.parameter_name(name)
         if stored_name not in headers:
@@ -236,7 +238,8 @@ def find_weights(folder: Path, model: ModelConfig, family: "Family") -> FolderWe
 def _check_equal(headers: dict[str, TensorHeader], name: str, other: str) -> None:
     path = headers[name].path
     with safe_open(path, framework="pt") as file, safe_open(headers[other].path, framework="pt") as other_file:
-        head, embedding = file.get_slice(name), other_file.get_slice(other)
+        head = file.get_slice(name)
+        embedding = other_file.get_slice(other)
         same = head.get_shape() == embedding.get_shape()
         starts = range(0, head.get_shape()[0], _ROWS)
         if not same or not all(torch.equal(head[row : row + _ROWS], embedding[row : row + _ROWS]) for row in starts):

@@ -81,7 +81,8 @@ def continue_prompts(
     Without sampling they are what each prompt gives alone. show: is given the text of the first one as it comes. Samples are
     drawn by torch's generator, which the caller seeds.
     """
-    model, width = loaded.model, max(len(prompt.ids) for prompt in prompts)
+    model = loaded.model
+    width = max(len(prompt.ids) for prompt in prompts)
     found = model.generation_config.eos_token_id
     ends = set(found if isinstance(found, list) else [] if found is None else [found])
     pad = model.generation_config.pad_token_id
@@ -104,8 +105,11 @@ class _Text:
     """
 
     def __init__(self, tokenizer: Any, ends: set[int], stop: tuple[str, ...]) -> None:
-        self.tokenizer, self.ends, self.stop = tokenizer, ends, stop
-        self.text, self.end = "", ""
+        self.tokenizer = tokenizer
+        self.ends = ends
+        self.stop = stop
+        self.text = ""
+        self.end = ""
         # The last tokens, of which ids[:known] are in the text. A tokenizer may drop a space at the beginning of what it
         # decodes, so even the first are decoded after others.
         self.ids: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
@@ -147,14 +151,18 @@ class _Text:
             self.known = len(self.ids)
         places = [place for place in map(self.text.find, self.stop) if place >= 0]
         if places:
-            self.text, self.end = self.text[: min(places)], "stop string"
+            self.text = self.text[: min(places)]
+            self.end = "stop string"
 
 
 class _Reader(StoppingCriteria):
     """Hands each text its tokens as `generate` appends them to prompts of `width` tokens, and ends those that have ended."""
 
     def __init__(self, texts: list[_Text], width: int, show: Callable[[str], object] | None) -> None:
-        self.texts, self.num_read, self.show, self.num_shown = texts, width, show, 0
+        self.texts = texts
+        self.num_read = width
+        self.show = show
+        self.num_shown = 0
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         for text, ids in zip(self.texts, input_ids[:, self.num_read :].tolist(), strict=True):

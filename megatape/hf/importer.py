@@ -96,7 +96,8 @@ def starting_config(
         )
     if length < usual:
         LOG.info("attention window of %d tokens: samples have %d, not %d", found.window, length, usual)
-    model, export = found.model.model_dump(exclude_none=True) | {"encoding": encoding}, {"dtype": dtype}
+    model = found.model.model_dump(exclude_none=True) | {"encoding": encoding}
+    export = {"dtype": dtype}
     del model["position_size"]  # follows from the encoding
     if encoding == found.model.encoding:
         export["family"] = found.config.model_type
@@ -201,7 +202,8 @@ class ImportCheckpoint:
     step = tokens = 0
 
     def __init__(self, directory: Path, config: Config | None = None) -> None:
-        self.directory, self._weights = directory, open_import(directory)
+        self.directory = directory
+        self._weights = open_import(directory)
         self.config = without_adapters(config or load_config(directory / "config.json", PLACEHOLDERS))
         check_fits(self._weights, self.config.model)
         self._parameters = dict(meta_model(self.config.model).named_parameters())

@@ -223,7 +223,8 @@ def load_trained(
         FileNotFoundError, UserError: for what is missing, corrupted or not supported.
     """
     opened = open_model_folder(folder, base)
-    name, files = str(folder), opened.files
+    name = str(folder)
+    files = opened.files
     with TemporaryDirectory() as temporary:
         if opened.kind == "checkpoint":
             checkpoint = verified_checkpoint(folder, base)
@@ -234,7 +235,8 @@ def load_trained(
         elif opened.kind == "import":
             opened.weights().verify()
         if adapter is not None:
-            name, merged = f"{folder} with {adapter}", Path(temporary) / "merged"
+            name = f"{folder} with {adapter}"
+            merged = Path(temporary) / "merged"
             merge_adapter(adapter, files, merged)
             files = merged
         loaded = load_exported(files, trust_remote_code)

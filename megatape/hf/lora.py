@@ -30,7 +30,8 @@ from megatape.utils.files import new_folder
 
 PREFIX = "base_model.model."  # of every name in peft's files
 BASE = "base.json"  # of an adapter: the frozen weights that it belongs to
-WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+SETTINGS = "adapter_config.json"
 MATRICES = {"a": "lora_A", "b": "lora_B"}
 _ADVICE = "export the adapter again"
 
@@ -42,7 +43,8 @@ def without_adapters(config: Config) -> Config:
 
 def merged_weight(checkpoint: Checkpoint, name: str) -> Tensor:
     """A weight of a checkpoint with the adapter of its layer, if it has one, added in float32."""
-    weight, lora = checkpoint.tensor(name), checkpoint.config.model.lora
+    weight = checkpoint.tensor(name)
+    lora = checkpoint.config.model.lora
     layer, _, kind = name.rpartition(".")
     if lora is None or kind != "weight" or f"{layer}.adapter.a" not in checkpoint.names():
         return weight
@@ -164,7 +166,8 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
     settings = read_object(adapter / SETTINGS)
     with content_errors(f"{adapter}: not what `megatape export --adapter` writes", _ADVICE, (ValueError, KeyError, TypeError)):
         record = _Record.model_validate(read_object(adapter / BASE))
-        alpha, rank = float(settings["lora_alpha"]), int(settings["r"])
+        alpha = float(settings["lora_alpha"])
+        rank = int(settings["r"])
     dtype = getattr(torch, record.dtype)
     found = read_architecture(base)
     weights = find_weights(base, found.model, found.family)
@@ -196,7 +199,8 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
             if kind != "weight" or PREFIX + parts["a"] not in held:
                 return weight
             rows, columns = weight.shape
-            a, b = trained(parts["a"], (rank, columns)), trained(parts["b"], (rows, rank))
+            a = trained(parts["a"], (rank, columns))
+            b = trained(parts["b"], (rows, rank))
             return merged(weight, a, b, alpha, rank)
 
         write_weights(folder, shapes, dtype, read, names.__getitem__)

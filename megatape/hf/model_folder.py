@@ -99,7 +99,8 @@ def check_fits(source: ModelWeights, model: ModelConfig) -> set[str]:
     Raises:
         UserError: It cannot; the message names the parameters.
     """
-    ours, theirs = parameter_shapes(model), source.shapes()
+    ours = parameter_shapes(model)
+    theirs = source.shapes()
     if source.model.encoding != model.encoding:
         own = position_parameters(meta_model(model)) | position_parameters(meta_model(source.model))
         ours, theirs = ({name: shape for name, shape in shapes.items() if name not in own} for shapes in (ours, theirs))

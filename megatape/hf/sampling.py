@@ -7,8 +7,12 @@ from pydantic import AfterValidator, Field
 from megatape.errors import UserError, check_text
 from megatape.utils.options import CommandOptions, Count, option
 
-NEW_TOKENS, CHAT_TOKENS = 64, 1024  # at most, by default
-MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6  # between which logits / temperature is finite in float32
+# at most, by default
+NEW_TOKENS = 64
+CHAT_TOKENS = 1024
+# between which logits / temperature is finite in float32
+MIN_TEMPERATURE = 1e-6
+MAX_TEMPERATURE = 1e6
 
 
 def check_temperature(value: float) -> float:

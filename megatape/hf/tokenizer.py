@@ -47,7 +47,8 @@ class SpecialTokens(NamedTuple):
 def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
     """Ids of the control tokens of an exported model. Raises UserError if the tokenizer cannot be exported."""
     if isinstance(tokenizer, JsonTokenizer):
-        stops, pad = tokenizer.stop_ids, tokenizer.special_token("pad")
+        stops = tokenizer.stop_ids
+        pad = tokenizer.special_token("pad")
         return SpecialTokens(
             tokenizer.bos_id, stops if len(stops) > 1 else stops[0], None if pad is None else tokenizer.token_id(pad)
         )
@@ -105,7 +106,8 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
     Else ValueError says what it cannot.
     """
     proto = ModelProto.FromString(tokenizer.files[SENTENCEPIECE_FILE])
-    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    trainer = proto.trainer_spec
+    normalizer = proto.normalizer_spec
     pieces = [piece.piece for piece in proto.pieces if piece.type in (_Kind.USER_DEFINED, _Kind.UNUSED)]
     merged = [piece.score for piece in proto.pieces if piece.type == _Kind.NORMAL and len(piece.piece) > 1]
     faults = {
@@ -131,7 +133,8 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
 def build_tokenizer(proto: ModelProto) -> tokenizers.Tokenizer:
     """The tokenizer of a checked model: `<s> text` to ids, and ids to text."""
     vocabulary = {piece.piece.replace(SPACE_MARK, " "): index for index, piece in enumerate(proto.pieces)}
-    unknown, begin = proto.pieces[proto.trainer_spec.unk_id].piece, proto.pieces[proto.trainer_spec.bos_id].piece
+    unknown = proto.pieces[proto.trainer_spec.unk_id].piece
+    begin = proto.pieces[proto.trainer_spec.bos_id].piece
     tokenizer = tokenizers.Tokenizer(BPE(vocabulary, _merges(proto), unk_token=unknown, byte_fallback=True))
     decoding = byte_decoders()
     if proto.normalizer_spec.add_dummy_prefix:

@@ -17,7 +17,8 @@ _FIGURES = json.loads((files("megatape.lab") / "paper.json").read_text(encoding=
 
 # The 155M model, without layers and length.
 SHAPE = {"hidden_size": 768, "num_heads": 12, "mlp_size": 3072, "vocab_size": 32000, "position_size": 48}
-COST_LAYERS, COST_LENGTH = 12, 1024
+COST_LAYERS = 12
+COST_LENGTH = 1024
 
 
 @dataclass(frozen=True)

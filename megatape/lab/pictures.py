@@ -120,7 +120,8 @@ class Grid:
 
 def heat_map(figure: "Figure", grid: Grid) -> None:
     """Draw a grid, whose shares appear in percent."""
-    rows, columns = len(grid.shares), len(grid.shares[0])
+    rows = len(grid.shares)
+    columns = len(grid.shares[0])
     figure.set_size_inches(6, 5)
     axes = figure.add_subplot()
     extent = (0.5, columns + 0.5, 0.5, rows + 0.5)
@@ -132,7 +133,8 @@ def heat_map(figure: "Figure", grid: Grid) -> None:
         axes.set_xticks(range(1, columns + 1), grid.ticks[0])
         axes.set_yticks(range(1, rows + 1), grid.ticks[1])
     if grid.num_framed:
-        right, top = min(grid.num_framed, columns) + 0.5, min(grid.num_framed, rows) + 0.5
+        right = min(grid.num_framed, columns) + 0.5
+        top = min(grid.num_framed, rows) + 0.5
         axes.plot([0.5, right, right], [top, top, 0.5], color="C3")
     axes.set(xlabel=grid.labels[0], ylabel=grid.labels[1])
     figure.colorbar(image, label=grid.measure)

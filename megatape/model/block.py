@@ -48,18 +48,22 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.head_dim, self.encoding, self.axis = config.head_dim, encoding, axis
+        self.head_dim = config.head_dim
+        self.encoding = encoding
+        self.axis = axis
         self.attend: Attend = attend
         self.sparse: Attend | None = None
         self.sequence = SINGLE
-        inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
+        inputs = config.attention_bias != "none"
+        outputs = config.attention_bias == "qkvo"
         self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis, inputs)
         self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
         self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
         self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, axis, outputs)
         self.query_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
         self.key_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
-        self.token_features, self.sequence_features = encoding.token_features(axis), encoding.sequence_features(axis)
+        self.token_features = encoding.token_features(axis)
+        self.sequence_features = encoding.sequence_features(axis)
         self.bias = encoding.bias(axis)
         self.log_scale = LogScale(config, axis) if config.attention_scale == "log_n" else None
 
@@ -104,7 +108,8 @@ class Attention(nn.Module):
         """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, C]."""
         q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in project(h, self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
+            q = self.query_norm(q)
+            k = self.key_norm(k)
         return q, k, v
 
     def encode(

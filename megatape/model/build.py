@@ -95,7 +95,8 @@ def build_model(
 
 def divide_samples(model: Transformer, sequence: Axis, context: Axis) -> None:
     """Let each of these ranks compute on its own tokens of a sample, and sequence-parallel ones in attention on their heads."""
-    model.sequence, model.context = sequence, context
+    model.sequence = sequence
+    model.context = context
     for module in model.modules():
         if isinstance(module, Block | Attention | EncodingModule):
             module.sequence = sequence
@@ -129,7 +130,9 @@ def shift_groups(model: Transformer, num_groups: int) -> None:
 
     The second half of the whole model's key/value heads is shifted, whatever share of them this rank holds.
     """
-    config, axis, sequence = model.config, model.axis, model.sequence
+    config = model.config
+    axis = model.axis
+    sequence = model.sequence
     own = config.num_kv_heads // (axis.size * sequence.size)
     first = (axis.rank * sequence.size + sequence.rank) * own
     num_unshifted = min(max(config.num_kv_heads // 2 - first, 0), own)
@@ -202,7 +205,8 @@ def compile_blocks(model: Transformer, backend: str = "inductor") -> None:
         assert isinstance(block, Block)
         # A graph that breaks would be slower than none: that is an error instead.
         block.attention_norm.compile(backend=backend, fullgraph=True, dynamic=False)
-        attention, update = block.attention, block.position
+        attention = block.attention
+        update = block.position
         if attention.output.product is not linear:  # FP8, whose scaling takes as long as the product unless it is fused
             for layer in (attention.query, attention.key, attention.value, attention.output):
                 layer.compile(backend=backend, fullgraph=True, dynamic=False)

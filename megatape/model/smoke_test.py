@@ -46,8 +46,10 @@ def attention_needs(config: Config, device_type: str) -> list[Need]:
     The last layer that has positions does not move the state, because nothing reads it; layers without positions need neither
     that nor a bias.
     """
-    encoding, dtype = encoding_of(config.model), getattr(torch, config.training.precision)
-    masked, ring = config.data.mask_documents, config.parallel.cp > 1
+    encoding = encoding_of(config.model)
+    dtype = getattr(torch, config.training.precision)
+    masked = config.data.mask_documents
+    ring = config.parallel.cp > 1
     need = Need(device_type, encoding.moves_state, encoding.score_bias, encoding.qk_width, dtype, masked, ring)
     needs = [need, replace(need, moves=False)]
     if config.model.nope_every:
@@ -114,8 +116,10 @@ def update_failure(config: Config, tokens: int, device: torch.device) -> str:
 
     Forward and backward. "" if nothing does, or if they do not support the run's update.
     """
-    model, encoding = config.model, encoding_of(config.model)
-    update, dtype = encoding.update(SINGLE), getattr(torch, config.training.precision)
+    model = config.model
+    encoding = encoding_of(config.model)
+    update = encoding.update(SINGLE)
+    dtype = getattr(torch, config.training.precision)
     if update is None or not update.has_kernel(device):
         return ""
     generator = torch.Generator().manual_seed(0)
@@ -127,7 +131,8 @@ def update_failure(config: Config, tokens: int, device: torch.device) -> str:
         torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
     update.to(device, dtype)
     initial = encoding.state(torch.arange(tokens, device=device)[None])
-    delta, m = draw(1, tokens, model.num_kv_heads, encoding.state_width), draw(1, tokens, model.hidden_size)
+    delta = draw(1, tokens, model.num_kv_heads, encoding.state_width)
+    m = draw(1, tokens, model.hidden_size)
     # Tensor-parallel ranks do attention's part of the update before they exchange it.
     moved = encoding.moves_state and config.parallel.tp == 1
     attended = draw(1, tokens, model.num_heads, encoding.state_width) if moved else None
@@ -150,7 +155,8 @@ def loss_failure(config: Config, tokens: int, device: torch.device) -> str:
     """
     if not has_kernels(device):
         return ""
-    model, dtype = config.model, getattr(torch, config.training.precision)
+    model = config.model
+    dtype = getattr(torch, config.training.precision)
     generator = torch.Generator().manual_seed(0)
     x, weight = (
         torch.randn(*shape, HIDDEN_SIZE, generator=generator).to(device, dtype).requires_grad_()

@@ -34,7 +34,8 @@ def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequen
                     f"training.{setting}: {entry!r} matches no parameter of this model: give a group ({groups}) or a pattern "
                     "of names such as blocks.0.*"
                 )
-    chosen, last = _members(model, trainable) - _members(model, frozen), positioned_layers(model.config)[-1]
+    chosen = _members(model, trainable) - _members(model, frozen)
+    last = positioned_layers(model.config)[-1]
     if not chosen:
         raise UserError(
             f"training.frozen {list(frozen)} freezes all that training.trainable {list(trainable)} stands for, so nothing is "

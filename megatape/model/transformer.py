@@ -46,12 +46,14 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.config, self.axis = config, axis
+        self.config = config
+        self.axis = axis
         self.sequence = self.context = SINGLE  # model/build.py divides samples
         self.encoding = encoding_of(config)
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
         self.position_embedding, self.state_start = self.encoding.embedding(axis), self.encoding.start(axis)
-        positioned, nope = positioned_layers(config), Encoding(config)
+        positioned = positioned_layers(config)
+        nope = Encoding(config)
         blocks = [Block(config, self.encoding if layer in positioned else nope, axis) for layer in range(config.num_layers)]
         # Nothing reads the position state after the last block that has positions: its update gets no gradient, and only
         # weight decay would change it.
@@ -86,8 +88,10 @@ class Transformer(nn.Module):
         state = self.encoding.state(zigzag(positions, self.context))
         document_starts = zigzag(document_starts, self.context)
         places = None if dropout_seeds is None else torch.arange(tokens.shape[1], device=tokens.device)[None]
-        tokens, positions = self.local(tokens), self.local(positions)
-        targets, places = self.local(targets), self.local(places)
+        tokens = self.local(tokens)
+        positions = self.local(positions)
+        targets = self.local(targets)
+        places = self.local(places)
         x = self.embedding(tokens)
         if self.position_embedding is not None:
             x = self.position_embedding(x, local_tokens(positions, self.axis))

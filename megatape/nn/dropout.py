@@ -30,7 +30,8 @@ samples: ContextVar[Samples] = ContextVar("samples", default=_NO_DROPOUT)
 
 _WORD = 2**64
 # Odd constants from the golden ratio and from pi, as in data/training/order.py.
-_GOLDEN, _PI = 0x9E3779B97F4A7C15, 0x243F6A8885A308D3
+_GOLDEN = 0x9E3779B97F4A7C15
+_PI = 0x243F6A8885A308D3
 
 
 @contextmanager

@@ -57,7 +57,9 @@ def _keep_remat(x: Tensor) -> AbstractContextManager[Any]:
     source = remat_of(x)
     if source is None:
         return nullcontext()
-    rebuilt, args, own = source.rebuilt, source.args, x.untyped_storage()._cdata
+    rebuilt = source.rebuilt
+    args = source.args
+    own = x.untyped_storage()._cdata
 
     def pack(saved: Tensor) -> Tensor | None:
         if saved.untyped_storage()._cdata != own:

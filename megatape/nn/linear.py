@@ -33,7 +33,9 @@ class Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, axis: Axis) -> None:
         super().__init__()
-        self.axis, self.in_features, self.out_features = axis, in_features, out_features
+        self.axis = axis
+        self.in_features = in_features
+        self.out_features = out_features
         self.product: Product = linear
 
 
@@ -115,7 +117,8 @@ class VocabularyHead(nn.Module):
         self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False, softcap: float | None = None
     ) -> None:
         super().__init__()
-        self.axis, self.formula = axis, LossFormula(vocab_size, axis, softcap)
+        self.axis = axis
+        self.formula = LossFormula(vocab_size, axis, softcap)
         self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0, role="embedding")
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:

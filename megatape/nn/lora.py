@@ -32,7 +32,10 @@ class Adapter(nn.Module):
         self, in_features: int, out_features: int, axis: Axis, *, rank: int, alpha: float, dropout: float, layer: int
     ) -> None:
         super().__init__()
-        self.axis, self.scale, self.probability, self.layer = axis, alpha / rank, dropout, layer
+        self.axis = axis
+        self.scale = alpha / rank
+        self.probability = dropout
+        self.layer = layer
         # peft's own start: kaiming_uniform with a = sqrt(5).
         self.a = parameter((rank, in_features), axis, self.a_dim, init=Uniform(in_features**-0.5))
         self.b = parameter((out_features, rank), axis, self.b_dim, init=0.0)
@@ -41,7 +44,8 @@ class Adapter(nn.Module):
 class ColumnAdapter(Adapter):
     """Of a layer whose outputs the ranks divide. a: [rank, in_features], for its own tokens; b: [out_features / T, rank]."""
 
-    a_dim, b_dim = None, 0
+    a_dim = None
+    b_dim = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N/T, in_features] -> [B, N, out_features / T]."""
@@ -53,7 +57,8 @@ class ColumnAdapter(Adapter):
 class RowAdapter(Adapter):
     """Of a layer whose inputs the ranks divide. a: [rank, in_features / T]; b: [out_features, rank], for its own tokens."""
 
-    a_dim, b_dim = 1, None
+    a_dim = 1
+    b_dim = None
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, in_features / T] -> [B, N/T, out_features]."""

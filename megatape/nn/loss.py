@@ -25,7 +25,8 @@ from megatape.utils.targets import target_mask
 CHUNK_ELEMENTS = 2**25
 # The same where a kernel needs no float32 copies: by the memory of the GPU, bytes for each of them, and at most. Longer chunks
 # make fewer sums into the weight's gradient: 0.5 GiB in bfloat16 on an H200.
-BYTES_A_KERNEL_ELEMENT, MOST_KERNEL_ELEMENTS = 512, 2**28
+BYTES_A_KERNEL_ELEMENT = 512
+MOST_KERNEL_ELEMENTS = 2**28
 
 
 class LossFormula(NamedTuple):
@@ -77,7 +78,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool) -> Tensor:
         whole = all_gather(x, formula.axis)
-        states, targets = whole.flatten(0, 1), targets.flatten()
+        states = whole.flatten(0, 1)
+        targets = targets.flatten()
         total = torch.zeros((), device=x.device)
         if differentiate:
             grad_states = torch.empty_like(states)
@@ -105,7 +107,8 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.gradients:
             raise RuntimeError("the loss can be differentiated only once: the first backward pass released its gradients")
-        grad_weight, grad_x = ctx.gradients.pop(), ctx.gradients.pop()
+        grad_weight = ctx.gradients.pop()
+        grad_x = ctx.gradients.pop()
         return grad_x.mul_(grad), None if grad_weight is None else grad_weight.mul_(grad), None, None, None
 
 
@@ -128,7 +131,8 @@ def _chunk(
     `differentiate`.
     """
     rows, held = own_rows(targets, weight.shape[0], formula.axis)
-    logits, slopes = F.linear(states, weight), None
+    logits = F.linear(states, weight)
+    slopes = None
     if formula.softcap is not None:
         logits = soft_cap(logits.float(), formula.softcap)
         slopes = 1 - (logits / formula.softcap).square_() if differentiate else None
@@ -154,7 +158,8 @@ def _chunk_by_kernel(
     """The same by one Triton kernel, which writes the gradient over the logits; two launches around ranks' exchange."""
     from megatape.nn.kernels.loss import run_loss_kernel
 
-    axis, columns = formula.axis, weight.shape[0]
+    axis = formula.axis
+    columns = weight.shape[0]
     rows, held = own_rows(targets, columns, axis)
     logits = F.linear(states, weight)
     sums = logits.new_empty(2, len(logits), dtype=torch.float32)  # of each row: log-sum-exp, and the target's logit

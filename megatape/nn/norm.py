@@ -62,7 +62,10 @@ def _by_formula(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """`fused_rms_norm_backward` on a CPU: the operations of autograd, in their order, so bit for bit its results."""
-    grad, x, d_x, d_weight = grad.float(), x.float(), None, None
+    grad = grad.float()
+    x = x.float()
+    d_x = None
+    d_weight = None
     if needs[1]:
         d_weight = (x * scale).mul_(grad).sum_to_size(weight.shape).to(weight.dtype)
     if needs[0]:

@@ -48,7 +48,9 @@ class _GatheredInput(RecomputedInput):
         self.arriving: Iterable[slice] = gather.rows()
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        arriving, self.arriving = self.arriving, (slice(None),)  # and it holds the whole no longer
+        # and it holds the whole no longer
+        arriving = self.arriving
+        self.arriving = (slice(None),)
         out = x.new_empty(*x.shape[:-1], len(weight))
         for rows in arriving:
             torch.mm(x[rows].flatten(0, 1), weight.T, out=out[rows].flatten(0, 1))

@@ -98,7 +98,9 @@ class Remat:
     """
 
     def __init__(self, function: Rebuild, args: tuple[Tensor, ...], rebuilt: "RecomputedInput | None" = None) -> None:
-        self.function, self.args, self.rebuilt = function, args, rebuilt or RecomputedInput(function)
+        self.function = function
+        self.args = args
+        self.rebuilt = rebuilt or RecomputedInput(function)
 
     def then(self, function: Callable[[Tensor], Tensor]) -> "Remat":
         """The remat of function(the tensor)."""
@@ -110,7 +112,9 @@ class RecomputedInput:
     """The input of several layers, rebuilt once for all their backward passes and released after the last one."""
 
     def __init__(self, function: Rebuild) -> None:
-        self.function, self.uses, self.left = function, 0, 0
+        self.function = function
+        self.uses = 0
+        self.left = 0
         self.wait: Callable[[], Tensor] | None = None
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -29,7 +29,8 @@ class Muon(MatrixOptimizer):
 
     def __init__(self, groups: list[Group], options: MuonOptions) -> None:
         super().__init__(groups, {})
-        self.options, self.others = options, adamw(groups, options)
+        self.options = options
+        self.others = adamw(groups, options)
 
     def update_matrix(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
         """See MatrixOptimizer."""
@@ -41,7 +42,8 @@ class Muon(MatrixOptimizer):
 
     def update_others(self, group: dict[str, Any]) -> None:
         """See MatrixOptimizer."""
-        self.others.param_groups, self.others.state = [self.others.defaults | group], self.state
+        self.others.param_groups = [self.others.defaults | group]
+        self.others.state = self.state
         self.others.step()
 
 

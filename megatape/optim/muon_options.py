@@ -35,5 +35,6 @@ def matrix_state(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 
 def matrix_flops(shape: tuple[int, ...]) -> int:
     """FLOPs of one orthogonalization: each iteration multiplies [m, n] by [n, m], [m, m] by [m, m] and [m, m] by [m, n]."""
-    m, n = min(shape), max(shape)
+    m = min(shape)
+    n = max(shape)
     return ITERATIONS * (4 * m * m * n + 2 * m**3)

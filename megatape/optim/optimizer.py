@@ -16,7 +16,8 @@ Group = dict[str, Any]  # as torch's optimizers take them
 
 def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.Optimizer:
     """The optimizer named by `config.kind`. Raises UserError if it is one of whole matrices, and none of them is trained."""
-    entry, groups = OPTIMIZERS[config.kind], parameter_groups(named_parameters, config)
+    entry = OPTIMIZERS[config.kind]
+    groups = parameter_groups(named_parameters, config)
     if entry.matrix_state and not any(group["whole"] for group in groups):
         raise UserError(
             f"optimizer.kind {config.kind} has no matrix to update: no trained weight has a role that it updates whole; choose "

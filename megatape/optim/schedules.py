@@ -59,8 +59,11 @@ def step_learning_rate(config: Config, step: int) -> float:
 
     A step counts by its samples, so that the batch-size warm-up leaves the rates where they are by tokens.
     """
-    full, consumed = config.batches.full, config.batches.consumed
-    begin, end, steps = consumed(step) / full, consumed(step + 1) / full, consumed(config.training.steps) / full
+    full = config.batches.full
+    consumed = config.batches.consumed
+    begin = consumed(step) / full
+    end = consumed(step + 1) / full
+    steps = consumed(config.training.steps) / full
     schedule = config.schedule.in_fractions(config.tokens)
     return learning_rate(begin, steps, config.optimizer.learning_rate, schedule, end - begin)
 

@@ -85,7 +85,8 @@ class CollectiveFailure(NamedTuple):
 def observe(peers: Sequence[Peer], heartbeats: Mapping[int, Heartbeat], period: float) -> None:
     """Update `peers` with the heartbeats that are in the store after another `period` seconds."""
     for peer in peers:
-        last, peer.heartbeat = peer.heartbeat, heartbeats.get(peer.rank, peer.heartbeat)
+        last = peer.heartbeat
+        peer.heartbeat = heartbeats.get(peer.rank, peer.heartbeat)
         peer.silent = peer.silent + period if peer.heartbeat == last else 0.0
         now = peer.heartbeat
         peer.behind += period
@@ -155,7 +156,8 @@ def find_stragglers(peers: Sequence[Peer]) -> dict[int, str]:
     if len(shares) < max(2, len(peers)):
         return warnings
     for peer in peers:
-        share, usual = shares[peer.rank], statistics.median(shares[rank] for rank in shares if rank != peer.rank)
+        share = shares[peer.rank]
+        usual = statistics.median(shares[rank] for rank in shares if rank != peer.rank)
         if share - usual > STRAGGLER_SHARE:
             warnings[peer.rank] = (
                 f"{peer} keeps the others waiting: it reads samples and makes forward passes for {share:.0%} of a step, the "

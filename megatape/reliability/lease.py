@@ -96,16 +96,20 @@ class HeartbeatMonitor:
 
     def __init__(self, max_gap: float = math.inf) -> None:
         self.max_gap = max_gap
-        self.silent, self.num_looks = 0.0, 0
+        self.silent = 0.0
+        self.num_looks = 0
         self._seen: tuple[bytes, float] | None = None
         self._looked = 0.0
 
     def look(self, content: bytes, beat: float) -> bool:
         """Record content and heartbeat of a file. Returns whether they have changed."""
-        now, before = time.monotonic(), self._seen
+        now = time.monotonic()
+        before = self._seen
         changed = before not in (None, (content, beat))
         self.silent = self.silent + min(now - self._looked, self.max_gap) if before and not changed else 0.0
-        self._seen, self._looked, self.num_looks = (content, beat), now, self.num_looks + 1
+        self._seen = (content, beat)
+        self._looked = now
+        self.num_looks = self.num_looks + 1
         return changed
 
 
@@ -113,7 +117,8 @@ def this_process() -> Holder:
     """This process as a new holder."""
     machine = _machine_id()
     started = _start_time(os.getpid()) if machine else ""
-    now, nonce = format_time(time.time()), secrets.token_hex(NONCE_DIGITS // 2)
+    now = format_time(time.time())
+    nonce = secrets.token_hex(NONCE_DIGITS // 2)
     return Holder(socket.gethostname(), os.getpid(), machine, started, now, nonce)
 
 
@@ -191,7 +196,8 @@ class Lease:
     """
 
     def __init__(self, path: Path, timeouts: LeaseTimeouts = LeaseTimeouts()) -> None:
-        self.path, self.timeouts = path, timeouts
+        self.path = path
+        self.timeouts = timeouts
         holder = this_process()
         self.nonce = holder.nonce
         self._content = holder.content()
@@ -199,7 +205,8 @@ class Lease:
         self._monitor = HeartbeatMonitor(max_gap=timeouts.heartbeat_interval)  # of the other's lease
         self._renewed = 0.0
         self._lost = ""
-        self._mutex, self._over = threading.Lock(), threading.Event()
+        self._mutex = threading.Lock()
+        self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def attempt(self) -> bool:
@@ -212,7 +219,8 @@ class Lease:
             UserError: A live run holds it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        interval, poll_interval = self.timeouts.heartbeat_interval, self.timeouts.poll_interval
+        interval = self.timeouts.heartbeat_interval
+        poll_interval = self.timeouts.poll_interval
         try:
             if not wait_until(lambda: self._create() or self._take_over(), interval, poll_interval):
                 return False

@@ -191,6 +191,7 @@ class Pace:
         try:
             yield
         finally:
-            lasted, self._wait = self.phase is not self._phase, None
+            lasted = self.phase is not self._phase
+            self._wait = None
             if lasted:
                 self.limit_shortened.set()

@@ -46,7 +46,9 @@ class RunLog:
     """
 
     def __init__(self, folder: RunFolder, lease: Lease, topology: Topology) -> None:
-        self._folder, self._lease, self.is_main = folder, lease, topology.is_main
+        self._folder = folder
+        self._lease = lease
+        self.is_main = topology.is_main
         self.step = 0
         self._events: deque[dict[str, Any]] = deque()  # those that are not written yet
         self._warned: set[str] = set()
@@ -119,7 +121,10 @@ def _shortened(value: Any) -> Any:
 
 
 # Of ANSI terminals.
-BOLD, RED, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+BOLD = "\x1b[1m"
+RED = "\x1b[31m"
+YELLOW = "\x1b[33m"
+RESET = "\x1b[0m"
 COLOURS = {logging.WARNING: YELLOW, logging.ERROR: RED}
 LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")  # in a line of a step
 
@@ -133,7 +138,8 @@ class LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        rank, is_information = os.environ.get("RANK", "0"), record.levelno == logging.INFO
+        rank = os.environ.get("RANK", "0")
+        is_information = record.levelno == logging.INFO
         if is_information and rank != "0":
             return
         stream = sys.stdout if is_information else sys.stderr
@@ -159,5 +165,6 @@ def show_lines(verbose: bool = False) -> None:
         verbose: whether where errors of the user's were raised is shown, too.
     """
     logger = logging.getLogger("megatape")
-    logger.handlers, logger.propagate = [LineHandler()], False
+    logger.handlers = [LineHandler()]
+    logger.propagate = False
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -84,7 +84,8 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:
     """Create the run's folder. Raises PathError on all ranks if one of them cannot see what another wrote there."""
-    token, needed = directory / ".shared", f"run.directory {directory} must be one folder that all ranks see and can write: "
+    token = directory / ".shared"
+    needed = f"run.directory {directory} must be one folder that all ranks see and can write: "
 
     def create() -> None:
         try:

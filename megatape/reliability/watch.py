@@ -73,7 +73,9 @@ class Watch:
     """
 
     def __init__(self, topology: Topology, limits: WatchLimits, stacks: Path | None = None) -> None:
-        self.topology, self.limits, self.stacks = topology, limits, stacks
+        self.topology = topology
+        self.limits = limits
+        self.stacks = stacks
         self.process = f"host {socket.gethostname()}, process {os.getpid()}"
         self.pace = Pace(limits)
         watched = range(topology.world_size) if topology.is_main else [0]
@@ -83,7 +85,8 @@ class Watch:
         self.seconds_since_failure = 0.0  # of a collective
         self.verdict: str | None = None
         self.status: int = ExitStatus.DIED  # of the verdict
-        self.finished, self.decided = threading.Event(), threading.Event()
+        self.finished = threading.Event()
+        self.decided = threading.Event()
 
     def __enter__(self) -> Self:
         if self.topology.world_size > 1:
@@ -201,7 +204,8 @@ class Watch:
 
     def _guard_store(self) -> None:
         """Thread without input and output, which notices that the other one is stuck."""
-        count, stuck = self.num_heartbeats, 0.0
+        count = self.num_heartbeats
+        stuck = 0.0
         while not self.finished.wait(self.limits.period) and not self.decided.is_set():
             count, stuck = self.num_heartbeats, stuck + self.limits.period if count == self.num_heartbeats else 0.0
             if stuck > min(self.limits.silence, self.pace.phase.limit):

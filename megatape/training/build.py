@@ -64,7 +64,8 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     Raises:
         UserError: on all ranks, the model cannot be built or computed here as configured.
     """
-    device, training = own_device(), config.training
+    device = own_device()
+    training = config.training
     backends = working_backends(config, device, topology)
     fp8 = working_product(config, device, topology)
     update_by_kernel = updates_by_kernel(config, device, topology)
@@ -100,9 +101,12 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
     A backend that fails on one rank is used on none, and the main rank says so in one line. Raises UserError on all ranks if
     training.attention forces a backend that does not support the model or fails, or if none is left.
     """
-    needs, forced, encoding = attention_needs(config, device.type), config.training.attention, encoding_of(config.model)
+    needs = attention_needs(config, device.type)
+    forced = config.training.attention
+    encoding = encoding_of(config.model)
     check_forced_backend(needs[0], forced, config.model.encoding)
-    groups, tokens = config.model.num_heads // config.model.num_kv_heads, min(config.data.sequence_length, TOKENS)
+    groups = config.model.num_heads // config.model.num_kv_heads
+    tokens = min(config.data.sequence_length, TOKENS)
     width = encoding.state_width if encoding.moves_state else 0
     working: list[str] = []
     failed: dict[str, str] = {}
@@ -111,7 +115,8 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         supported = [need for need in needs if get_backend(name).unsupported_reason(need) is None]
         if not unsupported or not supported:
             continue
-        trial, fault = (name, supported, groups, width, tokens, device), ""
+        trial = (name, supported, groups, width, tokens, device)
+        fault = ""
         # On one rank of each node, before it can harm the others.
         if device.type == "cuda" and (name == forced or get_backend(name).goes_first(needs[0])):
             fault = _describe_ranks("" if topology.local_rank else failure_in_child(*trial), topology)

@@ -64,7 +64,10 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
 
 def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Path | None) -> Config:
     """The configuration of the checkpoint's run, with a decay after it. All steps until then keep their learning rate."""
-    config, step, peak, batches = reader.config, reader.step, reader.config.optimizer.learning_rate, reader.config.batches
+    config = reader.config
+    step = reader.step
+    peak = reader.config.optimizer.learning_rate
+    batches = reader.config.batches
     fraction = config.schedule.in_fractions(config.tokens).warmup_fraction
     warmup = round(batches.consumed(config.training.steps) / batches.full * fraction) * batches.full  # samples
     first = batches.steps(warmup)
@@ -75,7 +78,8 @@ def _decaying(reader: CheckpointReader, decay_tokens: int, origin: Path, out: Pa
             f"{reader.directory} is not in the stable part of its run: {fault}; choose a checkpoint at the peak, of a run with "
             "schedule.kind wsd or constant"
         )
-    length, begin = config.data.sequence_length, batches.consumed(step)
+    length = config.data.sequence_length
+    begin = batches.consumed(step)
     steps = batches.steps(begin - (-decay_tokens // length))
     raw = config.model_dump()
     raw["schedule"] = {name: value for name, value in raw["schedule"].items() if name in WsdOptions.model_fields} | {

@@ -168,7 +168,8 @@ def on_device(batch: Batch, device: torch.device) -> Inputs:
 @torch.no_grad()
 def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], str]) -> PositionView | None:
     """The position view of a text, the same sample on all ranks; None but on the main rank. decode: ids to text. Collective."""
-    module, axis = engine.deepspeed.module, engine.mesh["sample"]
+    module = engine.deepspeed.module
+    axis = engine.mesh["sample"]
     ids = text["tokens"]
     assert ids is not None and ids.shape[0] == 1
     engine.deepspeed.eval()
@@ -180,8 +181,10 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     states = [*first, *(e for _, e in streams[:-1])]
     read = [e for e in states if e is not None]
 
-    tokens, stride = torch.arange(ids.shape[1], device=engine.device), -(-ids.shape[1] // MAX_TOKENS)
-    places, here = tokens[::stride], local_tokens(module.local(tokens[None]), module.axis)[0]
+    tokens = torch.arange(ids.shape[1], device=engine.device)
+    stride = -(-ids.shape[1] // MAX_TOKENS)
+    places = tokens[::stride]
+    here = local_tokens(module.local(tokens[None]), module.axis)[0]
     is_selected = here % stride == 0
     selected = torch.zeros(len(read), len(places), *read[0].shape[2:], device=engine.device)
     for layer, e in enumerate(read):

@@ -51,12 +51,16 @@ class Speed:
     """
 
     def __init__(self, config: Config, world_size: int) -> None:
-        self._length, self._batches, self._steps = config.data.sequence_length, config.batches, config.training.steps
+        self._length = config.data.sequence_length
+        self._batches = config.batches
+        self._steps = config.training.steps
         # Backward costs twice the forward pass; recomputation under activation checkpointing is not useful work.
         self.sample_flops = 3 * forward_flops(config.model, self._length, config.training.num_shifted_groups)
         peak = peak_flops(config.training.precision)
         self._peak = peak and peak * world_size
-        self._samples, self._seconds = 0, 0.0  # since this process started
+        # since this process started
+        self._samples = 0
+        self._seconds = 0.0
 
     def add_step(self, step: int, seconds: float) -> None:
         """A step, counted from 1, took so long."""

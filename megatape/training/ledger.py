@@ -75,7 +75,9 @@ def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
         if number != step + 1:
             elsewhere = "" if step else ", or are in another folder, from whose checkpoint the run continued"
             raise UserError(f"{folder.metrics}: step {number} follows step {step}: lines were lost{elsewhere}")
-        first, step, consumed = consumed, number, entry.get("samples")
+        first = consumed
+        step = number
+        consumed = entry.get("samples")
         if type(consumed) is not int or not 0 <= consumed - first < MAX_STEP_SAMPLES:
             raise UserError(f"{folder.metrics}: step {step} ends with sample {consumed!r} after {first:,}: it was changed")
         locations = [data.order.locate(place) for place in range(first, consumed)]
@@ -85,7 +87,8 @@ def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
             except ValueError as error:
                 samples = f"step {step}, samples {first:,} to {consumed - 1:,}"
                 raise UserError(f"{samples}: {location.corpus} {error}") from None
-        recorded, found = entry.get("digest"), samples_digest(locations)
+        recorded = entry.get("digest")
+        found = samples_digest(locations)
         if recorded is None:
             unrecorded += 1
         elif recorded != found:

@@ -47,7 +47,8 @@ class PositionView:
         try:
             with open_regular(path), safe_open(path, "numpy") as file:  # safe_open would wait for the writer of a pipe
                 view = cls(json.loads(file.metadata()["tokens"]), **{name: file.get_tensor(name) for name in TENSORS})
-            num_layers, num_tokens = len(view.norms), len(view.tokens)
+            num_layers = len(view.norms)
+            num_tokens = len(view.tokens)
             if view.products.shape != (num_layers, num_tokens, num_tokens) or view.places.shape != (num_tokens,):
                 raise UserError("its tensors do not have one shape")
         except (SafetensorError, ValueError, TypeError, KeyError) as error:

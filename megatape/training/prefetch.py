@@ -46,7 +46,8 @@ class Prefetcher(AbstractContextManager["Prefetcher"]):
     """
 
     def __init__(self, loader: Loader, device: torch.device) -> None:
-        self._loader, self._pinned = loader, device.type == "cuda"
+        self._loader = loader
+        self._pinned = device.type == "cuda"
         # A thread begins with the first GPU of the host, whichever is its rank's.
         choose_device = partial(torch.cuda.set_device, device) if self._pinned else None
         self._thread = ThreadPoolExecutor(1, "prefetch", choose_device)

@@ -67,7 +67,9 @@ def pretrain(
     if not logging.getLogger("megatape").hasHandlers():  # a program of a user's own, which has not set up logging
         show_lines()
     gc.freeze()  # DeepSpeed forces collections, which need not visit what imports have made
-    start, limits, topology = start or Start(), limits or limits_of_environment(), discover()
+    start = start or Start()
+    limits = limits or limits_of_environment()
+    topology = discover()
     folder = RunFolder(Path(config.run.directory))
     try:
         _meet(topology, limits, config.parallel.tp)
@@ -131,7 +133,8 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
         RankMismatch: on all ranks, one of them cannot open its data, or configuration, arguments, code or data differ between
             ranks.
     """
-    data, fault = None, ""
+    data = None
+    fault = ""
     values = shared_values(config) | arguments | {"the code's hash": source_hash()[:12], "Python/torch/DeepSpeed": versions()}
     values |= {f"the hash of the module {name}": value[:12] for name, value in file_hashes().items()}
     try:
@@ -203,11 +206,15 @@ def _ranks_by_text(texts: Sequence[str | None], hosts: Sequence[str]) -> dict[st
 
 def introduction(run: Trainer) -> str:
     """What is about to be trained, in a few lines."""
-    config, model, data = run.config, run.config.model, run.data.train
-    count, samples = count_parameters(model), config.batches.consumed(config.training.steps)
+    config = run.config
+    model = run.config.model
+    data = run.data.train
+    count = count_parameters(model)
+    samples = config.batches.consumed(config.training.steps)
     validation_tokens = sum(split.num_tokens for split in run.data.validation.values())
     axes = [axis for axis in AXES if axis in ("data", "tensor") or run.mesh[axis].size > 1]
-    need, device = attention_needs(config, run.engine.device.type)[0], run.engine.device
+    need = attention_needs(config, run.engine.device.type)[0]
+    device = run.engine.device
     kernel = get_backend(run.attention).kernel_name(need, device) if device.type == "cuda" else ""
     return "\n".join(
         [

@@ -13,7 +13,9 @@ from megatape.config.training import BatchSizes
 
 # As OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): WINDOW steps are remembered, fewer than FEWEST give
 # no verdict, and a step is a spike beyond SIGMAS standard deviations above their mean.
-WINDOW, FEWEST, SIGMAS = 128, 64, 6.0
+WINDOW = 128
+FEWEST = 64
+SIGMAS = 6.0
 STABLE_STEPS = 64  # without a spike or a fault: after them a checkpoint is one to go back to, and they led to a spike
 REMEMBERED = 1024  # steps with a spike or a fault
 
@@ -50,7 +52,8 @@ class SpikePolicy:
     """
 
     def __init__(self, config: TrainingConfig, batches: BatchSizes) -> None:
-        self._config, self._batches = config, batches
+        self._config = config
+        self._batches = batches
         self._window: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in ("loss", "gradient norm")}
         self._troubled: tuple[int, ...] = ()  # the last steps that had a spike or a fault; a save in the background reads it
         self.rolled_back: list[SampleRange] = []
@@ -115,7 +118,8 @@ class SpikePolicy:
             state: see `state_dict`.
             samples: those since the checkpoint.
         """
-        earlier, first = self.rolled_back, self._batches.consumed(max(0, self._batches.steps(samples.stop) - STABLE_STEPS))
+        earlier = self.rolled_back
+        first = self._batches.consumed(max(0, self._batches.steps(samples.stop) - STABLE_STEPS))
         self.load_state_dict(state)
         self.rolled_back = [*earlier, (max(samples.start, first), samples.stop - 1)]
 
@@ -137,7 +141,8 @@ class SpikePolicy:
             if len(values) < FEWEST:
                 continue
             recent = np.array(values)
-            mean, deviation = recent.mean(), recent.std()
+            mean = recent.mean()
+            deviation = recent.std()
             if value > mean + SIGMAS * deviation > mean:
                 return (
                     f"the {name} {value:.4g} is {(value - mean) / deviation:.1f} standard deviations above the mean {mean:.4g} "

@@ -85,12 +85,15 @@ def _open_verified(
     directory: Path, model: ModelConfig, frozen: set[str], place: RunPlace
 ) -> tuple[ModelWeights, StoredWeights | None]:
     """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
-    source, base, topology = None, None, place.topology
+    source = None
+    base = None
+    topology = place.topology
 
     def verify() -> dict[str, dict[str, Any]]:
         nonlocal source, base
         source = open_model_folder(directory, place.base).weights()
-        taken, stored = check_fits(source, model), source.stored()
+        taken = check_fits(source, model)
+        stored = source.stored()
         source.verify(topology.rank, topology.world_size)
         base = stored.restricted(sorted(stored.tensors.keys() & frozen & taken))
         used = {record.file for record in base.tensors.values()}
@@ -145,7 +148,8 @@ def check_continues(
     Raises:
         UserError: it would train another model, see other samples or change what needs confirmation.
     """
-    origin, theirs = reader.directory, reader.config
+    origin = reader.directory
+    theirs = reader.config
     check_same_run(origin, theirs, reader.state["fingerprints"], config, data.fingerprints)
     check_end_token(origin, reader.tokenizer(), data.tokenizer)
     place.on_main(lambda: check_order(origin, reader.state, data.train.order))

@@ -42,7 +42,9 @@ class TrainState:
     def advance(self, samples: range, digest: int, updated: bool) -> None:
         """Count a step that saw these samples."""
         self.last_step = {"first": samples[0], "last": samples[-1], "digest": digest}
-        self.step, self.samples, self.updates = self.step + 1, samples.stop, self.updates + updated
+        self.step = self.step + 1
+        self.samples = samples.stop
+        self.updates = self.updates + updated
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -51,7 +53,9 @@ class TrainState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what a checkpoint kept."""
-        self.step, self.samples, self.updates = state["step"], state["samples"], state["updates"]
+        self.step = state["step"]
+        self.samples = state["samples"]
+        self.updates = state["updates"]
         self.last_step = state.get("last_step", {})  # earlier versions kept none
         self.selection = state.get("validation_selection", EARLIER_SELECTION)
 

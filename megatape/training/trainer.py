@@ -92,8 +92,11 @@ class Trainer:
         start: Start | None = None,
         pace: Pace | None = None,
     ) -> None:
-        self.config, self.data, self.topology = config, data, topology
-        self.start, self.pace = start or Start(), pace or Pace()
+        self.config = config
+        self.data = data
+        self.topology = topology
+        self.start = start or Start()
+        self.pace = pace or Pace()
         self.folder = RunFolder(Path(config.run.directory))
         self.log = RunLog(self.folder, lease, topology)
         self.place = RunPlace(self.folder, lease, topology, self.log, self.pace, self.start.base)
@@ -163,7 +166,8 @@ class Trainer:
             stop = self._begin()
             is_save_due = False
             while self.state.step < self.config.training.steps and not stop:
-                started, waited = time.perf_counter(), self.prefetcher.waited
+                started = time.perf_counter()
+                waited = self.prefetcher.waited
                 output = self.train_step()
                 seconds = time.perf_counter() - started
                 stop = output.status.num_stop_requests > 0
@@ -224,7 +228,8 @@ class Trainer:
             num_targets = expected.num_targets / readers
             output = self._compute(output, batches, num_targets)
             if output.skipped and not output.fault:  # for a spike
-                remark, before = output.remark, (output.loss, output.grad_norm)
+                remark = output.remark
+                before = (output.loss, output.grad_norm)
                 output = self._compute(output, batches, num_targets)
                 if (output.loss, output.grad_norm) != before:
                     remark += f"; computed again, they are {output.loss:.4g} and {output.grad_norm:.4g}: a transient fault"
@@ -312,7 +317,9 @@ class Trainer:
 
     def _begin(self) -> bool:
         """Report where the run begins, and evaluate what a stop kept from its evaluation. Returns whether to stop."""
-        step, steps, world_size = self.state.step, self.config.training.steps, self.topology.world_size
+        step = self.state.step
+        steps = self.config.training.steps
+        world_size = self.topology.world_size
         self.log.step = step
         if self.topology.is_main:
             for warning in (spanning_warning(self.config, world_size, self.topology.local_size), export_warning(self.config)):
@@ -444,7 +451,9 @@ class Trainer:
         Returns whether it did: not if there is no such checkpoint, or the run has only just gone back.
         """
         self.checkpoints.wait()
-        reader, samples, refusal = None, self.state.samples, "the run has only just gone back"
+        reader = None
+        samples = self.state.samples
+        refusal = "the run has only just gone back"
         if self.policy.may_roll_back(samples):
             refusal = "there is no checkpoint to go back to"
             with self.pace.waiting("the return to a checkpoint"):

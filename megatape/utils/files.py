@@ -199,7 +199,8 @@ def describe_fault(fault: Mapping[str, Any], field: str) -> str:
     Returns:
         The line. Errors of our validators keep their words: "kind is 'x': choose one of a, b"; "data path is missing".
     """
-    value, message = fault["input"], fault["msg"].replace("Input should be", "must be").partition(" or instance of")[0]
+    value = fault["input"]
+    message = fault["msg"].replace("Input should be", "must be").partition(" or instance of")[0]
     message = message.replace("a valid dictionary", "an object").replace("a valid tuple", "a list")
     container = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list | tuple) else ""
     shown = repr(value[:80]) if isinstance(value, str) else container or json.dumps(value, default=str)[:80]
@@ -496,7 +497,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with suppress(FileNotFoundError), open_regular(path) as file:
         begins = True  # a line, not the next part of one that is too long
         while part := file.readline(MAX_LINE_BYTES):
-            whole, begins = begins and len(part) < MAX_LINE_BYTES, part.endswith(b"\n")
+            whole = begins and len(part) < MAX_LINE_BYTES
+            begins = part.endswith(b"\n")
             if not whole:
                 continue
             try:

@@ -23,7 +23,8 @@ def format_count(number: float, units: Sequence[str] = ("", "K", "M", "B", "T"))
     """
     power = 0
     while number >= 999.5 and power < len(units) - 1:
-        number, power = number / 1000, power + 1
+        number = number / 1000
+        power = power + 1
     return f"{number:,.3g}{units[power]}"
 
 
@@ -58,7 +59,8 @@ def format_time(seconds: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """A duration in one or two units, such as 41 s, 4 min 12 s or 3 d 4 h."""
-    rest, parts = round(seconds), list[str]()
+    rest = round(seconds)
+    parts = list[str]()
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         number, rest = divmod(rest, size)
         if number or (unit == "s" and not parts):

@@ -80,7 +80,8 @@ class Update:
 
     def decide(self, norm: float) -> None:
         """Note the gradient norm, and what follows."""
-        self.grad_norm, self.is_decided = norm, True
+        self.grad_norm = norm
+        self.is_decided = True
         if not math.isfinite(norm):
             self.fault = self.fault or "the gradient norm is not finite"
         self.skipped = self.fault or self.skip_reason(norm)
@@ -95,7 +96,8 @@ class Engine:
 
     def __init__(self, config: Config, topology: Topology, mesh: Mesh, build_module: Callable[[Axis], nn.Module]) -> None:
         lazy_import_dynamo()
-        self.topology, self.mesh = topology, mesh
+        self.topology = topology
+        self.mesh = mesh
         mpu = Mpu(mesh)
         self.gradient_clip = config.training.gradient_clip
         self._clips = config.zero.stage == 0  # there DeepSpeed clips in float32 without reporting the norm

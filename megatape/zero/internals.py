@@ -67,7 +67,8 @@ class Layout:
     """
 
     def __init__(self, engine: DeepSpeedEngine) -> None:
-        self._engine, self._optimizer = engine, engine.optimizer
+        self._engine = engine
+        self._optimizer = engine.optimizer
 
     def flats(self) -> list[Tensor]:
         """Tensors that the optimizer updates on this rank: from stage 1 on one for each group (sub-group at stage 3)."""
@@ -150,7 +151,9 @@ class Stage3(Layout):
             group, offset, size = self._optimizer.grad_position[parameter.ds_id]
             flat = self.flats()[group]
         else:
-            flat, offset, size = parameter.ds_tensor.data, 0, parameter.ds_tensor.ds_numel
+            flat = parameter.ds_tensor.data
+            offset = 0
+            size = parameter.ds_tensor.ds_numel
         start = min(size * self._optimizer._get_param_partition_rank(parameter), parameter.ds_numel)
         return Fragment(start, flat, offset, min(size, parameter.ds_numel - start))
 

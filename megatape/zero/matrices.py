@@ -23,7 +23,8 @@ class WholeMatrices:
     """
 
     def __init__(self, state: ZeroState) -> None:
-        self._state, self._owners = state, state.matrix_state.owners
+        self._state = state
+        self._owners = state.matrix_state.owners
         self._rank = state.topology.rank
         place = {axis: state.mesh[axis].rank for axis in ("replicate", "tensor")}
         local = {name: _describe(state.piece(name, WEIGHT)) for name in self._owners}
@@ -38,7 +39,8 @@ class WholeMatrices:
 
     def update(self, group: dict[str, Any], compute: ComputeUpdate) -> None:
         """See megatape.optim.matrices.UpdateMatrices."""
-        rate, decay = group["lr"], group["lr"] * group["weight_decay"]
+        rate = group["lr"]
+        decay = group["lr"] * group["weight_decay"]
         for names in self._rounds(group):
             own = names.get(self._rank)
             gradient = self._gather(names, own)
@@ -53,7 +55,8 @@ class WholeMatrices:
 
         DeepSpeed updates a group in parts at stage 3: those matrices whose flat tensor is in it now.
         """
-        flats, names = {id(flat) for flat in group["params"]}, set(group["names"])
+        flats = {id(flat) for flat in group["params"]}
+        names = set(group["names"])
         queues: dict[int, list[str]] = {}
         for name, owner in self._owners.items():  # in the order of their cost, so that those of a round cost about the same
             if name in names and ((held := self._state.fragment(name)) is None or id(held.flat) in flats):
@@ -79,7 +82,8 @@ class WholeMatrices:
 
     def _sends(self, rank: int, name: str) -> bool:
         """Whether the rank sends its part of a gradient to the owner: of several with the same, the nearest does."""
-        place, nearest = self._places[rank], self._places[self._owners[name]]
+        place = self._places[rank]
+        nearest = self._places[self._owners[name]]
         return all(place[axis] == nearest[axis] for axis in self._state.shared_axes(name))
 
     def _exchange(self, parts: dict[int, Tensor], sizes: dict[int, int]) -> Sequence[Tensor]:
@@ -89,7 +93,8 @@ class WholeMatrices:
             parts: this rank's, by the rank that they are for.
             sizes: numbers of elements of those that it receives, by rank.
         """
-        device, ranks = self._state.engine.device, range(len(self._places))
+        device = self._state.engine.device
+        ranks = range(len(self._places))
         given = [sizes.get(rank, 0) for rank in ranks]
         sent = [parts[rank].to(device) if rank in parts else torch.empty(0, device=device) for rank in ranks]
         received = torch.empty(sum(given), device=device)
@@ -99,7 +104,8 @@ class WholeMatrices:
 
 def _describe(piece: Piece) -> tuple[tuple[int, int], tuple[int, int], int, int]:
     """Return the bounds of the rows and columns of a piece's share, its start there and its number of elements."""
-    rows, columns = piece.share.rows, piece.share.columns
+    rows = piece.share.rows
+    columns = piece.share.columns
     return (rows.start, rows.stop), (columns.start, columns.stop), piece.start, piece.values.numel()
 
 

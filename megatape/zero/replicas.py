@@ -30,7 +30,8 @@ def find_differences(state: ZeroState) -> list[str]:
         extremes = torch.stack([sums, -sums])
         for axis in axes:
             dist.all_reduce(extremes, dist.ReduceOp.MAX, group=state.mesh[axis].group)
-        highest, lowest = extremes[0], -extremes[1]
+        highest = extremes[0]
+        lowest = -extremes[1]
         found |= {keys[index]: int(sums[index]) for index in (highest != lowest).nonzero().flatten().tolist()}
     return _describe(exchange(found, state.topology))
 

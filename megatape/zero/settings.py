@@ -43,7 +43,8 @@ def stage3_limits(config: Config) -> Stage3Limits:
 
 def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     """DeepSpeed's configuration of a run."""
-    zero, limits = config.zero, stage3_limits(config)
+    zero = config.zero
+    limits = stage3_limits(config)
     section: dict[str, Any] = {
         "stage": zero.stage,
         "overlap_comm": zero.overlap,
@@ -123,7 +124,9 @@ class GatedOptimizer(Optimizer):
     """
 
     def __init__(self, inner: Optimizer, admits: Callable[[], bool], finish: Callable[[], None]) -> None:
-        self.inner, self.admits, self.finish = inner, admits, finish
+        self.inner = inner
+        self.admits = admits
+        self.finish = finish
 
     def step(self, *arguments: Any, **options: Any) -> None:  # type: ignore[override]
         """Update weights if the step is to be taken."""

@@ -65,7 +65,8 @@ class Piece:
 
     def add_to(self, whole: Tensor) -> None:
         """Add the elements to the whole tensor [rows, columns]."""
-        share, size = self.share, self.values.numel()
+        share = self.share
+        size = self.values.numel()
         if not size:
             return
         first, last = self._rows()
@@ -76,7 +77,8 @@ class Piece:
 
     def cut(self, read: Callable[[slice, slice], Tensor]) -> Tensor:
         """The elements of this run, flat, from what `read` returns for rows and columns of a whole tensor; padding is zero."""
-        share, size = self.share, self.values.numel()
+        share = self.share
+        size = self.values.numel()
         if not size:
             return torch.empty(0)
         first, last = self._rows()
@@ -117,8 +119,12 @@ class ZeroState:
         mesh: Mesh,
         config: OptimizerConfig,
     ) -> None:
-        self.engine, self.optimizer, self.topology, self.mesh = engine, optimizer, topology, mesh
-        self.ema_decay, self._kind = config.ema_decay, config.kind
+        self.engine = engine
+        self.optimizer = optimizer
+        self.topology = topology
+        self.mesh = mesh
+        self.ema_decay = config.ema_decay
+        self._kind = config.kind
         entry = OPTIMIZERS[config.kind]
         self._layout = LAYOUTS[engine.zero_optimization_stage()](engine)
         # Any: DeepSpeed attaches its bookkeeping to the parameters.

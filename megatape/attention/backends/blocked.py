@@ -99,7 +99,8 @@ class _BlockedAttention(torch.autograd.Function):
         of_content, of_position = _parts(out, v)
         content = _unfold(of_content, q).to(v.dtype)
         position = None if of_position is None else _unfold(of_position, q).to(v.dtype)
-        ctx.context, ctx.bias = context, bias
+        ctx.context = context
+        ctx.bias = bias
         ctx.save_for_backward(q, k, v, initial, delta, mask, content, position, log_sum, *weights)
         return content, position
 
@@ -113,15 +114,18 @@ class _BlockedAttention(torch.autograd.Function):
         d_out = torch.cat([_fold(part, groups) for part in (d_content, d_position) if part is not None], dim=-1)
         out = torch.cat([_fold(part, groups) for part in (content, position) if part is not None], dim=-1)
         row_sum = torch.linalg.vecdot(d_out, out).unsqueeze(-1)
-        d_queries, gradients = torch.zeros_like(queries), _KeyGradients(v.dtype, ctx.context)
+        d_queries = torch.zeros_like(queries)
+        gradients = _KeyGradients(v.dtype, ctx.context)
         bias = None if ctx.bias is None else _BiasGradient(ctx.bias, weights, ctx.needs_input_grad[8:])
         for source, keys, values in _around(own_keys, own_values, v.dtype, ctx.context):
             hide = _Mask(mask, queries, ctx.context, source)
-            d_keys, d_values = torch.zeros_like(keys), torch.zeros_like(values)
+            d_keys = torch.zeros_like(keys)
+            d_values = torch.zeros_like(values)
             for rows, seen in _blocks(length, mask if bias is None else None, ctx.context, source):
                 added = None if bias is None else bias.block(rows, seen)
                 for group in range(groups):
-                    d_rows, q_rows = d_out[group, :, rows], queries[group, :, rows]
+                    d_rows = d_out[group, :, rows]
+                    q_rows = queries[group, :, rows]
                     attention = torch.baddbmm(log_sum[group, :, rows], q_rows, keys[:, seen].mT, beta=-1)
                     if added is not None:
                         attention.unflatten(0, (-1, k.shape[2])).add_(added[:, group::groups])
@@ -138,7 +142,10 @@ class _BlockedAttention(torch.autograd.Function):
         d_keys, d_values = gradients.finish()
         d_queries.mul_(_scale(q))
         of_content, of_position = _parts(d_values, v)
-        d_q, d_k, d_v, d_delta = _unfold(d_queries, q), _unfold(d_keys[None], k), _unfold(of_content[None], v), None
+        d_q = _unfold(d_queries, q)
+        d_k = _unfold(d_keys[None], k)
+        d_v = _unfold(of_content[None], v)
+        d_delta = None
         if e is not None and of_position is not None:
             if delta is not None:
                 d_delta = state_gradient((d_q, d_k), (q, k), e).add_(_unfold(of_position[None], v)).to(delta.dtype)
@@ -181,7 +188,9 @@ class _KeyGradients:
     """Sums the gradients of keys and values: this rank's here, those of other ranks on their way back to them."""
 
     def __init__(self, dtype: torch.dtype, context: Axis) -> None:
-        self.dtype, self.context, self.num_added = dtype, context, 0
+        self.dtype = dtype
+        self.context = context
+        self.num_added = 0
         self.returning: AsyncShift | None = None  # what the previous ranks have summed of the same keys
 
     def add(self, source: int, d_keys: Tensor, d_values: Tensor) -> None:
@@ -210,7 +219,8 @@ class _Mask:
     """
 
     def __init__(self, mask: Mask, like: Tensor, context: Axis, source: int) -> None:
-        self.mask, self.is_own = mask, source == context.rank
+        self.mask = mask
+        self.is_own = source == context.rank
         size = _block_size(like.shape[2], context)
         self.later = like.new_full((size, size), -math.inf).triu_(1)
         if mask is not None:
@@ -236,7 +246,8 @@ def _blocks(length: int, mask: Mask, context: Axis, source: int) -> list[tuple[s
     With a mask on a CPU the keys begin at the first document of the block, unless ranks hold chunks of them; reading the mask
     would make the host wait for a GPU.
     """
-    first, size = length // 2 if source > context.rank else 0, _block_size(length, context)
+    first = length // 2 if source > context.rank else 0
+    size = _block_size(length, context)
     blocks = [slice(start, min(start + size, length)) for start in range(first, length, size)]
     seen = length // 2 if source < context.rank else length
     begins = [0] * len(blocks)
@@ -304,7 +315,9 @@ def _fold_rotated(q: Tensor, k: Tensor, v: Tensor, e: Tensor | None) -> tuple[Te
     Without e, queries and keys are not rotated and the values are v [S, N, R].
     """
     groups = q.shape[2] // k.shape[2]
-    q, k, values = q.float(), k.float(), _fold(v, 1)[0]
+    q = q.float()
+    k = k.float()
+    values = _fold(v, 1)[0]
     if e is not None:
         (q, k), values = rotate_qk(q, k, PositionState(e)), torch.cat([values, _fold(e, 1)[0]], dim=-1)
     queries = _fold(q, groups)  # shares memory with q if nothing was rotated or copied

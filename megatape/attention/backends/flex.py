@@ -127,7 +127,8 @@ def _block_mask(document_starts: Tensor, seen: Callable[..., Tensor]) -> BlockMa
     last = document_starts[:, -1:].expand(-1, blocks * BLOCK - length)
     starts = torch.cat([document_starts, last], dim=1).unflatten(1, (blocks, BLOCK))
     index = torch.arange(blocks, device=document_starts.device)
-    earlier, first = index < index[:, None], index * BLOCK
+    earlier = index < index[:, None]
+    first = index * BLOCK
     any_seen = (index <= index[:, None]) & (starts.amin(-1)[..., None] < first + BLOCK)  # [B, blocks, blocks]
     all_seen = earlier & (starts.amax(-1)[..., None] <= first)
     if length % BLOCK:  # the last block of queries has fewer, and torch calls no such block full

@@ -56,7 +56,8 @@ class Fused(Backend):
         """
         from megatape.attention.kernels.attention import fused_attention
 
-        by_distance, size = None, v.shape[-1]
+        by_distance = None
+        size = v.shape[-1]
         if bias is not None:
             assert isinstance(bias, DistanceBias)
             (by_distance,) = bias.weights

@@ -58,8 +58,10 @@ class Sdpa(Backend):
             prefer_fast_kernels(q.device)
         q, k, e = rotated_heads(q, k, positions, move)
         scale = q.shape[-1] ** -0.5
-        q, k = _padded(q, e), _padded(k, e)
-        queries, keys = q.transpose(1, 2), _repeated(k, q)
+        q = _padded(q, e)
+        k = _padded(k, e)
+        queries = q.transpose(1, 2)
+        keys = _repeated(k, q)
         if mask is None:
             return attend_v_and_e(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), scale))
         lengths = _document_lengths(mask)
@@ -76,7 +78,8 @@ def kernel_order(capability: tuple[int, int]) -> list[SDPBackend]:
 
     Published: on Hopper cuDNN's are 1.3 to 1.6 times as fast as FlashAttention-2's (docs/benchmarks.md), elsewhere slower.
     """
-    flash, cudnn = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
+    flash = SDPBackend.FLASH_ATTENTION
+    cudnn = SDPBackend.CUDNN_ATTENTION
     fastest = [cudnn, flash] if capability in ((9, 0), (10, 0), (10, 3)) else [flash, cudnn]
     return [*fastest, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 

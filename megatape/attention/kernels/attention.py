@@ -45,7 +45,9 @@ TILES = {
     (distances_kernel, 64): Tile(64, 64, 8, 2),
     (distances_kernel, 128): Tile(64, 64, 8, 2),
 }
-H100_MEMORY, A100_MEMORY = 227 * 1024, 163 * 1024  # bytes of shared memory that a program can have
+# bytes of shared memory that a program can have
+H100_MEMORY = 227 * 1024
+A100_MEMORY = 163 * 1024
 # Tiles for a device with less shared memory than an H100, and than an A100: large, but within it, and with hardly a register
 # spilled inside the loops. Compiled, not measured.
 SMALLER_TILES = (
@@ -114,11 +116,14 @@ class _FusedAttention(torch.autograd.Function):
         by_distance: Tensor | None,
         document_starts: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q = q.contiguous()
+        k = k.contiguous()
+        v = v.contiguous()
         initial, delta = (None if part is None else part.contiguous() for part in (initial, delta))
         starts = None if document_starts is None else document_starts.contiguous()
         rotated_k, e = (k, None) if initial is None else rotated_with_state(k, initial, delta, moves)
-        content, position = torch.empty_like(q), None if e is None else torch.empty_like(q)
+        content = torch.empty_like(q)
+        position = None if e is None else torch.empty_like(q)
         log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         _launch(
             forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=_to_base_2(by_distance),
@@ -132,12 +137,16 @@ class _FusedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, initial, delta, by_distance, starts, content, position, log_sum = ctx.saved_tensors
-        d_content, d_position = d_content.contiguous(), None if d_position is None else d_position.contiguous()
+        d_content = d_content.contiguous()
+        d_position = None if d_position is None else d_position.contiguous()
         rotated_k, e = (k, None) if initial is None else rotated_with_state(k, initial, delta, ctx.moves)
         rotated_q = q if initial is None else rotated(q, k, initial, delta)
-        d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        d_q = torch.empty_like(q)
+        d_k = torch.empty_like(k)
+        d_v = torch.empty_like(v)
         d_delta, d_state = (None, None) if delta is None else (torch.empty_like(delta), torch.empty_like(q))
-        row_sum, bias = torch.empty_like(log_sum), _to_base_2(by_distance)
+        row_sum = torch.empty_like(log_sum)
+        bias = _to_base_2(by_distance)
         _launch(
             queries_kernel, q, k, q=q, rotated_q=rotated_q, k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=bias,
             starts=starts, content=content, position=position, log_sum=log_sum, d_content=d_content, d_position=d_position,

@@ -39,8 +39,10 @@ def queries_kernel(
     delta there is no d_state. Program: as in the forward pass.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
-    head, batch = tl.program_id(1), tl.program_id(2)
-    channel, channels = head // GROUP, heads // GROUP
+    head = tl.program_id(1)
+    batch = tl.program_id(2)
+    channel = head // GROUP
+    channels = heads // GROUP
     e_channel, e_channels = state_channel(delta, channel, channels)
     first = block * QUERIES
     rows = first + tl.arange(0, QUERIES)
@@ -63,9 +65,15 @@ def queries_kernel(
     d_queries = tl.zeros((QUERIES, WIDTH), tl.float32)
     for masked in tl.static_range(2):  # keys as in the forward pass
         if masked:
-            begin, end, gap, skipped = seen, tl.minimum(first + QUERIES, length) - (diagonal - whole), whole, diagonal - whole
+            begin = seen
+            end = tl.minimum(first + QUERIES, length) - (diagonal - whole)
+            gap = whole
+            skipped = diagonal - whole
         else:
-            begin, end, gap, skipped = whole, diagonal, diagonal, 0
+            begin = whole
+            end = diagonal
+            gap = diagonal
+            skipped = 0
         for step in range(begin, end, KEYS):
             start = step + tl.where(step >= gap, skipped, 0)
             keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
@@ -108,7 +116,9 @@ def keys_kernel(
     ends: [B, N] or None, the token after the last one that sees each token. Program: KEYS keys of a channel of a sample; those
     that the most queries see come first.
     """
-    first, channel, batch = tl.program_id(0) * KEYS, tl.program_id(1), tl.program_id(2)
+    first = tl.program_id(0) * KEYS
+    channel = tl.program_id(1)
+    batch = tl.program_id(2)
     channels = heads // GROUP
     e_channel, e_channels = state_channel(delta, channel, channels)
     columns = head_columns(SIZE, WIDTH)
@@ -134,9 +144,15 @@ def keys_kernel(
     d_states = tl.zeros((KEYS, WIDTH), tl.float32)
     for masked in tl.static_range(2):  # first the queries that see all of the keys, then those around them
         if masked:
-            begin, end, gap, skipped = first // QUERIES * QUERIES, last - (whole - diagonal), diagonal, whole - diagonal
+            begin = first // QUERIES * QUERIES
+            end = last - (whole - diagonal)
+            gap = diagonal
+            skipped = whole - diagonal
         else:
-            begin, end, gap, skipped = diagonal, whole, whole, 0
+            begin = diagonal
+            end = whole
+            gap = whole
+            skipped = 0
         count = tl.cdiv(end - begin, QUERIES)
         for step in range(count * GROUP):  # one head of the group after the other
             head = channel * GROUP + step // count
@@ -148,7 +164,8 @@ def keys_kernel(
                 log_sums = tl.load(log_sum + line, mask=rows < length, other=0.0)
                 row_sums = tl.load(row_sum + line, mask=rows < length, other=0.0)
             else:
-                log_sums, row_sums = tl.load(log_sum + line), tl.load(row_sum + line)
+                log_sums = tl.load(log_sum + line)
+                row_sums = tl.load(row_sum + line)
             queries = load(rotated_q, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
             d_contents = load(d_content, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
             scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2_E)  # transposed

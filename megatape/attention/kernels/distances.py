@@ -22,7 +22,9 @@ def distances_kernel(
     Program: a diagonal of a head of a sample, the tiles of as many queries as keys that are program_id(0) tiles apart; the
     longest comes first.
     """
-    diagonal, head, batch = tl.program_id(0) * KEYS, tl.program_id(1), tl.program_id(2)
+    diagonal = tl.program_id(0) * KEYS
+    head = tl.program_id(1)
+    batch = tl.program_id(2)
     line = (batch.to(tl.int64) * heads + head) * length
     total = tl.zeros((QUERIES, KEYS), tl.float32)
     for start in range(0, length - diagonal, KEYS):
@@ -37,7 +39,8 @@ def distances_kernel(
             )  # fmt: skip
 
     # Distances diagonal .. diagonal + KEYS - 1, and as many before those. Every row has each of them once, in one or the other.
-    rows, distances = tl.arange(0, QUERIES)[:, None], tl.arange(0, KEYS)[None, :]
+    rows = tl.arange(0, QUERIES)[:, None]
+    distances = tl.arange(0, KEYS)[None, :]
     by_distance = tl.gather(total, (rows - distances) & (KEYS - 1), 1)
     farther = tl.sum(tl.where(rows >= distances, by_distance, 0.0), 0)
     nearer = tl.sum(tl.where(rows < distances, by_distance, 0.0), 0)
@@ -53,9 +56,11 @@ def _d_scores(
     SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """dS of the queries from `first` on and the keys from `start` on, [QUERIES, KEYS]; zero for pairs that do not exist."""
-    channel, channels = head // GROUP, heads // GROUP
+    channel = head // GROUP
+    channels = heads // GROUP
     columns = head_columns(SIZE, WIDTH)
-    rows, tokens = first + tl.arange(0, QUERIES), start + tl.arange(0, KEYS)
+    rows = first + tl.arange(0, QUERIES)
+    tokens = start + tl.arange(0, KEYS)
     line = (batch.to(tl.int64) * heads + head) * length + rows
     log_sums = tl.load(log_sum + line, mask=rows < length, other=float("inf"))  # of no query: its weights are zero
     row_sums = tl.load(row_sum + line, mask=rows < length, other=0.0)

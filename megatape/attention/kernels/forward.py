@@ -26,8 +26,10 @@ def forward_kernel(
     that each token may see. Program: QUERIES queries of a head of a sample; those that see the most come first.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
-    head, batch = tl.program_id(1), tl.program_id(2)
-    channel, channels = head // GROUP, heads // GROUP
+    head = tl.program_id(1)
+    batch = tl.program_id(2)
+    channel = head // GROUP
+    channels = heads // GROUP
     e_channel, e_channels = state_channel(delta, channel, channels)
     first = block * QUERIES
     rows = first + tl.arange(0, QUERIES)
@@ -47,9 +49,15 @@ def forward_kernel(
     total = tl.zeros((QUERIES,), tl.float32)
     for masked in tl.static_range(2):  # first the keys that all of the queries see, then those around them
         if masked:
-            begin, end, gap, skipped = seen, tl.minimum(first + QUERIES, length) - (diagonal - whole), whole, diagonal - whole
+            begin = seen
+            end = tl.minimum(first + QUERIES, length) - (diagonal - whole)
+            gap = whole
+            skipped = diagonal - whole
         else:
-            begin, end, gap, skipped = whole, diagonal, diagonal, 0
+            begin = whole
+            end = diagonal
+            gap = diagonal
+            skipped = 0
         for step in range(begin, end, KEYS):
             start = step + tl.where(step >= gap, skipped, 0)
             keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)

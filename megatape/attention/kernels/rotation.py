@@ -14,7 +14,9 @@ from torch.autograd.function import once_differentiable
 from megatape.attention.kernels.tiles import load_halves, load_state, rotate, rotate_back, store_halves, width
 from megatape.nn.kernels.launch import launch
 
-ROWS, WARPS = 64, 4  # tokens of a program
+# tokens of a program
+ROWS = 64
+WARPS = 4
 
 
 class Rotation(torch.autograd.Function):
@@ -38,9 +40,11 @@ class Rotation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_rotated_q: Tensor, d_rotated_k: Tensor, d_state: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, initial, delta = ctx.saved_tensors
-        d_rotated_q, d_rotated_k = d_rotated_q.contiguous(), d_rotated_k.contiguous()
+        d_rotated_q = d_rotated_q.contiguous()
+        d_rotated_k = d_rotated_k.contiguous()
         d_state = None if d_state is None or delta is None else d_state.contiguous()
-        d_q, d_k = torch.empty_like(d_rotated_q), torch.empty_like(d_rotated_k)
+        d_q = torch.empty_like(d_rotated_q)
+        d_k = torch.empty_like(d_rotated_k)
         d_delta = None if delta is None else torch.empty_like(delta)
         _launch(
             rotate_backward_kernel, d_rotated_k, d_rotated_q, d_rotated_k, q=q, k=k, initial=initial, delta=delta,
@@ -82,8 +86,11 @@ def rotate_kernel(
     x, rotated: [B, N, heads, SIZE]; initial: [B, N, 1, SIZE]; delta: [B, N, heads / GROUP, SIZE] or None; state: the same
     shape. Program: a block of tokens, a head, a sample.
     """
-    first, head, batch = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
-    channel, channels = head // GROUP, heads // GROUP
+    first = tl.program_id(0) * ROWS
+    head = tl.program_id(1)
+    batch = tl.program_id(2)
+    channel = head // GROUP
+    channels = heads // GROUP
     cosines, sines = load_state(initial, delta, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)
     x1, x2 = load_halves(x, batch, first, head, length, heads, ROWS, SIZE, WIDTH)
     x1, x2 = rotate(x1, x2, cosines, sines)
@@ -118,10 +125,13 @@ def rotate_backward_kernel(
 
     Shapes as in rotate_kernel; d_state: None counts as zero. Program: a block of tokens, a channel, a sample.
     """
-    first, channel, batch = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
+    first = tl.program_id(0) * ROWS
+    channel = tl.program_id(1)
+    batch = tl.program_id(2)
     channels = heads // GROUP
     cosines, sines = load_state(initial, delta, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)
-    d_cosines, d_sines = tl.zeros_like(cosines), tl.zeros_like(sines)
+    d_cosines = tl.zeros_like(cosines)
+    d_sines = tl.zeros_like(sines)
     if d_state is not None:
         d_cosines, d_sines = load_halves(d_state, batch, first, channel, length, channels, ROWS, SIZE, WIDTH)
     d_cosines, d_sines = _head_backward(

@@ -49,6 +49,7 @@ def run(options: Options) -> Paragraphs:
     paddings = ("none", "left") if options.padding == "both" else (options.padding,)
     cells = [Cell(*each) for each in product(options.batches, paddings, options.lengths)]
     torch.set_num_threads(options.threads)
-    device, dtype = torch.device("cuda" if torch.cuda.is_available() else "cpu"), getattr(torch, options.dtype)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = getattr(torch, options.dtype)
     models = build(configured_model(config, options.layers), encodings, max(options.lengths), device, dtype)
     return report(models, cells, options.dtype, Timer(device, options.rounds, clock=time.process_time))

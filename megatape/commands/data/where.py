@@ -36,8 +36,10 @@ def run(options: Options) -> None:
     found = tables.find(options.token) if options.token is not None else tables.document(options.document or 0)
     place = found.first if options.token is None else options.token
     tokenizer = split.tokenizer()
-    begin, end = max(found.first, place - TEXT_TOKENS), min(found.first + found.tokens, place + 1 + TEXT_TOKENS)
-    ids, token = split.stream(begin, end), split.stream(place, place + 1)
+    begin = max(found.first, place - TEXT_TOKENS)
+    end = min(found.first + found.tokens, place + 1 + TEXT_TOKENS)
+    ids = split.stream(begin, end)
+    token = split.stream(place, place + 1)
     length = f"{found.bytes:,} bytes, {found.tokens:,} tokens from {found.first:,} on"
     print(f"document:  {found.number:,} of {options.split}, {length}")
     print(f"place:     {printable(found.place)}")

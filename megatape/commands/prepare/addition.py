@@ -28,7 +28,8 @@ def run(options: Options) -> None:
     with token_bar("generated") as bar:
         index = prepare_addition(task, options.output, bar.update)
     for name, split in index.splits.items():
-        problems, tokens = plural(split.documents, "problem"), plural(split.tokens, "token")
+        problems = plural(split.documents, "problem")
+        tokens = plural(split.tokens, "token")
         print(f"{name}: {problems}, {tokens}, {plural(len(split.shards), 'shard')}")
     longest = longest_document(options.digits)
     print(f"the longest problem has {longest} tokens: data.sequence_length must be at least {longest - 1}")

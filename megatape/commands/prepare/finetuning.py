@@ -104,7 +104,8 @@ def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int)
     from megatape.data.finetuning.prepare import ExampleCounts, read_examples
     from megatape.data.finetuning.preview import LEGEND, show_example
 
-    form, counts = FORMATS[source.format].load()(tokenizer, source.limits), ExampleCounts()
+    form = FORMATS[source.format].load()(tokenizer, source.limits)
+    counts = ExampleCounts()
     print(*form.notes, LEGEND, sep="\n")
     for place, split, example in islice(read_examples(source, form, counts), num_examples):
         num_learned = sum(end - begin for begin, end in example.answers)

@@ -125,5 +125,6 @@ def _submit(options: Options, plan: "Plan", sbatch: str) -> None:
     given |= {"out": options.out.absolute(), "rates": ",".join(map(str, options.rates or ()))}
     words = ["study", "suite", *(word for name, value in given.items() if value for word in (f"--{name}", str(value)))]
     job = submit_array(words, len(plan.pairs), options.out, sbatch)
-    logs, table = RunFolder(options.out).job_logs, options.out / "suite.md"
+    logs = RunFolder(options.out).job_logs
+    table = options.out / "suite.md"
     print(f"job {job}, {len(plan.pairs)} tasks; logs: {logs}; when all have ended: {table}")

@@ -34,10 +34,16 @@ from megatape.errors import UserError
 
 LOG = logging.getLogger(__name__)
 
-DUPLICATES, NEAR_DUPLICATES = "duplicates", "near_duplicates"
+DUPLICATES = "duplicates"
+NEAR_DUPLICATES = "near_duplicates"
 PAIRS = "pairs"  # Name of the array in the results of `compare`.
-KEYS, RUNS, RUN_ENDS = "keys.npz", "runs.u4", "run_ends.npy"  # files of FirstPass
-KEEP, REPEATED = 0, 1  # codes of documents that the rules keep: REPEATED if its unit has an earlier one that is equal
+# files of FirstPass
+KEYS = "keys.npz"
+RUNS = "runs.u4"
+RUN_ENDS = "run_ends.npy"
+# codes of documents that the rules keep: REPEATED if its unit has an earlier one that is equal
+KEEP = 0
+REPEATED = 1
 # Errors that numpy.load raises for corrupted files.
 CORRUPTED_ARRAYS = (ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error)
 SLOW = 5.0  # processor seconds of a rule for a document: the user is told its name
@@ -91,7 +97,8 @@ class Cleaning:
 
     def decide(self, document: Document) -> Decision:
         """The decision of the rules that look at each document on its own."""
-        edits, scores = tuple[tuple[str, str], ...](), dict(document.scores)
+        edits = tuple[tuple[str, str], ...]()
+        scores = dict(document.scores)
         for name, rule in self.rules.items():
             if not isinstance(rule, DocumentRule | ScoreRule):
                 continue
@@ -121,7 +128,8 @@ class OnePass:
     """Decides about the documents of the only unit, in order."""
 
     def __init__(self, cleaning: Cleaning) -> None:
-        self._cleaning, self._near = cleaning.begin_unit(), cleaning.near_duplicates
+        self._cleaning = cleaning.begin_unit()
+        self._near = cleaning.near_duplicates
         self._hashes: set[bytes] = set()
         num_bands = self._near.shape[0] if self._near else 0
         self._bands = [defaultdict[int, Bucket](list) for _ in range(num_bands)]  # buckets of each band by key
@@ -157,12 +165,14 @@ class FirstPass:
     """
 
     def __init__(self, cleaning: Cleaning) -> None:
-        self._cleaning, self._near = cleaning.begin_unit(), cleaning.near_duplicates
+        self._cleaning = cleaning.begin_unit()
+        self._near = cleaning.near_duplicates
         self._known: set[bytes] = set()
         self._codes = array("B")  # of each document that the rules keep
         self._hashes = bytearray()
         self._keys: list[np.ndarray] = []
-        self._run_ends, self._runs = array("Q", [0]), list[np.ndarray]()
+        self._run_ends = array("Q", [0])
+        self._runs = list[np.ndarray]()
 
     def decide(self, document: Document) -> Decision:
         """The decision about the next document, unless another unit has it, too."""
@@ -218,7 +228,8 @@ def watched(rule: str, document: Document) -> Iterator[None]:
     finally:
         seconds = time.thread_time() - began
         if seconds > SLOW:
-            place, length = printable(document.place), len(document.text)
+            place = printable(document.place)
+            length = len(document.text)
             LOG.warning(f"rule {rule} took {seconds:.0f} s for {place}, a document of {length:,} characters")
 
 
@@ -333,16 +344,19 @@ def equal_groups(
     firsts = np.cumsum([0, *(len(load()) for load in units)])
     num_parts = 1 << max(0, int(firsts[-1]) // at_once).bit_length()
     for part in range(num_parts):
-        places, hashes = [], []
+        places = []
+        hashes = []
         for load, first in zip(units, firsts, strict=False):
             beat()
             all_hashes = load()
             chosen = np.flatnonzero(all_hashes[:, 0] % np.uint64(num_parts) == np.uint64(part))
             places.append(chosen + first)
             hashes.append(all_hashes[chosen])
-        place, value = np.concatenate(places), np.concatenate(hashes)
+        place = np.concatenate(places)
+        value = np.concatenate(hashes)
         order = np.lexsort(value.T)  # stable: equal ones stay in the order of the source
-        place, value = place[order], value[order]
+        place = place[order]
+        value = value[order]
         same = np.concatenate([[False], (value[1:] == value[:-1]).all(axis=1), [False]])  # as the one before
         for begin, last in np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2):
             yield place[begin : last + 1]

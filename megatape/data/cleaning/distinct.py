@@ -50,7 +50,8 @@ class Distinct(TextRule):
         hashes = {}
         for folder, index in self._indices.items():
             num_documents = sum(table.documents for tables in index.document_tables.values() for table in tables)
-            hashes[folder], end = np.empty(num_documents, np.uint64), 0
+            hashes[folder] = np.empty(num_documents, np.uint64)
+            end = 0
             for part in (part for tables in self._tables(folder) for part in tables.hashes()):
                 hashes[folder][end : (end := end + part.size)] = part
             hashes[folder].sort()

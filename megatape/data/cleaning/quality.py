@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 # spaCy takes the square of the length of a run without white space: 11 s for 10,000 brackets.
 LONG_RUN = re.compile(r"\S{256}(?=\S)")
-EMAIL, IP = "email@example.com", "22.214.171.124"  # datatrove's first ones: it takes turns, which would depend on the order
+# datatrove's first ones: it takes turns, which would depend on the order
+EMAIL = "email@example.com"
+IP = "22.214.171.124"
 # The part of an address before its @, of datatrove's pattern: words that single dots separate.
 WORD = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 REVERSED = re.compile(rf"{WORD}++(?:\.{WORD}++)*+")

@@ -39,7 +39,8 @@ class _Unit(TextRule):
     """The rule for one unit, whose parts it has seen so far: about 100 bytes of memory for each."""
 
     def __init__(self, separator: str) -> None:
-        self.separator, self.seen = separator, set[int]()
+        self.separator = separator
+        self.seen = set[int]()
 
     def apply(self, text: str) -> str:
         return self.separator.join([part for part in text.split(self.separator) if self._is_new(part)])

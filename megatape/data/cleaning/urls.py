@@ -90,7 +90,8 @@ def _parts(url: str) -> tuple[str, str]:
 def _entries_of(url: str) -> Iterator[str]:
     """All entries that stand for a URL. Raises ValueError if it is none."""
     host, rest = _parts(url)
-    labels, names = host.split("."), rest.partition("?")[0].split("/")
+    labels = host.split(".")
+    names = rest.partition("?")[0].split("/")
     rests = {"/".join(names[:count]) for count in range(1, min(len(names), MAX_PARTS) + 1)} | {rest}
     for first in range(max(0, len(labels) - MAX_PARTS), len(labels)):
         for end in rests:

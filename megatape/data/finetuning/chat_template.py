@@ -240,11 +240,13 @@ class TypedTokens:
         self._texts = sorted(tokenizer.special_texts, key=len, reverse=True)  # of two at one place the longer one counts
         self._special = re.compile("|".join(map(re.escape, self._texts)))
         self._hidden = re.compile(f"{self._number}([0-9]+){self._number}")
-        self._backend, self._ids = deepcopy(tokenizer.backend), dict[int | None, int]()
+        self._backend = deepcopy(tokenizer.backend)
+        self._ids = dict[int | None, int]()
         self._backend.encode_special_tokens = True
         for token_id, token in tokenizer.backend.get_added_tokens_decoder().items():
             if token.special:
-                name, kinds = self._number + token.content, ("lstrip", "rstrip", "normalized")
+                name = self._number + token.content
+                kinds = ("lstrip", "rstrip", "normalized")
                 self._backend.add_tokens([AddedToken(name, **{kind: getattr(token, kind) for kind in kinds})])
                 self._ids[self._backend.token_to_id(name)] = token_id
 

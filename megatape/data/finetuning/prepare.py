@@ -36,7 +36,8 @@ class ExampleFolder:
     """
 
     def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
-        self._directory, self._tokenizer = directory, tokenizer
+        self._directory = directory
+        self._tokenizer = tokenizer
         self.writers = {split: ExampleWriter(directory, split, tokenizer) for split in SPLITS}
 
     def close(self, source: dict[str, Any], validation_share: float = 0.0, counts: Mapping[str, int] | None = None) -> Index:

@@ -18,12 +18,14 @@ def show_example(example: Example, tokenizer: Tokenizer) -> Iterator[str]:
     """Yields lines of tokens, those that are learned after a plus. A line ends where one of the text or learning does."""
     learned = {place for begin, end in example.answers for place in range(begin, end)}
     before = tokenizer.encode("a")  # without which a leading space may be dropped
-    start, cells = tokenizer.decode(before), list[str]()
+    start = tokenizer.decode(before)
+    cells = list[str]()
     for place, token in enumerate(example.ids):
         # Decoding drops special tokens.
         text = tokenizer.decode([*before, token]).removeprefix(start) or str(tokenizer.piece(token))
         cells.append(f"{token} {text!r}")
-        is_learned, is_last = place in learned, place + 1 == len(example.ids)
+        is_learned = place in learned
+        is_last = place + 1 == len(example.ids)
         if "\n" in text or len(cells) == LINE_TOKENS or is_learned != (place + 1 in learned) or is_last:
             yield f"{'+' if is_learned else ' '} {' │ '.join(cells)}"
             cells = []

@@ -81,7 +81,8 @@ class Format(ABC):
     reads: tuple[str, ...] = ()
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
-        self.tokenizer, self.limits = tokenizer, limits
+        self.tokenizer = tokenizer
+        self.limits = limits
         self.notes: list[str] = []
 
     @abstractmethod
@@ -208,7 +209,8 @@ class PromptFormat(Format):
         for name, text in (("prompt", prompt), ("answer", answer)):
             if not text or text.isspace():
                 raise RecordDropped(f"empty {name}")
-        tokenizer, counts = self.tokenizer, Counter[str]()
+        tokenizer = self.tokenizer
+        counts = Counter[str]()
         answer_ids = tokenizer.encode(answer)
         kept = answer_ids[: self._max_answer]
         end = [*self._separator, *kept, tokenizer.eos_id]
@@ -257,11 +259,13 @@ class Alpaca(PromptFormat):
         for name in self.unsupported:
             if record.get(name):
                 raise RecordError(f"the record has `{name}`, which is not part of Alpaca's prompt: use the format chat for it")
-        instruction, output = text_of(record, "instruction"), text_of(record, "output")
+        instruction = text_of(record, "instruction")
+        output = text_of(record, "output")
         given = text_of(record, "input") if record.get("input") is not None else ""
         if not instruction.strip():
             return "", output
-        task, more = f"{TASK}. {REQUEST}", ""
+        task = f"{TASK}. {REQUEST}"
+        more = ""
         if given.strip():
             task = f"{TASK}, paired with an input that provides further context. {REQUEST}"
             more = f"### Input:\n{given}\n\n"
@@ -280,7 +284,8 @@ class Scrolls(PromptFormat):
         return self.tokenizer.begin or self.tokenizer.encode("\n")
 
     def texts(self, record: dict[str, Any]) -> tuple[str, str]:
-        text, answer = text_of(record, "input"), text_of(record, "output")
+        text = text_of(record, "input")
+        answer = text_of(record, "output")
         return self.prompt(text) if text.strip() else "", answer
 
     def prompt(self, text: str) -> str:

@@ -248,12 +248,15 @@ def divided(pieces: Iterator[np.ndarray], eos_id: int, origin: Path) -> Iterator
     Raises UserError if there is no end token, or none in MAX_TOKENS.
     """
     begun: list[np.ndarray] = []
-    size, ended = 0, False
+    size = 0
+    ended = False
     for ids in pieces:
         parts = np.split(ids, np.flatnonzero(ids == eos_id) + 1)
         for part in parts[:-1]:
             yield np.concatenate([*begun, part]) if begun else part
-            begun, size, ended = [], 0, True
+            begun = []
+            size = 0
+            ended = True
         if parts[-1].size:
             begun.append(parts[-1])
             size += parts[-1].size

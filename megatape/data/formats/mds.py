@@ -28,12 +28,15 @@ from megatape.data.shards.layout import Count
 from megatape.errors import MissingPath, UserError, content_errors
 from megatape.utils.files import FileName, as_type, create_file, read_json
 
-INDEX, VERSION = "index.json", 2
+INDEX = "index.json"
+VERSION = 2
 COLUMNS = ("tokens", "input_ids")
 SHARD_BYTES = 2**26  # of what we write, as streaming's own writer
 HASH = "sha256"
 HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}  # whose hashes have any length
-MAX_SAMPLES, MAX_SAMPLE_BYTES = 2**26, 2**29  # that are read of a shard, whose index and compression may promise anything
+# that are read of a shard, whose index and compression may promise anything
+MAX_SAMPLES = 2**26
+MAX_SAMPLE_BYTES = 2**29
 PACKED = {"zstd": ".zst", "gz": ".gz"}  # compressions, and the endings of such files elsewhere
 # Of an ndarray's shape and ids, by the codes before them.
 SHAPES = {0: "u1", 1: "<u2", 2: "<u4", 3: "<u8"}
@@ -72,7 +75,8 @@ class Mds(TokenFormat):
             sample = _encoded(ids.astype(dtype, copy=False))
             if samples and size + len(sample) + 4 > SHARD_BYTES:
                 shards.append(_write(path, len(shards), settings, samples))
-                samples, size = [], empty
+                samples = []
+                size = empty
             samples.append(sample)
             size += len(sample) + 4
         if samples:
@@ -127,8 +131,10 @@ class Shard:
         if self.compression not in (*PACKED, None):
             raise UserError(f"compression {entry.compression}: what is read is {', '.join(PACKED)}, or none")
         self.file = entry.zip_data or entry.raw_data
-        self.path, self.samples = folder / self.file.basename, entry.samples
-        self.column, self.encoding = column, columns[column]
+        self.path = folder / self.file.basename
+        self.samples = entry.samples
+        self.column = column
+        self.encoding = columns[column]
         self.sizes = dict(zip(entry.column_names, entry.column_sizes, strict=True))
 
     def ids(self) -> Iterator[np.ndarray]:

@@ -28,10 +28,12 @@ from megatape.data.formats.format import TokenFormat
 from megatape.errors import UserError
 from megatape.utils.files import create_file, open_regular
 
-MAGIC, VERSION = b"MMIDIDX\0\0", 1
+MAGIC = b"MMIDIDX\0\0"
+VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
-LENGTH, PLACE = np.dtype("<i4"), np.dtype("<i8")
+LENGTH = np.dtype("<i4")
+PLACE = np.dtype("<i8")
 
 
 class Megatron(TokenFormat):
@@ -41,7 +43,8 @@ class Megatron(TokenFormat):
 
     def read(self, path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
         prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
-        ids_path, index = _beside(prefix, "bin"), _beside(prefix, "idx")
+        ids_path = _beside(prefix, "bin")
+        index = _beside(prefix, "idx")
         stored, lengths, places, ends = _read_index(index)
         place = 0  # of the next document, in bytes
         with open_regular(ids_path) as file:

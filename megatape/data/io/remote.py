@@ -321,7 +321,9 @@ def _find_remote(url: str, patterns: Sequence[str], recursive: bool) -> Found | 
     folder, slash, pattern = url.rpartition("/")
     has_own_pattern = "*" in pattern
     if has_own_pattern:
-        url, patterns, recursive = folder + slash, (pattern,), False
+        url = folder + slash
+        patterns = (pattern,)
+        recursive = False
     system, path = file_system(url)
     attempts = Attempts(url)
     if is_http(url):

@@ -103,7 +103,9 @@ class Attempts:
     """Work on a URL that is tried again when it fails for a reason that may pass."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.retries, self.failures = url, RETRIES, 0
+        self.url = url
+        self.retries = RETRIES
+        self.failures = 0
 
     def run(self, work: Callable[[], Result], where: str = "") -> Result:
         """The result of `work`. where: for messages. Raises FileNotFoundError or RemoteError."""
@@ -152,7 +154,8 @@ class Attempts:
         if isinstance(error, (UserError, ImportError, InvalidURL, *FINAL)) or not client_made:
             return None
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        names, status = {kind.__name__ for kind in type(error).__mro__}, _status(error)
+        names = {kind.__name__ for kind in type(error).__mro__}
+        status = _status(error)
         if isinstance(error, PermissionError) or status in (401, 403) or CREDENTIALS.search(type(error).__name__):
             remedy = REMEDIES.get(self.url.partition("://")[0], "give the credentials that this storage needs")
             raise RemoteError(f"{self.url}: access denied ({reason}): {remedy}") from error
@@ -208,7 +211,9 @@ class RemoteFile(io.RawIOBase):
         self._streamed = 0  # position of the stream
         self._rest = b""  # Bytes received before the last failure and not read yet.
         self._rest_begin = 0  # Position of these bytes.
-        self._came, self._waited = 0, 0.0  # bytes, and seconds for them, since the speed was last looked at
+        # bytes, and seconds for them, since the speed was last looked at
+        self._came = 0
+        self._waited = 0.0
         self._attempts = Attempts(url)
         self._system, self._path = file_system(url)
         self.size, self.version = self._attempts.run(self._announced)
@@ -263,7 +268,8 @@ class RemoteFile(io.RawIOBase):
             raise
 
     def _take(self, wanted: int) -> bytes:
-        began, limit = time.monotonic(), self._attempts.retries.timeout
+        began = time.monotonic()
+        limit = self._attempts.retries.timeout
         try:
             content: bytes = self._stream.read(wanted)
         except Exception:
@@ -280,7 +286,8 @@ class RemoteFile(io.RawIOBase):
         if self._waited > limit:
             if self._came < SLOW_BYTES:
                 raise ConnectionError(f"only {self._came:,} bytes in {self._waited:.0f} s")
-            self._came, self._waited = 0, 0.0
+            self._came = 0
+            self._waited = 0.0
         return content
 
     def _received(self) -> bytes:
@@ -347,4 +354,5 @@ class RemoteFile(io.RawIOBase):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        self._came, self._waited = 0, 0.0
+        self._came = 0
+        self._waited = 0.0

@@ -42,7 +42,8 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
                 continue
             if not 0 <= member.size < MAX_MEMBER_BYTES:
                 raise ReadError(f"a member of {member.size:,} bytes")
-            fault, content = _fault(member), None
+            fault = _fault(member)
+            content = None
             if member.isfile() and not fault and member.size <= max_bytes and wanted(member.name):
                 content = file.read(member.size)
                 if len(content) < member.size:
@@ -65,8 +66,10 @@ class _Headers:
     """An open tar file as tarfile reads it: headers alone, and at most `left` bytes before the next member."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self.left = file, MAX_HEADER_BYTES
-        self.seek, self.tell = file.seek, file.tell
+        self._file = file
+        self.left = MAX_HEADER_BYTES
+        self.seek = file.seek
+        self.tell = file.tell
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.left:

@@ -97,8 +97,11 @@ class _Totals:
     """Sums the progress that is reported of units, again and again."""
 
     def __init__(self, preparation: Preparation, show: Callable[[Progress], None]) -> None:
-        units, num_passes = preparation.units, preparation.num_passes
-        self.show, self.finished = show, preparation.finished()  # before this command
+        units = preparation.units
+        num_passes = preparation.num_passes
+        # before this command
+        self.show = show
+        self.finished = preparation.finished()
         finished_bytes = num_passes * sum(units[number].num_bytes for number in self.finished)
         self._total = Progress(finished_bytes, total_bytes=num_passes * sum(unit.num_bytes for unit in units))
         self._reports: dict[tuple[int, str], Progress] = {}
@@ -122,13 +125,16 @@ def _work(preparation: Preparation, workers: int, totals: _Totals) -> None:
     folder = preparation.folder
     arguments = corpus, folder.output, folder.timeouts, preparation.task, num_threads, given()
     warnings: set[str] = set()  # that were shown: several workers may wait for the same
-    num_deaths, num_done = 0, preparation.num_done()  # deaths since a unit was last done
+    # deaths since a unit was last done
+    num_deaths = 0
+    num_done = preparation.num_done()
     with WorkerPool(run_worker, arguments, workers) as pool:
         for message in pool.messages():
             if isinstance(message, Exception):
                 raise message
             if isinstance(message, Death):
-                num_before, num_done = num_done, preparation.num_done()
+                num_before = num_done
+                num_done = preparation.num_done()
                 num_deaths = num_deaths + 1 if num_done == num_before else 1
                 _replace(pool, preparation, message, num_deaths)
             elif isinstance(message, str):
@@ -180,7 +186,9 @@ class WorkerPool:
 
     def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...], num_workers: int) -> None:
         self._context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
-        self._target, self._arguments, self._num_workers = target, arguments, num_workers
+        self._target = target
+        self._arguments = arguments
+        self._num_workers = num_workers
         self._workers: dict[BaseProcess, Connection] = {}
 
     def __enter__(self) -> Self:

@@ -56,7 +56,8 @@ class Plan:
         for name in (*names, "unit_bytes", "keep_documents"):
             if (mine := getattr(self, name)) != (its := getattr(other, name)):
                 return f"{name}: {mine}, now {its}"
-        mine, its = files_of(self.units), files_of(other.units)
+        mine = files_of(self.units)
+        its = files_of(other.units)
         if missing := sorted(mine.keys() - its.keys()):
             return f"inputs: {_first_of(missing)}, which cannot be found now"
         if added := sorted(its.keys() - mine.keys()):
@@ -72,7 +73,8 @@ class Plan:
 
     def changed_files(self, other: "Plan") -> list[str]:
         """Return the names of the files whose version differs in another plan, in order."""
-        mine, its = files_of(self.units), files_of(other.units)
+        mine = files_of(self.units)
+        its = files_of(other.units)
         return sorted(name for name in mine.keys() & its.keys() if mine[name] != its[name])
 
     def with_states(self, numbers: Collection[int], states: Mapping[str, FileState]) -> "Plan":

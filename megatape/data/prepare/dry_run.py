@@ -9,17 +9,22 @@ from megatape.data.sources.source import CorpusCounts, Source, read_documents
 from megatape.errors import path_errors
 
 NUM_EXAMPLES = 20  # of each rule
-BEFORE, SHOWN = 20, 80  # characters of a text that are shown, before the first change and in all
+# characters of a text that are shown, before the first change and in all
+BEFORE = 20
+SHOWN = 80
 
 
 @path_errors()
 def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]:
     """The effects of all rules on the first `num_documents` documents, as lines. Raises the errors of reading."""
     examples = {name: list[str]() for name in [*cleaning.rules, *([DUPLICATES] if cleaning.drop_duplicates else [])]}
-    dropped, changed = Counter[str](), Counter[str]()
-    decider, counts = OnePass(cleaning), CorpusCounts()
+    dropped = Counter[str]()
+    changed = Counter[str]()
+    decider = OnePass(cleaning)
+    counts = CorpusCounts()
     for document in read_documents(replace(source, max_documents=num_documents, validation=()), counts):
-        text, decision = document.text, decider.decide(document)
+        text = document.text
+        decision = decider.decide(document)
         for name, left in decision.edits:
             changed[name] += 1
             same = len(os.path.commonprefix([text, left]))

@@ -58,7 +58,9 @@ class PartialFolder:
     """
 
     def __init__(self, output: Path, timeouts: LeaseTimeouts) -> None:
-        self.output, self.path, self.timeouts = output, output.with_name(f"{output.name}{PARTIAL}"), timeouts
+        self.output = output
+        self.path = output.with_name(f"{output.name}{PARTIAL}")
+        self.timeouts = timeouts
         self._units, self._final, self._decisions, self._tokenizer = (
             self.path / name for name in ("units", "final", "verdicts", "tokenizer")
         )
@@ -245,7 +247,8 @@ class PartialFolder:
         try:
             check_found(source, total.counts)
             splits = total.splits()
-            written, share = total.counts.total.written, plan.validation_share
+            written = total.counts.total.written
+            share = plan.validation_share
             few = f"none of the {written} documents at `validation_share` {share}: change the share or give more documents"
             own = "no documents of its own: give other `input` or `validation_input`"
             check_filled(splits, own if source.validation else few)

@@ -36,7 +36,9 @@ from megatape.errors import UserError, content_errors, path_errors
 from megatape.utils.files import link_file, locked, name_path, new_folder, read_json, sync, write_atomically
 
 KIND = "merge"
-LOCK, STAGING = "append.lock", "append.partial"  # Temporary names in a directory that others are appended to.
+# Temporary names in a directory that others are appended to.
+LOCK = "append.lock"
+STAGING = "append.partial"
 COMMAND = "command.json"  # File in STAGING with the appended folders and the hashes of their indices.
 
 
@@ -154,7 +156,10 @@ def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progre
     """Make the files of all folders in `new`, but those of the first one where it is changed in place. Returns the index."""
     indices = [load_index(folder) for folder in folders]
     _check(folders, indices, links=shard_tokens is None)
-    first, total, records, writers = indices[0], UnitTotals(), list[MergedFolder](), dict[str, SplitWriter]()
+    first = indices[0]
+    total = UnitTotals()
+    records = list[MergedFolder]()
+    writers = dict[str, SplitWriter]()
     if shard_tokens is not None:
         member_tokens = min(shard_tokens, MEMBER_TOKENS)
         sizes = {"member_tokens": member_tokens, "members_per_shard": shard_tokens // member_tokens}

@@ -38,7 +38,9 @@ from megatape.utils.files import write_atomically
 LOG = logging.getLogger(__name__)
 
 NUM_SHOWN = 3  # Maximum number of changed files named in an error.
-FIRST, LAST = "decisions", "tokens"  # passes over a unit
+# passes over a unit
+FIRST = "decisions"
+LAST = "tokens"
 Report = Callable[[int, str, Progress], None]  # number of a unit, pass, work done on it so far
 
 
@@ -66,9 +68,15 @@ class Preparation:
         warn: Callable[[str], None] = LOG.warning,
         task: Task = WHOLE,
     ) -> None:
-        self.corpus, self.folder, self.units, self.warn, self.task = corpus, folder, units, warn, task
+        self.corpus = corpus
+        self.folder = folder
+        self.units = units
+        self.warn = warn
+        self.task = task
         self._offset = secrets.randbelow(2**31)  # other processes begin elsewhere
-        self._waited, self._holder = 0.0, ""  # seconds since this process last had work, and the holder that was shown
+        # seconds since this process last had work, and the holder that was shown
+        self._waited = 0.0
+        self._holder = ""
 
     def begin(self, workers: int = 1, redo: Sequence[str] = ()) -> Plan:
         """Store the plan of this process's options, or resume with a stored one.
@@ -134,7 +142,8 @@ class Preparation:
 
     def _divided_as(self, plan: Plan) -> list[Unit]:
         """Return the units of a stored plan with present file sizes. If its files differ, return this process's units."""
-        mine, its = files_of(self.units), files_of(plan.units)
+        mine = files_of(self.units)
+        its = files_of(plan.units)
         known = all(unit.versions for unit in (*self.units, *plan.units))
         if not known or mine.keys() != its.keys() or plan.unit_bytes != (self.corpus.source.unit_bytes or UNIT_BYTES):
             return self.units
@@ -264,7 +273,9 @@ class Preparation:
 
     def _decide(self, number: int, lease: UnitLease, tokenizer: Tokenizer, fast: FastTokenizer | None, report: Report) -> None:
         """Read and tokenize a unit, and keep what decides whether another one has its documents, too."""
-        unit, counts, first_pass = self.units[number], CorpusCounts(), FirstPass(self.corpus.cleaning)
+        unit = self.units[number]
+        counts = CorpusCounts()
+        first_pass = FirstPass(self.corpus.cleaning)
         with self.folder.new(self.folder.draft(number)) as folder, self._documents(number, folder) as documents:
             record = documents.record if documents else None
             batches = read_batches(self.corpus, unit, first_pass.decide, fast or tokenizer, counts, lease.beat, record)
@@ -316,12 +327,14 @@ class Preparation:
         return [files[rule] for rule in self.corpus.cleaning.comparing_rules]
 
     def _write(self, number: int, lease: UnitLease, tokenizer: Tokenizer, fast: FastTokenizer | None, report: Report) -> None:
-        unit, part = self.units[number], f"-{unit_name(number)}" if len(self.units) > 1 else ""
+        unit = self.units[number]
+        part = f"-{unit_name(number)}" if len(self.units) > 1 else ""
         draft = Draft(self.folder.draft(number), tokenizer.vocab_size)
         try:
             with self.folder.new(self.folder.unit_folder(number)) as folder, self._documents(number, folder) as documents:
                 if self.num_passes == 1:
-                    counts, decide = CorpusCounts(), OnePass(self.corpus.cleaning).decide
+                    counts = CorpusCounts()
+                    decide = OnePass(self.corpus.cleaning).decide
                     record = documents.record if documents else None
                     batches = read_batches(self.corpus, unit, decide, fast or tokenizer, counts, lease.beat, record)
                 else:

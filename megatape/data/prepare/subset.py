@@ -103,10 +103,14 @@ def subset(folder: Path, output: Path, selection: Selection, progress: Report = 
     """
     from pyarrow import parquet
 
-    index, counts, splits, tables = load_index(folder), DocumentCounts(), dict[str, Any](), dict[str, Any]()
+    index = load_index(folder)
+    counts = DocumentCounts()
+    splits = dict[str, Any]()
+    tables = dict[str, Any]()
     with new_folder(output) as new:
         for split in SPLITS:
-            stored, tables[split] = StoredSplit(folder, split), []
+            stored = StoredSplit(folder, split)
+            tables[split] = []
             writer = SplitWriter(new, split, stored.vocab_size, stored.eos_id)
             for number, (rows, firsts) in enumerate(stored.tables.isolate().each()):
                 chosen = selection.choose(rows, stored.name)

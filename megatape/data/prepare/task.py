@@ -35,7 +35,8 @@ def task_of_environment() -> Task:
     Raises UserError for variables that are no such numbers.
     """
     rank_variable, size_variable, *_ = (launcher_of_environment() or BY_HAND).variables
-    rank, world_size = _count(rank_variable, 0), max(_count(size_variable, 1), 1)
+    rank = _count(rank_variable, 0)
+    world_size = max(_count(size_variable, 1), 1)
     index = _count("SLURM_ARRAY_TASK_ID", 0) - _count("SLURM_ARRAY_TASK_MIN", 0)
     step, count = (max(_count(f"SLURM_ARRAY_TASK_{name}", 1), 1) for name in ("STEP", "COUNT"))
     return Task(index // step % count * world_size + rank % world_size, count * world_size)

@@ -33,8 +33,11 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.utils.files import as_type, json_content, read_json
 
-SUMMARY, TOKEN_COUNTS = "summary.json", "token_counts.npz"
-DOCUMENTS, TOKENS, COUNTS = "documents.jsonl", "tokens.bin", "counts.json"
+SUMMARY = "summary.json"
+TOKEN_COUNTS = "token_counts.npz"
+DOCUMENTS = "documents.jsonl"
+TOKENS = "tokens.bin"
+COUNTS = "counts.json"
 BATCH_CHARACTERS = 4_000_000  # tokenized at a time: enough to keep every thread busy
 
 
@@ -281,13 +284,15 @@ def read_batches(
 
 def _parts(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """The documents, about BATCH_CHARACTERS at a time."""
-    part, num_characters = list[Document](), 0
+    part = list[Document]()
+    num_characters = 0
     for document in documents:
         part.append(document)
         num_characters += len(document.text)
         if num_characters >= BATCH_CHARACTERS:
             yield part
-            part, num_characters = [], 0
+            part = []
+            num_characters = 0
     if part:
         yield part
 
@@ -300,7 +305,9 @@ class Draft:
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
-        self.folder, self._vocab_size, self._dtype = folder, vocab_size, token_dtype(vocab_size)
+        self.folder = folder
+        self._vocab_size = vocab_size
+        self._dtype = token_dtype(vocab_size)
 
     def write(self, batches: Iterable[Batch], first_pass: FirstPass, counts: CorpusCounts, report: Report) -> None:
         """Write it. first_pass, counts: of the documents, complete when the batches are."""
@@ -356,7 +363,8 @@ class Draft:
                 num_read += len(inputs)
                 self._check(num_read <= drops.size)
                 for document in np.flatnonzero(batch_drops):
-                    dropped, rule = counts.inputs[inputs[document]].dropped, rules[batch_drops[document] - 1]
+                    dropped = counts.inputs[inputs[document]].dropped
+                    rule = rules[batch_drops[document] - 1]
                     dropped[rule] = dropped.get(rule, 0) + 1
                 kept = (batch_drops == 0).tolist()
                 yield Batch._make(list(compress(column, kept)) for column in columns)

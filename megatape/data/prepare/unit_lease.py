@@ -19,7 +19,9 @@ class UnitLease:
     """A lease in the file `path`. monitor: of the heartbeats that this process has seen there."""
 
     def __init__(self, path: Path, timeouts: LeaseTimeouts, monitor: HeartbeatMonitor) -> None:
-        self.path, self.timeouts, self.monitor = path, timeouts, monitor
+        self.path = path
+        self.timeouts = timeouts
+        self.monitor = monitor
         self._content = this_process().content()
         self._renewed = 0.0
 
@@ -31,7 +33,8 @@ class UnitLease:
         if self._create():
             return True
         try:
-            content, beat = self.path.read_bytes(), self.path.stat().st_mtime
+            content = self.path.read_bytes()
+            beat = self.path.stat().st_mtime
         except FileNotFoundError:  # released just now
             return self._create()
         self.monitor.look(content, beat)

@@ -60,7 +60,8 @@ class ShardCache:
     """
 
     def __init__(self, cache: CacheFolder, origin: str, index: Index) -> None:
-        self._cache, self._origin = cache, origin
+        self._cache = cache
+        self._origin = origin
         self.folder = cache.root / content_hash([index.fingerprint(split) for split in index.splits])[:16]
         self._expected: deque[Shard] = deque()  # from the next one on
         self._thread: threading.Thread | None = None

@@ -91,7 +91,8 @@ def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
 
 def _samples(split: StoredSplit) -> Iterator[TokenPreview]:
     """Documents at equal distances in the split."""
-    tokenizer, size = split.tokenizer(), split.num_tokens
+    tokenizer = split.tokenizer()
+    size = split.num_tokens
     seen = set()
     for token in range(0, size, -(-size // NUM_SAMPLES)):
         found = split.tables.find(token) if split.has_tables else None

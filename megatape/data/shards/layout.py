@@ -49,7 +49,8 @@ def checksums(content: bytes | memoryview, sha256: str) -> bytes:
     XXH3 reads 30 GB/s, where CRC-32 reads 4 and BLAKE2 1, and 64 bits leave one error in 2^64 unseen. Its seed is the sha256
     of the shard's members, which the index lists. So another shard that is right in itself has other checksums.
     """
-    seed, view = int(sha256[:16], 16), memoryview(content)
+    seed = int(sha256[:16], 16)
+    view = memoryview(content)
     return b"".join([xxhash.xxh3_64_digest(view[begin : begin + CHUNK], seed) for begin in range(0, len(view), CHUNK)])
 
 

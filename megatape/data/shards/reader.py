@@ -53,7 +53,9 @@ class Verifier:
         itemsize = self._dtype.itemsize
         covered = covered_bytes(shard.tokens, shard.member_tokens, itemsize)
         offset = first_id(member, shard.member_tokens, itemsize) + begin * itemsize
-        first, last = offset // CHUNK, -((offset + (end - begin) * itemsize) // -CHUNK)  # chunks, the last one excluded
+        # chunks, the last one excluded
+        first = offset // CHUNK
+        last = -((offset + (end - begin) * itemsize) // -CHUNK)
         start = first * CHUNK
         content = exactly(read, start, min(last * CHUNK, covered) - start)
         if checksums(content, shard.sha256) != exactly(read, covered + BLOCK + first * CHECKSUM, (last - first) * CHECKSUM):
@@ -80,7 +82,8 @@ class MemberVerifier(Verifier):
             tokens = min(shard.member_tokens, shard.tokens - member * shard.member_tokens)
             offset = first_id(member, shard.member_tokens, self._dtype.itemsize) - NPY_HEADER
             content = exactly(read, offset, NPY_HEADER + tokens * self._dtype.itemsize)
-            found, expected = hashlib.sha256(content).hexdigest(), self._hashes[shard.file][member]
+            found = hashlib.sha256(content).hexdigest()
+            expected = self._hashes[shard.file][member]
             if found != expected:
                 raise Corrupted(f"corrupted, sha256 is {found}, the index says {expected}")
             ids = self._checked(np.frombuffer(content, self._dtype, tokens, NPY_HEADER))

@@ -103,14 +103,21 @@ class StoredSplit:
     def __init__(self, directory: str | Path, split: str, cache: CacheFolder | None = None) -> None:
         if split not in SPLITS:
             raise UserError(f"split is {split!r}: {choose_one(split, SPLITS)}")
-        self.directory, self.split, self.name = str(directory), split, f"split {split} of {directory}"
+        self.directory = str(directory)
+        self.split = split
+        self.name = f"split {split} of {directory}"
         self._folder = open_folder(directory, cache)
         self._index = index = load_index(self._folder.directory)
-        content, entry = index.splits[split], index.tokenizer
+        content = index.splits[split]
+        entry = index.tokenizer
         self.shards = content.shards
-        self.num_tokens, self.unigram_entropy = content.tokens, content.unigram_entropy
-        self.tokenizer_entry, self.tokenizer_hash = entry, entry.sha256
-        self.vocab_size, self.bos_id, self.eos_id = entry.vocab_size, entry.bos_id, entry.eos_id
+        self.num_tokens = content.tokens
+        self.unigram_entropy = content.unigram_entropy
+        self.tokenizer_entry = entry
+        self.tokenizer_hash = entry.sha256
+        self.vocab_size = entry.vocab_size
+        self.bos_id = entry.bos_id
+        self.eos_id = entry.eos_id
         self.answers = index.answers.get(split)
         self.fingerprint = index.fingerprint(split)
         self._reader = SplitReader(self._folder.origin, index, split, cache)
@@ -131,7 +138,8 @@ class StoredSplit:
         while begin < end:
             last = min(end, self._starts[shard + 1])
             parts.append(self._reader.read(shard, begin - self._starts[shard], last - self._starts[shard]))
-            begin, shard = last, shard + 1
+            begin = last
+            shard = shard + 1
         return parts[0].astype(np.int64) if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
 
     def expect(self, shards: Sequence[int]) -> None:
@@ -209,7 +217,9 @@ class DocumentTables:
             raise UserError(
                 f"{directory} has no tables of documents: `megatape prepare corpus` writes them, prepare the data again"
             )
-        self._directory, self._name, self._tables = directory, f"the {split} split of {directory}", index.document_tables[split]
+        self._directory = directory
+        self._name = f"the {split} split of {directory}"
+        self._tables = index.document_tables[split]
         self._first_tokens = [0, *accumulate(table.tokens for table in self._tables)]  # of each table, and of what follows
         self._first_documents = [0, *accumulate(table.documents for table in self._tables)]
         self._opened = lru_cache(TABLES_KEPT)(self._read)
@@ -250,7 +260,8 @@ class DocumentTables:
         """The domains with the most documents: domain without `www.`, documents, tokens. Documents without URL do not count."""
         from pyarrow import Table, compute
 
-        names, parts = ["domain", "tokens", "documents"], list[Table]()
+        names = ["domain", "tokens", "documents"]
+        parts = list[Table]()
         for table in self._tables:
             rows = self._open(table).read(["url", "tokens"])
             found = compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN)
@@ -315,7 +326,8 @@ class DocumentTables:
 
     def _read(self, number: int) -> tuple[TableFile, np.ndarray]:
         """Return a table, and the first token of each document and the end of the last one in the split's stream, int64."""
-        table, file = self._tables[number], self._open(self._tables[number])
+        table = self._tables[number]
+        file = self._open(self._tables[number])
         firsts = np.cumsum(np.concatenate([[self._first_tokens[number]], *_column(file, "tokens")]))
         if (firsts.size, firsts[-1]) != (table.documents + 1, self._first_tokens[number + 1]):
             raise self._differs(table)

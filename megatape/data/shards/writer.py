@@ -126,7 +126,8 @@ class SplitWriter:
 
     def _write_shard(self) -> None:
         path = self.directory / f"{self.name}-{len(self._shards):06d}.tar"
-        tar, self._tar = self._tar, _ShardTar()
+        tar = self._tar
+        self._tar = _ShardTar()
         sha256 = tar.finish()
         with create_file(path) as file:
             file.write(tar.content.getbuffer())
@@ -152,7 +153,9 @@ class _ShardTar:
         np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(ids))
         assert header.tell() == NPY_HEADER, "layout.py relies on it"
         self._append(name, header.getvalue(), ids.data.cast("B"))
-        self.members, self.tokens, self.documents = self.members + 1, self.tokens + ids.size, self.documents + documents
+        self.members = self.members + 1
+        self.tokens = self.tokens + ids.size
+        self.documents = self.documents + documents
 
     def finish(self) -> str:
         """Append checksums and the end. Returns the sha256 of what is before them."""
@@ -208,7 +211,9 @@ class TableWriter:
         import pyarrow  # takes a third of a second to import, and only this needs it
         from pyarrow.parquet import ParquetWriter
 
-        integer, string, bits = pyarrow.int64(), pyarrow.string(), pyarrow.uint64()
+        integer = pyarrow.int64()
+        string = pyarrow.string()
+        bits = pyarrow.uint64()
         names = ("tokens", integer), ("bytes", integer), ("place", string), ("url", string), ("hash", bits), ("scores", string)
         columns = [_arrow_array(column[:ROWS], kind) for column, (_, kind) in zip(self._columns, names, strict=True) if column]
         schema = pyarrow.schema(names[: len(columns)])

@@ -31,9 +31,11 @@ def stream_records(source: Source, unit: Unit, select_text: bool = False) -> Ite
     """Place and record of every record of a unit. select_text: read the fields of text and URL only."""
     num_records = 0
     try:
-        stream, part = _stream(source, select_text), unit.inputs[0]
+        stream = _stream(source, select_text)
+        part = unit.inputs[0]
         if unit.end is not None:
-            stream, part = stream.shard(stream.num_shards, unit.begin), f"{part} file {unit.begin}"
+            stream = stream.shard(stream.num_shards, unit.begin)
+            part = f"{part} file {unit.begin}"
         for num_records, record in enumerate(stream, start=1):
             yield f"{part} record {num_records}", record
     except Exception as error:

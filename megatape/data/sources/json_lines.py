@@ -80,7 +80,8 @@ class Documents(JsonLines):
             records = read_records(name, LARGEST_RECORD_BYTES, counts)  # a line is longer than its text
             for document in documents_of(records, wanted, counts):
                 num_read += 1
-                place, scores = document.fields["place"], document.fields["scores"]
+                place = document.fields["place"]
+                scores = document.fields["scores"]
                 yield document._replace(place=str(place), scores=scores if isinstance(scores, dict) else {})
             check_count(name, entry, num_read + counts.skipped - num_skipped)
 

@@ -22,7 +22,10 @@ from megatape.utils.files import as_type
 
 LOG = logging.getLogger(__name__)
 
-DOCUMENTS, DROPPED, SUFFIX = "documents", "dropped", ".jsonl.zst"  # Parts of the names of files with documents.
+# Parts of the names of files with documents.
+DOCUMENTS = "documents"
+DROPPED = "dropped"
+SUFFIX = ".jsonl.zst"
 UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")  # Name of a unit's file of documents.
 TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")  # Name of a unit's table of documents.
 NUM_SHOWN = 3  # Maximum number of names in a message.

@@ -18,7 +18,9 @@ Item = Document | RecordCounts  # counts: since the item before
 NOTHING = RecordCounts()
 ROWS = 32  # decoded at a time: each may be as long as its writer liked
 UNSUSPICIOUS_BYTES = 2**26  # of a column in a row group, which may be a page: so much memory is there for it
-DENSE, BOMB = 10, 100  # times a column becomes larger by unpacking: more than text does, and more than is unpacked
+# times a column becomes larger by unpacking: more than text does, and more than is unpacked
+DENSE = 10
+BOMB = 100
 
 
 class Parquet(Reader):
@@ -56,7 +58,9 @@ _idle: list[IsolatedProcess] = []  # those of this process that wait for work: e
 
 def _parts(source: Source, unit: Unit) -> Iterator[list[Item]]:
     """The documents of a unit in parts, and what was counted between them, also before an error."""
-    counts, part, size = RecordCounts(), list[Item](), 0
+    counts = RecordCounts()
+    part = list[Item]()
+    size = 0
     try:
         for document in _read(source, unit, counts):
             if counts != NOTHING:
@@ -66,7 +70,8 @@ def _parts(source: Source, unit: Unit) -> Iterator[list[Item]]:
             size += len(document.text)
             if size > PART_CHARACTERS:
                 yield part
-                part, size = [], 0
+                part = []
+                size = 0
     except Exception:
         yield [*part, counts]
         raise
@@ -100,7 +105,8 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
             f"{name}: the file has no column `{source.text_field}` of text, only {', '.join(content.schema_arrow.names[:20])}: "
             "leave the file out, or give the `text_field` of all files"
         )
-    wanted, first = list(dict.fromkeys([*columns, *source.fields])), 0
+    wanted = list(dict.fromkeys([*columns, *source.fields]))
+    first = 0
     for number in range(content.num_row_groups):
         group = content.metadata.row_group(number)
         chunks = [group.column(column) for column in range(group.num_columns)]
@@ -123,7 +129,8 @@ def _is_read(path: str, wanted: list[str]) -> bool:
 
 def _rows_at_once(chunk: Any, place: str) -> int:
     """Rows to decode at a time, by the footer's sizes of a column. Raises UserError for a decompression bomb."""
-    packed, size = chunk.total_compressed_size, chunk.total_uncompressed_size
+    packed = chunk.total_compressed_size
+    size = chunk.total_uncompressed_size
     if size > max(UNSUSPICIOUS_BYTES, BOMB * packed):
         raise UserError(
             f"{place}: a decompression bomb: {packed:,} bytes of column `{chunk.path_in_schema}` become {size:,}. Remove the "

@@ -18,7 +18,9 @@ from megatape.data.sources.units import Unit, grouped
 from megatape.errors import UserError, choose_one, path_errors
 from megatape.registry import SOURCES
 
-BAD, TOO_LONG = "bad records", "records too long to read"  # reasons in the ledger, as EMPTY
+# reasons in the ledger, as EMPTY
+BAD = "bad records"
+TOO_LONG = "records too long to read"
 WITHOUT_TEXT = "samples without text"  # Another reason in the ledger.
 
 
@@ -358,7 +360,8 @@ def read_unit(
                     dropped[decision.label] += 1
                     continue
                 num_kept += 1
-                encoded, place = (decision.content, decision.digest), printable(document.place)
+                encoded = (decision.content, decision.digest)
+                place = printable(document.place)
                 yield Document(decision.text, place, document.url, given, decision.scores, {}, *encoded)
                 if num_kept == source.max_documents:
                     return

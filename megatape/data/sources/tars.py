@@ -21,7 +21,8 @@ from megatape.data.io.tar import read_members
 from megatape.data.sources.source import Document, Reader, Source, document_of, documents_of
 from megatape.data.sources.units import Unit
 
-TEXT, RECORD = "txt", "json"
+TEXT = "txt"
+RECORD = "json"
 FAULTS: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
 
 
@@ -111,7 +112,8 @@ def _samples(file: BinaryIO, archive: str, source: Source, counts: RecordCounts)
         if stem != key:
             if sample:
                 yield sample
-            key, sample = stem, {}
+            key = stem
+            sample = {}
             if not names.add_key(stem):
                 key = ""
                 counts.add_bad(place, "apart from the other members of its sample: pack the archive again, sorted by name")

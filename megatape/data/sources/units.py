@@ -8,7 +8,9 @@ from megatape.data.io.remote import file_states
 from megatape.errors import UserError
 
 UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core
-LEAST_UNIT_BYTES, SMALL_BYTES = 4 * 2**20, 16 * 2**20  # of units, and of sources that are one, by default
+# of units, and of sources that are one, by default
+LEAST_UNIT_BYTES = 4 * 2**20
+SMALL_BYTES = 16 * 2**20
 UNITS_PER_WORKER = 4  # so that the last ones end at about the same time
 MAX_UNITS = 2**20  # of 64 TiB: a file or server that announces more is no source
 
@@ -82,7 +84,9 @@ def grouped(files: Iterable[str], divided: bool = False, unit_bytes: int | None 
     for file, (file_bytes, version) in zip(files, file_states(files), strict=True):
         if names and num_bytes + file_bytes > unit_bytes:
             units.append(Unit(tuple(names), num_bytes, versions=tuple(versions)))
-            names, versions, num_bytes = [], [], 0
+            names = []
+            versions = []
+            num_bytes = 0
         if divided and file_bytes > unit_bytes and not is_packed(file):
             if len(units) + file_bytes // unit_bytes > MAX_UNITS:
                 raise UserError(

@@ -39,7 +39,8 @@ class ByLength(SyntheticTask):
         """The function."""
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        longest, letters = self.longest[size], len(self.letters)
+        longest = self.longest[size]
+        letters = len(self.letters)
 
         def split(least: int, most: int, letters: int = letters, differs: str = "") -> Split:
             characters = most + 1 + len(self.output(self.letters[0] * most))

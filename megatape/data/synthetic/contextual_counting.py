@@ -26,7 +26,8 @@ class ContextualCounting(SyntheticTask):
     axis = "ones in the region"
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        regions, bits = REGIONS[size], BITS[size]
+        regions = REGIONS[size]
+        bits = BITS[size]
 
         def split(regions: int, bits: int, differs: str = "") -> Split:
             return Split(bits + (2 + DIGITS) * regions + 1, differs, {"regions": regions, "bits": bits})
@@ -38,9 +39,12 @@ class ContextualCounting(SyntheticTask):
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        regions, bits = split.options["regions"], "".join(generator.choices("01", k=split.options["bits"]))
+        regions = split.options["regions"]
+        bits = "".join(generator.choices("01", k=split.options["bits"]))
         ends = sorted(generator.sample(range(len(bits) + 1), 2 * regions))
-        text, counts, done = "", [], 0
+        text = ""
+        counts = []
+        done = 0
         for begin, end in zip(ends[::2], ends[1::2], strict=True):
             text += f"{bits[done:begin]}[{bits[begin:end]}]"
             counts.append(bits.count("1", begin, end))

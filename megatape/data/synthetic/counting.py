@@ -18,7 +18,10 @@ import string
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
-SET, INCREMENT, PASS, QUESTION = "=", "+", ".", "?"
+SET = "="
+INCREMENT = "+"
+PASS = "."
+QUESTION = "?"
 LARGEST = 9
 VARIABLES: dict[Size, str] = {"tiny": "a", "small": "abc", "base": "abcde"}
 SHORTEST = 8
@@ -33,13 +36,16 @@ class Counting(SyntheticTask):
     axis = "distance from where the variable is set to the answer"
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        variables, longest, passes = VARIABLES[size], LONGEST[size], PASSES[size]
+        variables = VARIABLES[size]
+        longest = LONGEST[size]
+        passes = PASSES[size]
 
         def split(least: int, most: int, passes: int = passes, differs: str = "") -> Split:
             options = {"variables": variables, "operations": (least, most), "passes": passes}
             return Split(most + 1 + 5 * len(variables), differs, options)
 
-        sparse, long = "three times as many passes for each increment", "one to two times as long"
+        sparse = "three times as many passes for each increment"
+        long = "one to two times as long"
         return {
             "train": split(SHORTEST, longest),
             "sparse": split(SHORTEST, longest, 3 * passes, sparse),
@@ -48,20 +54,25 @@ class Counting(SyntheticTask):
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        variables, passes = split.options["variables"], split.options["passes"]
-        text, value = "".join(variable + SET for variable in variables), dict.fromkeys(variables, 0)
+        variables = split.options["variables"]
+        passes = split.options["passes"]
+        text = "".join(variable + SET for variable in variables)
+        value = dict.fromkeys(variables, 0)
         since = {variable: text.index(variable) for variable in variables}
         end = len(text) + generator.randint(*split.options["operations"])
         drawn = iter(generator.choices((SET, INCREMENT, PASS), (1, 7, passes), k=end))
         while len(text) < end:
-            operation, variable = next(drawn), generator.choice(variables)
+            operation = next(drawn)
+            variable = generator.choice(variables)
             if operation == PASS:
                 text += PASS
                 continue
             if operation == INCREMENT and value[variable] < LARGEST:
                 value[variable] += 1
             else:
-                operation, value[variable], since[variable] = SET, 0, len(text)
+                operation = SET
+                value[variable] = 0
+                since[variable] = len(text)
             text += variable + operation
         answers = []
         for variable in generator.sample(variables, len(variables)):

@@ -41,7 +41,8 @@ class Dyck(SyntheticTask):
         return SyntheticSample(text[: answers[-1].end], tuple(answers))
 
     def _word(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
-        text, answers = "", []
+        text = ""
+        answers = []
         still_open: list[int] = []  # places of brackets
         while len(text) < split.characters:
             free = split.characters - len(text) - len(still_open)
@@ -49,7 +50,8 @@ class Dyck(SyntheticTask):
                 still_open.append(len(text))
                 text += generator.choice(list(CLOSING))
                 continue
-            kinds, source = {text[place] for place in still_open}, still_open.pop()
+            kinds = {text[place] for place in still_open}
+            source = still_open.pop()
             if len(kinds) > 1:
                 answers.append(Answer(len(text), len(text) + 1, len(text) - source))
             text += CLOSING[text[source]]

@@ -13,7 +13,10 @@ import random
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 PAIRS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 256}  # instructions of a training sample, each with its bit
-IGNORE, SPARSE, DENSE = 0.8, 0.98, 0.1  # share of `i`; `w` and `r` share the rest equally
+# share of `i`; `w` and `r` share the rest equally
+IGNORE = 0.8
+SPARSE = 0.98
+DENSE = 0.1
 
 
 class FlipFlop(SyntheticTask):
@@ -39,7 +42,9 @@ class FlipFlop(SyntheticTask):
         ignore = split.options["ignore"]
         kept = (1 - ignore) / 2
         between = generator.choices("wri", (kept, kept, ignore), k=split.characters // 2 - 2)
-        text, answers, written = "", [], 0
+        text = ""
+        answers = []
+        written = 0
         for instruction in ["w", *between, "r"]:
             bit = len(text) + 1
             if instruction == "r":

@@ -69,7 +69,8 @@ def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:
 
 def check_folder(task: SyntheticTask, counts: dict[str, int], directory: Path) -> None:
     """Raise UserError if the data directory is not the one that `write_task` writes."""
-    found, expected = load_index(directory).source, describe(task, counts)
+    found = load_index(directory).source
+    expected = describe(task, counts)
     for name, value in expected.items():
         if found.get(name) != value:
             raise UserError(

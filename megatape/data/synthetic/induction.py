@@ -27,7 +27,8 @@ class Induction(SyntheticTask):
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        gap, front = GAP[size], BEFORE[size]
+        gap = GAP[size]
+        front = BEFORE[size]
 
         def split(least: int, most: int, differs: str = "") -> Split:
             return Split(front + 2 * REPEATED + most, differs, {"front": front, "gap": (least, most)})
@@ -40,8 +41,10 @@ class Induction(SyntheticTask):
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         letters = generator.sample(self.alphabet, len(self.alphabet))
-        repeated, others = "".join(letters[:REPEATED]), letters[REPEATED:]
-        before, gap = generator.randint(0, split.options["front"]), generator.randint(*split.options["gap"])
+        repeated = "".join(letters[:REPEATED])
+        others = letters[REPEATED:]
+        before = generator.randint(0, split.options["front"])
+        gap = generator.randint(*split.options["gap"])
         between = "".join(generator.choices(others, k=before + gap))
         text = f"{between[:before]}{repeated}{between[before:]}{repeated}"
         places = range(len(text) - REPEATED + 1, len(text))  # the first letter of the second occurrence can't be known

@@ -17,7 +17,8 @@ from typing import ClassVar
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
-SYMBOLS, BLANK = "abcdefghijklmnop", "."
+SYMBOLS = "abcdefghijklmnop"
+BLANK = "."
 STEPS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 128}
 
 
@@ -52,7 +53,9 @@ class Torus(SyntheticTask):
         return SyntheticSample(text[: answers[-1].end], tuple(answers))
 
     def _walk(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
-        place, text, answers = (0,) * len(self.moves["<"]), "", []
+        place = (0,) * len(self.moves["<"])
+        text = ""
+        answers = []
         visits: dict[tuple[int, ...], int] = {}  # place -> where the text has its symbol
         for step in generator.choices(list(self.moves), k=split.characters // 2):
             place = tuple((old + change) % split.options["side"] for old, change in zip(place, self.moves[step], strict=True))

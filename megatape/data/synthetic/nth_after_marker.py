@@ -13,7 +13,8 @@ import string
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 LETTERS = string.ascii_lowercase
-MARKER, QUESTION = "#", "?"
+MARKER = "#"
+QUESTION = "?"
 FARTHEST: dict[Size, int] = {"tiny": 4, "small": 9, "base": 9}  # the largest n, and the number of questions
 AROUND: dict[Size, int] = {"tiny": 16, "small": 64, "base": 256}  # at most so many letters before and after those asked for
 
@@ -26,13 +27,15 @@ class NthAfterMarker(SyntheticTask):
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        farthest, around = FARTHEST[size], AROUND[size]
+        farthest = FARTHEST[size]
+        around = AROUND[size]
 
         def split(before: tuple[int, int], after: tuple[int, int], differs: str = "") -> Split:
             characters = before[1] + 1 + farthest + after[1] + 3 * farthest
             return Split(characters, differs, {"before": before, "after": after, "farthest": farthest})
 
-        trained, more = (0, around), (around + 1, 3 * around)
+        trained = (0, around)
+        more = (around + 1, 3 * around)
         return {
             "train": split(trained, trained),
             "late": split(more, trained, f"{more[0]} to {more[1]} letters before the marker, not at most {around}"),

@@ -31,7 +31,8 @@ class Passkey(SyntheticTask):
     copies = True
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        needles, filler = NEEDLES[size], FILLER[size]
+        needles = NEEDLES[size]
+        filler = FILLER[size]
 
         def split(needles: int, filler: int, differs: str = "") -> Split:
             characters = filler + (needles + ASKED) * (DIGITS + 3)
@@ -44,12 +45,14 @@ class Passkey(SyntheticTask):
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        needles, filler = split.options["needles"], split.options["filler"]
+        needles = split.options["needles"]
+        filler = split.options["filler"]
         start = generator.randrange(len(SENTENCES))
         sentences = (SENTENCES * (filler // len(SENTENCES) + 2))[start : start + filler]
         keys = generator.sample(string.ascii_uppercase, needles)
         numbers = {key: "".join(generator.choices(string.digits, k=DIGITS)) for key in keys}
-        text, used = "", 0
+        text = ""
+        used = 0
         for key, place in zip(keys, sorted(generator.choices(range(filler + 1), k=needles)), strict=True):
             text += f"{sentences[used:place]}{key}:{numbers[key]}."
             used = place

@@ -22,7 +22,8 @@ from typing import ClassVar
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
-KEYS, VALUES = string.ascii_uppercase, string.ascii_lowercase
+KEYS = string.ascii_uppercase
+VALUES = string.ascii_lowercase
 PAIRS: dict[Size, int] = {"tiny": 4, "small": 8, "base": 8}
 ASKED: dict[Size, int] = {"tiny": 16, "small": 16, "base": 16}  # how often a value is asked for
 BETWEEN: dict[Size, int] = {"tiny": 24, "small": 96, "base": 224}  # letters without meaning
@@ -44,7 +45,9 @@ class Recall(SyntheticTask):
     pairs: ClassVar[dict[Size, int]] = PAIRS
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        pairs, asked, between = self.pairs[size], ASKED[size], BETWEEN[size]
+        pairs = self.pairs[size]
+        asked = ASKED[size]
+        between = BETWEEN[size]
 
         def split(pairs: int, between: int, differs: str = "") -> Split:
             return Split(2 * (pairs + asked) + between, differs, {"pairs": pairs, "asked": asked, "between": between})
@@ -62,7 +65,8 @@ class Recall(SyntheticTask):
         filler = "".join(generator.choices(VALUES, k=between))
         # Letters in front of each later pair; the last pair has none behind it.
         places = sorted(generator.randint(0, between) for _ in range(asked - 1)) + [between]
-        answers, used = [], 0
+        answers = []
+        used = 0
         for place, key in zip(places, generator.choices(list(values), k=asked), strict=True):
             distance = len(text) + place - used - text.rindex(key)
             text += filler[used:place] + key + values[key]
@@ -90,7 +94,8 @@ class ReassignedRecall(Recall):
     back: ClassVar[int] = 1
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        keys, further = PAIRS[size], 2 * PAIRS[size]
+        keys = PAIRS[size]
+        further = 2 * PAIRS[size]
 
         def split(keys: int, further: int, differs: str = "") -> Split:
             options = {"keys": keys, "further": further, "asked": ASKED[size]}

@@ -14,7 +14,8 @@ import random
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 LETTERS = "abcdefghijklmnop"
-BLANK, SEPARATOR = ".", ">"
+BLANK = "."
+SEPARATOR = ">"
 COPIED: dict[Size, int] = {"tiny": 16, "small": 32, "base": 128}  # letters; training texts have as many blanks
 
 
@@ -37,7 +38,8 @@ class SelectiveCopy(SyntheticTask):
         return splits
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        count, blanks = split.options["letters"], split.options["blanks"]
+        count = split.options["letters"]
+        blanks = split.options["blanks"]
         letters = generator.choices(LETTERS, k=count)
         places = sorted(generator.sample(range(count + blanks), count))
         text = [BLANK] * (count + blanks) + [SEPARATOR, *letters]

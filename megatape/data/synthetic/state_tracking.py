@@ -56,7 +56,8 @@ class StateTracking(SyntheticTask):
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         symbols = dict(zip(self.elements, self.alphabet, strict=True))
-        text, product = "", self.elements[0]
+        text = ""
+        product = self.elements[0]
         for element in generator.choices(self.elements, k=split.characters // 2):
             product = compose(element, product)
             text += symbols[element] + symbols[product]
@@ -108,13 +109,16 @@ class WordA5(SyntheticTask):
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        length, is_identity = generator.randint(*split.options["letters"]), generator.random() < 1 / 2
-        product, word = A5.elements[0], ""
+        length = generator.randint(*split.options["letters"])
+        is_identity = generator.random() < 1 / 2
+        product = A5.elements[0]
+        word = ""
         for left in range(length - 1, -1, -1):
             products = {letter: compose(element, product) for letter, element in GENERATORS.items()}
             closing = [identities(each, left) for each in products.values()]
             # Each word that fits the answer is as likely as any other: by the number of such words that begin like this.
             weights = closing if is_identity else [len(GENERATORS) ** left - words for words in closing]
             letter = generator.choices(list(products), weights)[0]
-            product, word = products[letter], word + letter
+            product = products[letter]
+            word = word + letter
         return SyntheticSample(f"{word}={int(is_identity)}", (Answer(length + 1, length + 2, length),))

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal
 
 from megatape.utils.targets import HIDES_ANSWERS
 
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+TRAIN = "train"
+VALIDATION = "validation"
+TEST = "test"
 SIZES = ("tiny", "small", "base")
 HASHED = 32  # samples of each split that a definition's hash covers
 NUM_CONTROL_TOKENS = 3  # <unk>, <s>, </s>
@@ -78,7 +80,8 @@ class SyntheticTask(ABC):
     hides_answers: ClassVar[bool] = False
 
     def __init__(self, name: str, size: Size) -> None:
-        self.name, self.size = name, size
+        self.name = name
+        self.size = size
         splits = self.make_splits(size)
         self.splits = {TRAIN: splits[TRAIN], TEST: splits[TRAIN], **splits}
 

@@ -50,7 +50,8 @@ def split_decoder(decoder: Decoder) -> Decoders:
     exact = json.loads(decoders.Sequence(byte_decoders()).__getstate__())["decoders"]
     for found in (exact, quick):
         for place in range(len(steps) - len(found) + 1):
-            before, rest = steps[:place], steps[place:]
+            before = steps[:place]
+            rest = steps[place:]
             if rest[: len(found)] == found:
                 after = rest[len(found) :]
                 return Decoders(_sequence([*before, *quick, *after]), _sequence([*before, *exact, *after]))

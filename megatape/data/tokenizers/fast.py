@@ -85,7 +85,8 @@ class FastTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         import gigatoken
 
-        self._tokenizer, self._load = tokenizer, gigatoken.Tokenizer.from_json
+        self._tokenizer = tokenizer
+        self._load = gigatoken.Tokenizer.from_json
         try:
             with panics_as_errors():
                 self._content, special = _content(tokenizer)
@@ -94,7 +95,8 @@ class FastTokenizer:
             reason = str(error).partition("\n")[0]
             raise UserError(f"gigatoken cannot read {tokenizer.origin} ({reason})") from error
         self._set_marks(special)
-        self.begin, self.end = np.array(tokenizer.begin, np.uint32), np.array([tokenizer.eos_id], np.uint32)
+        self.begin = np.array(tokenizer.begin, np.uint32)
+        self.end = np.array([tokenizer.eos_id], np.uint32)
         self._characters = 0  # since it was loaded
         try:
             self._set_marks([*special, *self._divergent_tokens(special)])
@@ -185,7 +187,8 @@ class FastTokenizer:
     def unverified_ids(self, text: str | bytes) -> np.ndarray:
         """Ids of a text alone by gigatoken, uint32."""
         if self._characters > KEPT_CHARACTERS:
-            self._gigatoken, self._characters = self._load(self._content), 0
+            self._gigatoken = self._load(self._content)
+            self._characters = 0
         self._characters += len(text)
         return self._gigatoken.encode(text)
 

@@ -45,7 +45,8 @@ class Encoding(NamedTuple):
     special: dict[str, int]
 
 
-END, PROMPT_END = "<|endoftext|>", "<|endofprompt|>"
+END = "<|endoftext|>"
+PROMPT_END = "<|endofprompt|>"
 _MIDDLE = {"<|fim_prefix|>": 100_258, "<|fim_middle|>": 100_259, "<|fim_suffix|>": 100_260}
 ENCODINGS = {
     "r50k_base": Encoding(_GPT2, {END: 50_256}),

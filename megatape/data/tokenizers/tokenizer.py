@@ -8,8 +8,11 @@ import numpy as np
 
 from megatape.errors import UserError, content_errors
 
-SENTENCEPIECE_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
-CONFIG_FILE, MAP_FILE, GENERATION_FILE = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
+SENTENCEPIECE_FILE = "tokenizer.model"
+JSON_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+MAP_FILE = "special_tokens_map.json"
+GENERATION_FILE = "generation_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 # Kept beside an imported tokenizer.json, and exported with it.
 AUXILIARY_FILES = (

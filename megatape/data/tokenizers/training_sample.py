@@ -42,12 +42,16 @@ def sample_texts(source: Source, max_bytes: int, decide: Decide = keep, beat: Ca
     num_bytes = sum(unit.num_bytes for unit in units)
     if source.max_documents is None:  # else the first ones of all files are meant
         units = [replace(unit, inputs=(name,)) for unit in units for name in unit.inputs]
-    step, stride = -(-len(units) // MAX_FILES), min(max(num_bytes // max_bytes, 1), MAX_STRIDE)
+    step = -(-len(units) // MAX_FILES)
+    stride = min(max(num_bytes // max_bytes, 1), MAX_STRIDE)
     share = max_bytes * step // max(len(units), 1) + 1
     if 0 < num_bytes <= max_bytes:
-        step, stride, share = 1, 1, max_bytes
+        step = 1
+        stride = 1
+        share = max_bytes
     while True:
-        counts, numbers = CorpusCounts(), count()
+        counts = CorpusCounts()
+        numbers = count()
 
         def choose(document: Document, stride: int = stride, numbers: count = numbers) -> Decision:
             beat()
@@ -55,7 +59,8 @@ def sample_texts(source: Source, max_bytes: int, decide: Decide = keep, beat: Ca
 
         # Too many bad records of a file may be few of the whole.
         parts = [_texts(replace(source, max_bad_fraction=1.0), unit, counts, choose, share) for unit in units[::step]]
-        texts, size = [text for texts, _ in parts for text in texts], sum(size for _, size in parts)
+        texts = [text for texts, _ in parts for text in texts]
+        size = sum(size for _, size in parts)
         if size >= max_bytes:
             check_bad(source, counts)
             return [text for number, text in enumerate(texts) if number * max_bytes % size < max_bytes]
@@ -63,12 +68,15 @@ def sample_texts(source: Source, max_bytes: int, decide: Decide = keep, beat: Ca
             check_found(source, counts)
             check_bad(source, counts)
             return texts
-        step, stride, share = max(step // 2, 1), max(stride // 2, 1), 2 * share
+        step = max(step // 2, 1)
+        stride = max(stride // 2, 1)
+        share = 2 * share
 
 
 def _texts(source: Source, unit: Unit, counts: CorpusCounts, decide: Decide, max_bytes: int) -> tuple[list[str], int]:
     """The first kept texts of a unit, up to a size in UTF-8, and their size."""
-    texts, size = [], 0
+    texts = []
+    size = 0
     for document in read_unit(source, unit, counts, decide):
         texts.append(document.text)
         size += len(document.text.encode())

@@ -133,7 +133,8 @@ class StoredArrangement(Arrangement):
     """
 
     def __init__(self, path: Path, identity: str) -> None:
-        self._path, self._identity = path, identity
+        self._path = path
+        self._identity = identity
         self._file: ShardFile | None = ShardFile(path)
         size = path.stat().st_size
         end = np.frombuffer(self._exactly(size - END.itemsize, END.itemsize), END)[0]
@@ -242,7 +243,8 @@ class _Section:
     """Writes a section in whole chunks, and keeps their checksums."""
 
     def __init__(self, file: IO[bytes], identity: str) -> None:
-        self._file, self._identity = file, identity
+        self._file = file
+        self._identity = identity
         self._buffer = bytearray()
         self.checksums = bytearray()
 

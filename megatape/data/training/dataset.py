@@ -57,7 +57,8 @@ class Dataset(StoredSplit, ABC):
         self, directory: str | Path, split: str, sequence_length: int, cache: CacheFolder | None = None, window: int = 0
     ) -> None:
         super().__init__(directory, split, cache)
-        self.sequence_length, self.window = sequence_length, window
+        self.sequence_length = sequence_length
+        self.window = window
         if cache is not None and cache.max_bytes is not None:
             self._check_room(cache.max_bytes)
 

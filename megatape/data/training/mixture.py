@@ -59,7 +59,8 @@ class RunData:
 @path_errors()
 def open_data(config: Config) -> RunData:
     """Open the data of a run. Raises UserError or FileNotFoundError if it does not fit the configuration."""
-    data, training = config.data, config.training
+    data = config.data
+    training = config.training
     corpora = {name: open_split(data, corpus.path, "train") for name, corpus in data.corpora.items()}
     for name, corpus in corpora.items():
         _check_corpus(config, data.corpora[name].path, corpus)
@@ -91,7 +92,8 @@ def _evaluated_samples(config: Config, validation: Mapping[str, Dataset], select
 def open_split(data: DataConfig, path: str, split: str) -> Dataset:
     """Open a split of a corpus, cut into samples as configured. Only training reads in windows."""
     cache = CacheFolder(Path(data.cache), data.cache_bytes) if data.cache else None
-    length, window = data.sequence_length, data.window if split == "train" else 0
+    length = data.sequence_length
+    window = data.window if split == "train" else 0
     match data.samples:
         case "packed":
             return TokenDataset(path, split, length, data.mask_documents, cache, window)
@@ -105,7 +107,8 @@ def open_split(data: DataConfig, path: str, split: str) -> Dataset:
 
 def _check_corpus(config: Config, path: str, corpus: Dataset) -> None:
     """Raise UserError if a training split does not fit the configuration."""
-    samples, vocab_size = config.data.samples, config.model.vocab_size
+    samples = config.data.samples
+    vocab_size = config.model.vocab_size
     if corpus.answers and samples != "examples":
         raise UserError(
             f"data {path} holds prompts and answers, but data.samples is {samples}, which would learn the prompts too: set it "
@@ -151,8 +154,10 @@ class Mixture:
                     f"different tokenizers (sha256 {one.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}, bos_id and "
                     f"eos_id {special[0]} and {special[1]}): prepare one of them with --tokenizer of the other"
                 )
-        self.seed, self.sequence_length = seed, one.sequence_length
-        self.vocab_size, self.tokenizer_hash = one.vocab_size, one.tokenizer_hash
+        self.seed = seed
+        self.sequence_length = one.sequence_length
+        self.vocab_size = one.vocab_size
+        self.tokenizer_hash = one.tokenizer_hash
         self.num_tokens = sum(corpus.num_tokens for corpus in self.corpora.values())
 
         # A sample that begins before a change of the weights ends under the old ones.
@@ -182,7 +187,8 @@ class Mixture:
     def check_epochs(self, steps: int, batches: BatchSizes) -> None:
         """Raise UserError if a run of `steps` steps would exceed a corpus's max_epochs."""
         for name, used in self.order.counts(batches.consumed(steps)).items():
-            max_epochs, available = self._settings[name].max_epochs, self.corpora[name].num_samples
+            max_epochs = self._settings[name].max_epochs
+            available = self.corpora[name].num_samples
             if max_epochs is not None and used > max_epochs * available:
                 step = bisect_right(
                     range(steps + 1), max_epochs * available, key=lambda step: self.order.counts(batches.consumed(step))[name]
@@ -232,7 +238,9 @@ class MixtureOrder(SampleOrder):
     """
 
     def __init__(self, schedule: "Schedule", orders: Mapping[str, SampleOrder]) -> None:
-        self._schedule, self._orders, self._by_number = schedule, orders, list(orders.values())
+        self._schedule = schedule
+        self._orders = orders
+        self._by_number = list(orders.values())
 
     def locate(self, consumed: int) -> SampleLocation:
         corpus, earlier = self._schedule.turn(consumed)

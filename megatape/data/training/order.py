@@ -49,7 +49,9 @@ class ShuffledOrder(SampleOrder):
     """All samples of a corpus, in another permutation each epoch."""
 
     def __init__(self, corpus: str, num_samples: int, seed: int) -> None:
-        self._corpus, self._num_samples, self._seed = corpus, num_samples, seed
+        self._corpus = corpus
+        self._num_samples = num_samples
+        self._seed = seed
 
     def locate(self, consumed: int) -> SampleLocation:
         return SampleLocation(self._corpus, sample_index(consumed, self._num_samples, self._seed))
@@ -66,7 +68,10 @@ class WindowOrder(SampleOrder):
     """
 
     def __init__(self, corpus: str, shard_samples: np.ndarray, window: int, seed: int) -> None:
-        self._corpus, self._samples, self._window, self._seed = corpus, shard_samples, window, seed
+        self._corpus = corpus
+        self._samples = shard_samples
+        self._window = window
+        self._seed = seed
         self._num_samples = int(shard_samples.sum())
         self._first = np.cumsum(shard_samples) - shard_samples  # sample of each shard
         self._epoch = lru_cache(maxsize=2)(self._arrange)
@@ -76,8 +81,10 @@ class WindowOrder(SampleOrder):
         epoch, place = divmod(consumed, self._num_samples)
         shards, ends = self._epoch(epoch)
         window = int(np.searchsorted(ends[:: self._window], place, side="right")) - 1
-        first, last = window * self._window, min((window + 1) * self._window, shards.size)
-        begin, end = int(ends[first]), int(ends[last])
+        first = window * self._window
+        last = min((window + 1) * self._window, shards.size)
+        begin = int(ends[first])
+        end = int(ends[last])
         mixed = begin + permuted(place - begin, end - begin, f"window {self._seed} {epoch} {window}")
         shard = int(np.searchsorted(ends, mixed, side="right")) - 1
         index = int(self._first[shards[shard]]) + mixed - int(ends[shard])
@@ -130,7 +137,8 @@ def permuted(index: int, size: int, name: str) -> int:
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
-        left, right = index >> half, index & mask
+        left = index >> half
+        right = index & mask
         for key in keys:  # multiply and shift 64 bits, twice; odd constants from the golden ratio and from pi
             mixed = (right ^ key) * 0x9E3779B97F4A7C15 & MASK
             mixed = (mixed ^ mixed >> 32) * 0x243F6A8885A308D3

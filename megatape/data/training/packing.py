@@ -55,8 +55,10 @@ class PackedDataset(Dataset):
                     "the next run writes it again"
                 )
             ids = self.stream(begin, begin + size + 1)
-            start, end = end, end + size
-            tokens[start:end], targets[start:end] = ids[:-1], self._targets(begin, ids)
+            start = end
+            end = end + size
+            tokens[start:end] = ids[:-1]
+            targets[start:end] = self._targets(begin, ids)
             document_starts[start:end] = start
         document_starts[end:] = end
         return TrainingSample(tokens, targets, document_starts if self.masked else None)
@@ -217,7 +219,8 @@ class BestFitDataset(PackedDataset):
             while shard_ends and shard_ends[0] <= last:
                 end = shard_ends.pop(0)
                 yield np.diff(np.r_[begin, ends[ends < end], end])
-                begin, ends = end, ends[ends > end]
+                begin = end
+                ends = ends[ends > end]
         if last != self.num_tokens:
             raise UserError(
                 f"the documents of {self.name} have {last:,} tokens, the split {self.num_tokens:,}: prepare the data again"

@@ -8,7 +8,8 @@ from megatape.registry import FAMILIES
 
 def family_of(config: Config) -> Family:
     """The family that a model with this configuration is exported as. Raises UserError if there is none."""
-    model, possible = config.model, families_with(config.model)
+    model = config.model
+    possible = families_with(config.model)
     if not possible:
         raise UserError(f"no architecture of exported models has a model with {model.parts}: megatape/registry.py lists them")
     return FAMILIES[config.export.family or possible[0]].load()()

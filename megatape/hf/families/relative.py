@@ -72,7 +72,8 @@ def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
     scaling = {ours: rope[theirs] for theirs, ours in SCALING.items() if ours in takes and rope.get(theirs) is not None}
     if kind == "yarn":
         scaling.setdefault("factor", config.max_position_embeddings / rope["original_max_position_embeddings"])
-        top, bottom = rope.get("mscale"), rope.get("mscale_all_dim")
+        top = rope.get("mscale")
+        bottom = rope.get("mscale_all_dim")
         if "attention_factor" not in scaling and top and bottom:
             scaling["attention_factor"] = _mscale(scaling["factor"], top) / _mscale(scaling["factor"], bottom)
     return base | {"scaling": {"kind": kind} | scaling}

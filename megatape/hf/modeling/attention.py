@@ -29,7 +29,8 @@ def wide_attention(
     hidden. spans: instead of a mask, where each row's tokens lie between its padding, if they are all that there are (N = K).
     Returns the outputs [B, N, H, .], zero on padding, and no weights.
     """
-    extra, width = value.shape[-1] - key.shape[-1], value.shape[-1]
+    extra = value.shape[-1] - key.shape[-1]
+    width = value.shape[-1]
     if extra and query.shape[2] == 1:
         return one_query_attention(query, key, value, mask, scaling), None
     if extra < 0:
@@ -37,7 +38,8 @@ def wide_attention(
     elif extra:
         # PyTorch's flash kernels need keys as wide as values. Zeros change no score, and cost less than scoring twice.
         # In memory queries go by tokens, since outputs then do, too, and keys by heads, which is read faster.
-        query, key = F.pad(query.transpose(1, 2), (0, extra)).transpose(1, 2), F.pad(key, (0, extra))
+        query = F.pad(query.transpose(1, 2), (0, extra)).transpose(1, 2)
+        key = F.pad(key, (0, extra))
     if spans is None:
         out, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
         return out[..., :width], None
@@ -70,7 +72,8 @@ def find_spans(attention_mask: Tensor) -> Spans | None:
     real = attention_mask.bool()
     if real.all():
         return None
-    first, count = real.long().argmax(1), real.sum(1)
+    first = real.long().argmax(1)
+    count = real.sum(1)
     index = torch.arange(real.shape[1], device=real.device)
     between = (index >= first[:, None]) & (index < (first + count)[:, None])
     if not torch.equal(between, real):

@@ -35,7 +35,8 @@ def extend(cache: Cache | None, layer: int, features: Features, carry: Features)
     held = _with_features(cache, layer)
     if held.features:
         features = tuple(torch.cat(parts, dim=1) for parts in zip(held.features, features, strict=True))
-    held.features, held.carry = features, carry
+    held.features = features
+    held.carry = carry
     return features
 
 
@@ -68,7 +69,8 @@ class GrowingLayer(DynamicLayer):
     def lazy_initialization(self, *args: Any) -> None:
         """Make the buffers, before the first update."""
         super().lazy_initialization(*args)
-        self.key_buffer, self.value_buffer = Buffer(), Buffer()
+        self.key_buffer = Buffer()
+        self.value_buffer = Buffer()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """key_states, value_states: [B, L, N, .] of the new tokens. Returns those of all tokens, [B, L, K, .]."""
@@ -129,7 +131,8 @@ class Buffer:
             return new
         if torch.is_grad_enabled():  # the backward pass may need what the cache holds now
             return torch.cat([held, new], dim=2)
-        past, total = held.shape[2], held.shape[2] + new.shape[2]
+        past = held.shape[2]
+        total = held.shape[2] + new.shape[2]
         if held is not self.filled or total > self.whole.shape[2]:
             with torch.inference_mode(False):  # a tensor of inference mode could not be written to outside of it
                 self.whole = new.new_empty(*held.shape[:2], total + total // 4 + 64, held.shape[3])

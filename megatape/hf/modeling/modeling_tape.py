@@ -89,7 +89,8 @@ class TapeAttention(nn.Module):
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
-        self.config, self.encoding = config, encoding
+        self.config = config
+        self.encoding = encoding
         self.layer_idx = layer_idx
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
@@ -97,14 +98,16 @@ class TapeAttention(nn.Module):
         self.is_causal = True
         # Nothing reads the state after the last layer that has positions.
         self.moves = encoding.moves_state and layer_idx < positioned_layers(config)[-1]
-        inputs, outputs = config.attention_bias != "none", config.attention_bias == "qkvo"
+        inputs = config.attention_bias != "none"
+        outputs = config.attention_bias == "qkvo"
         self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * config.head_dim, bias=inputs)
         self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
         self.v_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
         self.o_proj = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=outputs)
         self.q_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.token_features, self.sequence_features = encoding.token_features(SINGLE), encoding.sequence_features(SINGLE)
+        self.token_features = encoding.token_features(SINGLE)
+        self.sequence_features = encoding.sequence_features(SINGLE)
         self.bias = encoding.bias(SINGLE)
         self.log_scale = LogScale(config, SINGLE) if config.attention_scale == "log_n" else None
 
@@ -118,7 +121,8 @@ class TapeAttention(nn.Module):
         """
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q = self.q_norm(q)
+            k = self.k_norm(k)
         features, carry = self._features(h, q, k, new, past_key_values)
         q, k = self.encoding.rotate_qk(q, k, e, features)
         if self.log_scale is not None and new.num_keys is not None:
@@ -161,7 +165,8 @@ class TapeAttention(nn.Module):
 
         q [B, H, N, R] of the new tokens; k [B, L, K, R], in a static cache with room for more; features: as layer takes them.
         """
-        total, held = new.past + q.shape[2], k.shape[2]
+        total = new.past + q.shape[2]
+        held = k.shape[2]
         weights = layer(q.transpose(1, 2), k[:, :, :total].transpose(1, 2), features)
         scores = layer.scores(weights, e, new.past)
         if past_key_values is not None and layer.rewrites_keys:

@@ -92,13 +92,17 @@ class Problem:
     def __init__(self, shape: Shape, attends: str, masked: bool, device: torch.device) -> None:
         config = shape.model.model_copy(update={"encoding": "rope"})
         self.attends = attends
-        batch, length, size, dtype = shape.batch, shape.length, config.head_dim, compute_dtype(device)
+        batch = shape.batch
+        length = shape.length
+        size = config.head_dim
+        dtype = compute_dtype(device)
         generator = torch.Generator(device).manual_seed(0)
 
         def draw(*sizes: int) -> Tensor:
             return torch.randn(*sizes, generator=generator, device=device, dtype=dtype)
 
-        heads, channels = config.num_heads, config.num_kv_heads
+        heads = config.num_heads
+        channels = config.num_kv_heads
         self.inputs = [draw(batch, length, count, size) for count in (heads, channels, channels)]
         if attends == "moving":
             self.inputs.append(0.2 * draw(batch, length, channels, size))
@@ -115,7 +119,8 @@ class Problem:
     def forward(self, backend: str) -> list[Tensor]:
         """The outputs, A v and perhaps A e, [B, N, H, R] each."""
         q, k, v, *rest = self.inputs
-        moving, biased = self.attends == "moving", self.attends == "distance bias"
+        moving = self.attends == "moving"
+        biased = self.attends == "distance bias"
         outputs = attend(
             q,
             k,
@@ -145,18 +150,23 @@ class Problem:
         """The same by the formula in float64, one key/value head after the other."""
         inputs = [tensor.detach().double().requires_grad_() for tensor in self.inputs]
         q, k, v, *rest = inputs
-        groups, length = q.shape[2] // k.shape[2], q.shape[1]
+        groups = q.shape[2] // k.shape[2]
+        length = q.shape[1]
         index = torch.arange(length, device=q.device)
         hidden = index > index[:, None] if self.starts is None else (index > index[:, None]) | (index < self.starts[..., None])
         outputs: list[list[Tensor]] = []
         for channel in range(k.shape[2]):
-            heads, one = slice(channel * groups, (channel + 1) * groups), slice(channel, channel + 1)
-            queries, keys, values = q[:, :, heads], k[:, :, one], [v[:, :, one]]
+            heads = slice(channel * groups, (channel + 1) * groups)
+            one = slice(channel, channel + 1)
+            queries = q[:, :, heads]
+            keys = k[:, :, one]
+            values = [v[:, :, one]]
             if self.attends != "distance bias":
                 e = self.state.double()
                 if self.attends == "moving":
                     values.append(e := e + rest[0][:, :, one])
-                queries, keys = rotate(queries, e), rotate(keys, e)
+                queries = rotate(queries, e)
+                keys = rotate(keys, e)
             scores = torch.einsum("bqhr,bkr->bhqk", queries, keys[:, :, 0]) / math.sqrt(q.shape[3])
             if self.attends == "distance bias":
                 scores = scores + rest[0][heads][:, (index[:, None] - index).clamp(min=0)]

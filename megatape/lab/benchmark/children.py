@@ -12,7 +12,9 @@ from typing import IO, Any
 from megatape.reliability.signals import handled
 from megatape.utils.python_process import child_environment
 
-ERROR_LINES, ERROR_LENGTH = 3, 500  # kept of a failure's message
+# kept of a failure's message
+ERROR_LINES = 3
+ERROR_LENGTH = 500
 
 
 @contextmanager

@@ -64,7 +64,9 @@ class Subject:
         attention: str = AUTO,
         checkpointing: ActivationCheckpointing = "none",
     ) -> None:
-        config, batch, length = shape.model, shape.batch, shape.length
+        config = shape.model
+        batch = shape.batch
+        length = shape.length
         backends = None if attention == AUTO else backends_by_priority(attention)
         self.model = build_model(config, backends=backends, update_by_kernel=True, activation_checkpointing=checkpointing)
         dtype = compute_dtype(device)
@@ -105,7 +107,8 @@ class Subject:
 
     def cost(self) -> Cost:
         """Counts for this encoding. Runs both forward passes to count the saved bytes."""
-        config, saved = self.model.config, []
+        config = self.model.config
+        saved = []
         for forward in (self.loss, self.blocks):
             with record_saved(exclude=list(self.model.parameters())) as record:
                 forward()
@@ -123,8 +126,10 @@ class LlamaSubject:
         from megatape.lab.benchmark.serving import BASELINE as LLAMA
         from megatape.lab.benchmark.serving import build  # transformers takes seconds to import
 
-        self.tokens, self.x = subject.tokens, subject.x
-        config, length = subject.model.config, subject.tokens.shape[1]
+        self.tokens = subject.tokens
+        self.x = subject.x
+        config = subject.model.config
+        length = subject.tokens.shape[1]
         self.model = build(config, [], length, subject.x.device, subject.x.dtype)[LLAMA].train()
 
     def loss(self) -> Tensor:
@@ -184,7 +189,8 @@ def report(
 
     Raises UserError if an encoding does not support the shape.
     """
-    flops, paper = forward_flops(paper_config(), COST_LENGTH), COSTS[BASELINE]
+    flops = forward_flops(paper_config(), COST_LENGTH)
+    paper = COSTS[BASELINE]
     yield (
         f"RoPE's forward pass at the paper's shape: {flops / 1e9:.2f} G FLOPs and {flops / 2e9:.2f} G MACs here, "
         f"{paper.flops:.2f} and {paper.multiply_adds:.2f} in the paper ({flops / 1e9 / paper.flops - 1:+.2%} FLOPs: we count "
@@ -201,7 +207,8 @@ def report(
     )
     # What other programs do does not lengthen the processor's time of one thread.
     timer = Timer(device, rounds, clock=time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
-    in_paper, by_transformers = is_paper_shape(shape.model, shape.length), LlamaSubject(subjects[BASELINE]) if llama else None
+    in_paper = is_paper_shape(shape.model, shape.length)
+    by_transformers = LlamaSubject(subjects[BASELINE]) if llama else None
     yield costs_table({name: subject.cost() for name, subject in subjects.items()}, in_paper)
     for part, run in PARTS.items():
         actions: dict[str, Callable[[], object]] = {name: partial(run, each) for name, each in subjects.items()}
@@ -237,7 +244,8 @@ def times_table(seconds: dict[str, list[float]], part: str, tokens: int, in_pape
     theirs = in_paper and part == "attention layer"
     rows = []
     for name, taken in seconds.items():
-        own, over = spread(taken), ratio(taken, seconds[BASELINE])
+        own = spread(taken)
+        over = ratio(taken, seconds[BASELINE])
         row = [
             f"`{name}`",
             f"{format_milliseconds(own.median)} ({format_milliseconds(own.low)} to {format_milliseconds(own.high)})",

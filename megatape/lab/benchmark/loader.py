@@ -26,7 +26,9 @@ from megatape.errors import UserError
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown
 
-BATCH, SEED = 32, 0  # samples
+# samples
+BATCH = 32
+SEED = 0
 ROUNDS = 5
 
 Pair = tuple[Tensor, Tensor]  # tokens and targets, [BATCH, N]
@@ -85,13 +87,15 @@ def webdataset(directory: Path, length: int) -> Reader:
         from webdataset import WebDataset
 
         wanted = BATCH * length
-        rest, skipped = np.empty(0, np.int64), consumed * length
+        rest = np.empty(0, np.int64)
+        skipped = consumed * length
         for member in itertools.chain.from_iterable(WebDataset(shards, shardshuffle=False) for _ in itertools.count()):
             ids = np.load(io.BytesIO(member["npy"])).astype(np.int64)
             rest = np.concatenate([rest, ids[skipped:]])
             skipped = max(0, skipped - ids.size)
             while rest.size > wanted:
-                batch, rest = torch.from_numpy(rest[: wanted + 1]), rest[wanted:]
+                batch = torch.from_numpy(rest[: wanted + 1])
+                rest = rest[wanted:]
                 yield batch[:-1].view(BATCH, length), batch[1:].view(BATCH, length)
 
     return batches

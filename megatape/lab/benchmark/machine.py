@@ -61,7 +61,9 @@ def table(results: Results) -> Iterator[str]:
 
 Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]  # of matrices with these rows, inner size and columns
 
-COPIED, COPIED_TINY = 2**32, 2**16  # bytes, many times what caches hold
+# bytes, many times what caches hold
+COPIED = 2**32
+COPIED_TINY = 2**16
 
 
 def peak_rates(bench: Bench) -> None:
@@ -78,7 +80,9 @@ def peak_rates(bench: Bench) -> None:
 
 def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
     """Rows, inner size and columns of the products of a training step that differ in size."""
-    tokens, width, inner = shape.batch * shape.length, shape.model.hidden_size, shape.model.mlp_size
+    tokens = shape.batch * shape.length
+    width = shape.model.hidden_size
+    inner = shape.model.mlp_size
     return {
         "projection": (tokens, width, width),
         "MLP up": (tokens, width, inner),

@@ -81,7 +81,8 @@ def worker(config: Config) -> Measured:
     before = psutil.Process().memory_info().rss
     engine = Engine(config, topology, mesh, partial(build_model, config.model))
     engine.state.load(fresh_state(config, engine.state.parameters), step=0)
-    initialized, peak_initializing = psutil.Process().memory_info().rss - before, peak_memory() - before
+    initialized = psutil.Process().memory_info().rss - before
+    peak_initializing = peak_memory() - before
     length = config.data.sequence_length
     generator = torch.Generator().manual_seed(mesh["batch"].rank)
     tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)

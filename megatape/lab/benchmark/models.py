@@ -134,7 +134,9 @@ class RawStep:
     """
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        training, batch, length = config.training, config.training.micro_batch_size, config.data.sequence_length
+        training = config.training
+        batch = config.training.micro_batch_size
+        length = config.data.sequence_length
         compiler = "inductor" if device.type == "cuda" else "aot_eager"  # the latter needs no C++ compiler
         if training.compile:
             torch.compiler.reset()  # it compiles a function for so many models, and runs it eagerly for the next one
@@ -156,7 +158,8 @@ class RawStep:
         self.weights = [parameter.detach() for parameter in self.model.parameters()]
         self.gradients = [torch.zeros_like(weight) for weight in self.weights]
         for parameter, gradient, master in zip(self.model.parameters(), self.gradients, self.masters, strict=True):
-            parameter.grad, master.grad = gradient, torch.zeros_like(master)
+            parameter.grad = gradient
+            master.grad = torch.zeros_like(master)
         self.optimizer = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
         self.positions = torch.arange(length, device=device).expand(batch, -1)
         self.tokens = torch.randint(config.model.vocab_size, (batch, length + 1), device=device, generator=generator)

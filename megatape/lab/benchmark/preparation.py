@@ -55,7 +55,8 @@ def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int)
     num_bytes = sum(len(text.encode()) for text in texts)
     units = _write(texts, folder)
     corpus = Corpus(Source("jsonl", tuple(unit.inputs[0] for unit in units)), VALIDATION_SHARE, tokenizer, 0)
-    numbers, indexes = count(), []
+    numbers = count()
+    indexes = []
     loaded = [FastTokenizer(tokenizer) for _ in range(2 * (rounds + 1))]  # each for one use: they keep words
 
     def alone() -> None:
@@ -82,9 +83,11 @@ def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int)
         f"{num_bytes / 1e6:.1f} MB of text in {len(texts):,} documents, {tokenizer.vocab_size:,} tokens; processor time of one "
         f"process, median of {rounds} rounds; the data are {'' if same else 'NOT '}the same to the byte"
     )
-    names, rows = list(seconds), list[list[str]]()
+    names = list(seconds)
+    rows = list[list[str]]()
     for what, baseline in zip(names, (names[0], names[0], names[2], names[2]), strict=True):
-        over, rate = ratio(seconds[baseline], seconds[what]), f"{num_bytes / 1e6 / spread(seconds[what]).median:.1f}"
+        over = ratio(seconds[baseline], seconds[what])
+        rate = f"{num_bytes / 1e6 / spread(seconds[what]).median:.1f}"
         rows.append([what, rate, f"{over.median:.2f} ({over.low:.2f} to {over.high:.2f})", baseline])
     yield markdown(["", "MB/s", "rate against the baseline (quartiles)", "baseline"], rows)
     yield f"start: {_start_seconds(tokenizer, folder):.1f} processor seconds of a command that prepares ten short documents"
@@ -93,7 +96,8 @@ def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int)
 def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
     """The baseline: a careful loop of the same libraries, for one split, without rules, tables, counts, or resuming."""
     output.mkdir()
-    known, hasher = set[bytes](), hashlib.sha256()
+    known = set[bytes]()
+    hasher = hashlib.sha256()
     with (output / "tokens.bin").open("wb") as file:
         for path in paths:
             with igzip.open(path, "rb") as lines:
@@ -111,7 +115,8 @@ def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
 
 def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
     """Processor time of the command on almost nothing."""
-    lines, model = folder / "start.jsonl", folder / "tokenizer"
+    lines = folder / "start.jsonl"
+    model = folder / "tokenizer"
     lines.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(10)), encoding="utf-8")
     model.mkdir()
     store_tokenizer(tokenizer, model)
@@ -126,7 +131,8 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
 
 def _texts(source: Source, num_bytes: int) -> list[str]:
     """The first documents, of at least `num_bytes` in all if there are as many."""
-    texts, left = [], num_bytes
+    texts = []
+    left = num_bytes
     for document in read_documents(source, CorpusCounts()):
         texts.append(document.text)
         left -= len(document.text.encode())

@@ -28,10 +28,15 @@ from megatape.run_folder import RunFolder, read_steps
 from megatape.utils.python_process import python_command
 from megatape.utils.units import format_bytes, format_milliseconds
 
-STEPS, WARM_UP = 30, 10  # steps, and those at their beginning that are not timed
-STEPS_TINY, WARM_UP_TINY = 3, 1
+# steps, and those at their beginning that are not timed
+STEPS = 30
+WARM_UP = 10
+STEPS_TINY = 3
+WARM_UP_TINY = 1
 VOCABULARY = 512  # of the data; the model keeps its own
-FILES, FILES_TINY = 150, 40  # of Python's own source
+# of Python's own source
+FILES = 150
+FILES_TINY = 40
 
 
 def pretrain(bench: Bench) -> None:
@@ -48,7 +53,9 @@ class Trials:
     """Runs on one data directory, in a temporary folder."""
 
     def __init__(self, bench: Bench, folder: Path) -> None:
-        self.timer, self.tiny, self.folder = bench.timer, bench.tiny, folder
+        self.timer = bench.timer
+        self.tiny = bench.tiny
+        self.folder = folder
         self.shape = shapes(bench.tiny)["155m"]
         self.steps, self.warm_up = (STEPS_TINY, WARM_UP_TINY) if bench.tiny else (STEPS, WARM_UP)
 
@@ -97,7 +104,8 @@ class Trials:
     @cached_property
     def data(self) -> Path:
         """Source text of this Python, prepared."""
-        source, output = Source("python", max_documents=FILES_TINY if self.tiny else FILES), self.folder / "data"
+        source = Source("python", max_documents=FILES_TINY if self.tiny else FILES)
+        output = self.folder / "data"
         prepare(Corpus(source, validation_share=0.2, tokenizer=None, vocab_size=VOCABULARY), output)
         return output
 

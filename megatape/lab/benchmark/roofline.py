@@ -66,7 +66,8 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
     """
     if find_spec("triton") is None:
         raise UserError("the roofline counts our kernels, which need the package triton: pip install triton")
-    gpu, results = load_gpu(gpu_name), read_results(measured) if measured else {}
+    gpu = load_gpu(gpu_name)
+    results = read_results(measured) if measured else {}
     yield f"Estimates for one {gpu.name} in {PRECISION}. Assumed:"
     yield "\n".join(f"* {line}" for line in ASSUMPTIONS)
     targets: list[list[str]] = []
@@ -156,10 +157,12 @@ def _step_targets(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate]) -> I
         for encoding in (BASELINE, "tape")
     )
     over = own[0] / base[0]
-    label, target = f"saved activations at {name}, TAPE over RoPE", f"at most {SAVED_TARGET}"
+    label = f"saved activations at {name}, TAPE over RoPE"
+    target = f"at most {SAVED_TARGET}"
     yield [label, f"{over:.3f}", own[1], target, met(over <= SAVED_TARGET)]
     if name == MFU_TARGET[0]:
-        fastest, least = _fastest(steps, "tape", *HERE), MFU_TARGET[1]
+        fastest = _fastest(steps, "tape", *HERE)
+        least = MFU_TARGET[1]
         share = _utilization(shape, gpu, fastest)
         yield [f"MFU of TAPE at {name}", f"{share:.0%}", fastest.by, f"at least {least:.0%}", met(share >= least)]
 

@@ -15,7 +15,8 @@ from megatape.lab.benchmark.worker import LOST, TINY
 from megatape.utils.files import write_atomically
 from megatape.utils.python_process import python_command
 
-TABLE, LOGS = "table.md", "logs"
+TABLE = "table.md"
+LOGS = "logs"
 
 
 def benchmark(

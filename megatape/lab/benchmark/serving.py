@@ -67,7 +67,8 @@ class Decoder:
 
     def __init__(self, model: PreTrainedModel, prompt: dict[str, Tensor]) -> None:
         self.model = model
-        self.token, self.mask = prompt["input_ids"][:, -1:], prompt["attention_mask"]
+        self.token = prompt["input_ids"][:, -1:]
+        self.mask = prompt["attention_mask"]
         self.cache = read(model, prompt).past_key_values
 
     @torch.no_grad()
@@ -112,7 +113,8 @@ class StaticSession:
     @torch.no_grad()
     def _run(self, forward: Callable[..., Any], first: int, end: int) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()
-        tokens, positions = self.tokens[:, first:end].clone(), self.positions[:, first:end].clone()
+        tokens = self.tokens[:, first:end].clone()
+        positions = self.positions[:, first:end].clone()
         given = {"attention_mask": self.mask, "position_ids": positions, "past_key_values": self.cache}
         return forward(tokens, **given, use_cache=True, logits_to_keep=1).logits
 
@@ -120,7 +122,9 @@ class StaticSession:
 def serving(bench: Bench) -> None:
     """Measure TAPE in all cells of a shape, then in those of the next."""
     for name, cells in (CELLS_TINY if bench.tiny else CELLS).items():
-        model, longest, device = shapes(bench.tiny)[name].model, max(length for _, length in cells), bench.timer.device
+        model = shapes(bench.tiny)[name].model
+        longest = max(length for _, length in cells)
+        device = bench.timer.device
         models = cache(partial(build, model, ["tape"], longest, device, compute_dtype(device)))
         for batch, length in cells:
             bench.measure(f"{name}/{batch} x {length}", partial(_tape, bench.timer, models, Cell(batch, "none", length)))
@@ -139,7 +143,8 @@ def table(results: Results) -> Iterator[str]:
     """A table with a row for each shape and batch of prompts."""
     rows = []
     for words, r in rows_of(results, "serving"):
-        prompt, token = r["prompt"], r["token"]
+        prompt = r["prompt"]
+        token = r["token"]
         times = [format_milliseconds(prompt["seconds"]), f"{prompt['ratio']:.2f}", format_milliseconds(token["seconds"])]
         rows.append([", ".join(words), *times, f"{token['ratio']:.2f}"])
     header = ["prompts", "prompt, ms", "over Llama", "token, ms", "over Llama"]
@@ -173,7 +178,8 @@ def build(
 
 def report(models: dict[str, PreTrainedModel], cells: list[Cell], dtype: str, timer: Timer) -> Iterator[str]:
     """Yields the paragraphs: the cache, then a table for each cell as soon as it is measured."""
-    shape, device = models[BASELINE].config, timer.device
+    shape = models[BASELINE].config
+    device = timer.device
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU, {torch.get_num_threads()} threads"
     how = "times between CUDA events" if device.type == "cuda" else "CPU time, of all threads"
     yield (

@@ -47,7 +47,8 @@ LAYER_TARGET = 1.23  # attention layer, forward: what the paper's fused one take
 SAVED_TARGET = 1.08  # bytes that a training step keeps for its backward pass
 MFU_TARGET = ("1b", 0.45)
 
-SELECTIVE, LAYER = "selective", "attention layer"
+SELECTIVE = "selective"
+LAYER = "attention layer"
 STEP_MODES = ("eager", "compiled", SELECTIVE)
 
 Way = Callable[[Shape], Config]  # to run a step
@@ -55,7 +56,8 @@ Way = Callable[[Shape], Config]  # to run a step
 
 def at_155m(bench: Bench) -> None:
     """The 155M model, and attention with the position update alone."""
-    timer, shape = bench.timer, shapes(bench.tiny)["155m"]
+    timer = bench.timer
+    shape = shapes(bench.tiny)["155m"]
     for encoding in (BASELINE, "tape"):
         for backend in _backends(shape, encoding, timer.device):
             bench.measure(f"{encoding}/{backend}/{LAYER}", partial(_layer, timer, shape, encoding, backend))
@@ -73,7 +75,8 @@ def at_7b(bench: Bench) -> None:
 
 
 def _steps(bench: Bench, name: str, measure: Callable[[Timer, Shape, Way], Result]) -> None:
-    timer, shape = bench.timer, shapes(bench.tiny)[name]
+    timer = bench.timer
+    shape = shapes(bench.tiny)[name]
     for mode, encoding in product(STEP_MODES, (BASELINE, "tape")):
         if mode == "compiled" and bench.tiny and (name, encoding) != ("155m", "tape"):
             continue  # compiling once takes longer than all the rest
@@ -98,7 +101,8 @@ def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
 
 def _compared(timer: Timer, shape: Shape, config: Config) -> tuple[RawStep, list[float], list[float], float]:
     """A step; seconds of it and of the baseline in the same rounds, on a GPU as CUDA graphs; and its seconds without one."""
-    own, baseline = RawStep(config, timer.device), RawStep(shape.config(BASELINE, config.training.precision), timer.device)
+    own = RawStep(config, timer.device)
+    baseline = RawStep(shape.config(BASELINE, config.training.precision), timer.device)
     seconds = timer.times({"own": own, "baseline": baseline})
     launched = median(seconds["own"])
     if timer.device.type == "cuda":
@@ -131,7 +135,8 @@ def _extrapolated(timer: Timer, shape: Shape, way: Way) -> Result:
         measured.append((median(seconds), median(baseline)))
     (own_few, few), (own_many, many) = measured
     blocks = (shape.model.num_layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
-    whole, baseline_whole = own_few + blocks * (own_many - own_few), few + blocks * (many - few)
+    whole = own_few + blocks * (own_many - own_few)
+    baseline_whole = few + blocks * (many - few)
     result = _rates(shape, way(shape), whole) | {"ratio": whole / baseline_whole}
     return result | {"extrapolated from": {str(depth): pair[0] for depth, pair in zip(DEPTHS, measured, strict=True)}}
 
@@ -232,8 +237,11 @@ def fp8_table(results: Results) -> Iterator[str]:
     yield from titled("Training steps in FP8", ["shape", "encoding", "recipe", "ms", "over bfloat16", "tokens/s"], rows)
 
 
-WARM_UP, PROFILED = 3, 3
-KEPT, SHOWN = 25, 12  # kernels in the results and in the table, those that take longest
+WARM_UP = 3
+PROFILED = 3
+# kernels in the results and in the table, those that take longest
+KEPT = 25
+SHOWN = 12
 NAME_LENGTH = 90
 # Calls of CUDA after which the host waits for the device.
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")

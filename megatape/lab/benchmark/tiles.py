@@ -50,7 +50,8 @@ def in_place_of_default(kernel: str, tile: tuple[int, ...]) -> AbstractContextMa
     """A context in which a kernel has another tile."""
     from megatape.attention.kernels import attention
 
-    default, other = attention.tile_of, attention.Tile(*tile)
+    default = attention.tile_of
+    other = attention.Tile(*tile)
     return patch.object(attention, "tile_of", lambda each, x: other if each.__name__ == kernel else default(each, x))
 
 

@@ -93,7 +93,8 @@ class Timer:
 
 def captured(action: Callable[[], object]) -> Callable[[], None]:
     """The replay of what an action launches, as a CUDA graph: a GPU's time, without that of launching each kernel."""
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         _repeat(action, CAPTURE_AFTER)

@@ -35,8 +35,11 @@ class Bench:
     """
 
     def __init__(self, part: str, device: str, tiny: bool, skipped: set[str], channel: IO[str]) -> None:
-        self.device, self.tiny = device, tiny
-        self._part, self._skipped, self._channel = part, skipped, channel
+        self.device = device
+        self.tiny = tiny
+        self._part = part
+        self._skipped = skipped
+        self._channel = channel
 
     @cached_property
     def timer(self) -> "Timer":

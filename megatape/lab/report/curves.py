@@ -162,7 +162,8 @@ def _series(number: int, group: Group, style: str, column: str, width: int) -> S
 def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, tuple[float, float, float, float]]:
     """Number of an interval of `width` steps -> mean step, least, largest and mean value, where some are finite."""
     finite = np.isfinite(values)
-    steps, values = steps[finite], values[finite]
+    steps = steps[finite]
+    values = values[finite]
     numbers = ((steps - 1) // width).astype(int)
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     parts = zip(numbers[starts], np.split(steps, starts[1:]), np.split(values, starts[1:]), strict=True) if steps.size else ()

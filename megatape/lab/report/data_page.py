@@ -83,7 +83,8 @@ def _ledger(contents: Contents) -> Table:
 
 
 def _lengths(bins: list[Bin]) -> Table:
-    most, tokens = max((bin.documents for bin in bins), default=0), sum(bin.tokens for bin in bins)
+    most = max((bin.documents for bin in bins), default=0)
+    tokens = sum(bin.tokens for bin in bins)
     rows = [
         (
             f"{bin.first:,} to {bin.last:,}",

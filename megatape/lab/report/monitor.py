@@ -35,15 +35,19 @@ class Monitor:
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
-        self._directories, self._fault, self._panels = directories, "", list[Panel]()
+        self._directories = directories
+        self._fault = ""
+        self._panels = list[Panel]()
         with path_errors():
-            self._seen, self._runs = seen(directories), load_runs(directories)
+            self._seen = seen(directories)
+            self._runs = load_runs(directories)
 
     def look(self) -> None:
         """Read the runs again if their files have changed. After an error of a file system the view says so and stays."""
         try:
             if (now := seen(self._directories)) != self._seen or self._fault:
-                self._runs, self._seen = load_runs(self._directories), now
+                self._runs = load_runs(self._directories)
+                self._seen = now
             self._fault = ""
         except (OSError, UserError) as error:
             self._fault = f"what follows is not up to date: {error}"

@@ -88,7 +88,8 @@ def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float
     """Return the page, its notes (see `write_report`), and whether all runs have finished."""
     loaded = load_runs(directories)
     notes = runs.incomparable(loaded)
-    groups, states = curves.grouped(loaded), progress(loaded)
+    groups = curves.grouped(loaded)
+    states = progress(loaded)
     text = fill(
         "page.html",
         ("charts.js", "positions.js"),

@@ -17,7 +17,9 @@ QUIET = ("started", "finished")  # events that need no mention
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
 LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}  # figures and their columns
 CLOCK_TOLERANCE = 10.0  # maximum difference between clocks of hosts, in seconds, that is not reported
-QUIET_SECONDS, QUIET_STEPS = 120.0, 20  # without a step for both, a run is silent
+# without a step for both, a run is silent
+QUIET_SECONDS = 120.0
+QUIET_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ def progress(runs: list[Run]) -> list[Progress]:
 
 
 def _progress(run: Run) -> Progress:
-    steps, seconds, batches = run.config.training.steps, run.metrics["seconds"], run.config.batches
+    steps = run.config.training.steps
+    seconds = run.metrics["seconds"]
+    batches = run.config.batches
     pace = float(np.nanmean(seconds[-RECENT:])) if np.isfinite(seconds[-RECENT:]).any() else math.nan
     state = _state(run, pace)
     left = ""
@@ -107,10 +111,12 @@ def describe_age(written: float) -> str:
 
 
 def _figures(run: Run, pace: float) -> dict[str, Figure]:
-    loss, validation = run.metrics["loss"], run.metrics["validation_loss"]
+    loss = run.metrics["loss"]
+    validation = run.metrics["validation_loss"]
     recent = loss[-RECENT:][np.isfinite(loss[-RECENT:])]
     seconds = float(np.nansum(run.metrics["seconds"]))
-    length, batches = run.config.data.sequence_length, run.config.batches
+    length = run.config.data.sequence_length
+    batches = run.config.batches
     done = run.samples(run.last_step)
     speed = format_count(batches.of_step(run.last_step) * length / pace) if pace > 0 else ""
     utilization = _utilization(run, pace)
@@ -140,7 +146,9 @@ def _state(run: Run, pace: float) -> str:
 
 def _utilization(run: Run, pace: float) -> float | None:
     """Model FLOPs utilization, None where the device's peak is not known."""
-    config, gpu, ranks = run.config, named(run.environment.get("device", "")), run.environment.get("ranks", "")
+    config = run.config
+    gpu = named(run.environment.get("device", ""))
+    ranks = run.environment.get("ranks", "")
     if gpu is None or config.training.precision != "bfloat16" or not pace > 0 or not ranks.isdecimal():
         return None
     sample_flops = _sample_flops(run)

@@ -86,7 +86,8 @@ def _parameters(run: Run) -> dict[str, str]:
 
 def ranks_of(run: Run) -> str:
     """From the last start; empty for runs of earlier versions."""
-    ranks, hosts = run.environment.get("ranks", ""), run.environment.get("hosts", "1")
+    ranks = run.environment.get("ranks", "")
+    hosts = run.environment.get("hosts", "1")
     if not ranks.isdecimal():
         return ""
     text = plural(int(ranks), "rank")
@@ -158,11 +159,13 @@ def history(run: Run) -> list[Line]:
 
 
 def _line(span: list[dict]) -> Line:
-    first, last = span[0], span[-1]
+    first = span[0]
+    last = span[-1]
     if len(span) == 1:
         return Line(_clock(first["time"]), first["event"], f"{first['step']:,}", first["detail"])
     steps = f"{first['step']:,} to {last['step']:,}"
-    begin, end = _clock(first["time"]), _clock(last["time"])
+    begin = _clock(first["time"])
+    end = _clock(last["time"])
     same_day = begin[:10] == end[:10]
     return Line(f"{begin} to {end[11:] if same_day else end}", f"{len(span)} {first['event']}s", steps, "")
 

@@ -76,7 +76,8 @@ def _costs(row: str, plan: Plan, seconds: list[float]) -> dict[str, float]:
     (variant,) = parse_variants(row)
     raw = SIZES[plan.size].config(plan.tasks[0], "data", plan.tasks[0].vocab_size)
     config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
-    model, length = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)}), config.data.sequence_length
+    model = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)})
+    length = config.data.sequence_length
     parameters = count_parameters(model)
     return {
         "parameters": parameters.total,
@@ -128,7 +129,8 @@ def _series(group: int, records: list[Record], places: dict[int, float]) -> Seri
     """Mean, least and largest share over the records at each place, in %."""
     shares: dict[float, list[float]] = defaultdict(list)
     for record in records:
-        right, answers = Counter[float](), Counter[float]()
+        right = Counter[float]()
+        answers = Counter[float]()
         for key, count, of in record.curve:
             right[places[key]] += count
             answers[places[key]] += of

@@ -9,7 +9,9 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.hf.loading import load_trained
 from megatape.run_folder import RunFolder, read_steps
 
-PROMPT, CONTINUATION = 64, 24  # tokens
+# tokens
+PROMPT = 64
+CONTINUATION = 24
 LINES = 4  # shown of a continuation
 
 
@@ -20,7 +22,8 @@ def summary(run: str, data: str, exported: str) -> str:
 
 def figures(run: Path, data: Path) -> list[str]:
     """Bits per byte of the validation text, lower is better."""
-    split, stored = load_index(data).splits["validation"], StoredSplit(data, "validation")
+    split = load_index(data).splits["validation"]
+    stored = StoredSplit(data, "validation")
     text = stored.tokenizer().decode(stored.stream(0, stored.num_tokens)).encode()
     steps = list(read_steps(RunFolder(run).metrics))
     loss = next(step["validation_loss"] for step in reversed(steps) if step.get("validation_loss") is not None)
@@ -36,7 +39,8 @@ def figures(run: Path, data: Path) -> list[str]:
 def example(data: Path, exported: Path) -> list[str]:
     """The likeliest continuation of text from the middle of the validation split."""
     split = StoredSplit(data, "validation")
-    tokenizer, first = split.tokenizer(), split.num_tokens // 2
+    tokenizer = split.tokenizer()
+    first = split.num_tokens // 2
     prompt, true = (split.stream(first + begin, first + end) for begin, end in ((0, PROMPT), (PROMPT, PROMPT + CONTINUATION)))
     with load_trained(exported) as loaded:
         (found,) = loaded.continuations([prompt.tolist()], CONTINUATION)

@@ -67,7 +67,8 @@ def compare(
         raise UserError(
             "model.scaling is set, but encodings are trained without it: remove it, and compare, for example, tape+yarn"
         )
-    variants, seed_range = parse_variants(encodings), range(base.training.seed, base.training.seed + seeds)
+    variants = parse_variants(encodings)
+    seed_range = range(base.training.seed, base.training.seed + seeds)
     runs = _runs(file, settings, variants, seed_range, out, machine)
 
     with interruptible(), locked_study(out) as lock:
@@ -168,7 +169,8 @@ def _table(rows: list[Row], metrics: dict[str, list[Metrics]]) -> str:
     columns = list(dict.fromkeys(name for seeds in metrics.values() for one in seeds for name in one))
     table = []
     for label, outcomes in rows:
-        seeds, parameters = metrics[label], count_parameters(outcomes[0].config.model).total
+        seeds = metrics[label]
+        parameters = count_parameters(outcomes[0].config.model).total
         spreads = (_spread([one[column] for one in seeds if column in one]) for column in columns)
         table.append([f"`{label}`", f"{parameters:,}", str(len(seeds)), *spreads])
     return markdown(["encoding", "parameters", "seeds", *columns], table)
@@ -239,7 +241,8 @@ def describe_shape(config: Config) -> str:
 
 def describe_training(config: Config) -> str:
     """The length of a training and its data."""
-    training, data = config.training, config.data
+    training = config.training
+    data = config.data
     return (
         f"{plural(training.steps, 'step')} of {training.global_batch_size} x {data.sequence_length} tokens of {data.path}, "
         f"{training.precision}"

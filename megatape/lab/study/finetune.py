@@ -113,7 +113,8 @@ class Base:
                 "not supported for longer samples: choose another base"
             )
         split = StoredSplit(data, "validation")
-        ours, theirs = split.tokenizer(), load_tokenizer(self.source)
+        ours = split.tokenizer()
+        theirs = load_tokenizer(self.source)
         text = ours.decode(split.stream(0, min(TEXT_TOKENS, split.num_tokens)))
         if not np.array_equal(ours.encode_documents([text])[0], theirs.encode_documents([text])[0]):
             raise UserError(
@@ -212,7 +213,8 @@ def finetune(
             check_text(config, length)
             check_exportable(config)
             if name == BASE:
-                config, train = _base_config(config, base), None
+                config = _base_config(config, base)
+                train = None
             else:
                 train = machine.pretrain(str(imported / "config.json"), overrides)
             run = RunFolder(out / name)

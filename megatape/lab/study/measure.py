@@ -46,7 +46,8 @@ Measured = tuple[dict[str, float], dict[int, float], tuple[str, str]]  # figures
 
 def check_measurable(config: Config, scaling: str | None) -> None:
     """Raise UserError or FileNotFoundError now if `measure` could not evaluate the trained model later."""
-    data, longest = config.data.directory, tested_lengths(config)[-1]
+    data = config.data.directory
+    longest = tested_lengths(config)[-1]
     if is_addition(config):
         digits = AdditionTask.of(data).digits
         if longest > config.model.max_positions:
@@ -175,7 +176,8 @@ def _addition(config: Config, checkpoint: Path, scaling: str | None) -> Measured
 
 
 def _perplexity(config: Config, checkpoint: Path, scaling: str | None, selection: Selection) -> Measured:
-    trained, lengths = config.data.sequence_length, tested_lengths(config)
+    trained = config.data.sequence_length
+    lengths = tested_lengths(config)
     curve = {}
     # Lengths with the same scaling factor share a loaded model.
     for model, group in itertools.groupby(lengths, lambda length: with_scaling(config.model, scaling, trained, length)):

@@ -306,7 +306,8 @@ class Machine:
 
     def __init__(self, jobs: int, launcher: str | None) -> None:
         """Raises UserError if the machine has too few GPUs."""
-        self.jobs, self.launcher = jobs, launcher
+        self.jobs = jobs
+        self.launcher = launcher
         self._environments: SimpleQueue[Environment] = SimpleQueue()
         if launcher and jobs > 1:
             raise UserError(f"jobs is {jobs}, but a run started by `launcher` takes the whole machine: remove one of them")

@@ -18,7 +18,8 @@ from megatape.lab.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.lab.study.subjects import LayerInputs, Subject, dot_products, probabilities, run
 from megatape.utils.tables import markdown
 
-ADDED, SHIFTED = "added tokens", "shifted ids"
+ADDED = "added tokens"
+SHIFTED = "shifted ids"
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,16 @@ def dot_product_difference(before: Tensor, after: Tensor) -> float:
 
 def compare(before: tuple[Tensor, list[LayerInputs]], after: tuple[Tensor, list[LayerInputs]]) -> Change:
     """Compare two forward passes of one model, the second with S >= 0 more tokens in front."""
-    attention, products = [], []
+    attention = []
+    products = []
     for here, there in zip(before[1], after[1], strict=True):
         attention.append(attention_difference(probabilities(here), probabilities(there)))
-        original, changed = dot_products(here), dot_products(there)
+        original = dot_products(here)
+        changed = dot_products(there)
         if original is not None and changed is not None:
             products.append(dot_product_difference(original, changed))
-    logits, others = before[0], after[0][:, -before[0].shape[1] :]
+    logits = before[0]
+    others = after[0][:, -before[0].shape[1] :]
     return Change(attention, products, float((others - logits).abs().max() / logits.abs().max()))
 
 

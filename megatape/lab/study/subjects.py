@@ -99,7 +99,8 @@ class LayerInputs:
     @property
     def e(self) -> Tensor | None:
         """The state, [B, N, L, W] if blocks move it."""
-        carried, channels = self.encoding.carries_state, self.encoding.config.num_kv_heads
+        carried = self.encoding.carries_state
+        channels = self.encoding.config.num_kv_heads
         return self.positions.tensor(channels) if carried else self.positions.initial
 
 
@@ -125,13 +126,15 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
 @torch.no_grad()
 def probabilities(layer: LayerInputs) -> Tensor:
     """Attention probabilities [B, H, N, N], queries by keys, in float32, from all N x N scores at once."""
-    attention, h = layer.attention, layer.h
+    attention = layer.attention
+    h = layer.h
     q, k, _ = attention.heads(h)
     features = () if attention.token_features is None else attention.token_features(h, q, k)
     q, k, bias = attention.encode(q, k, features, layer.positions.initial, None)
     if attention.encoding.has_position_tensor:
         q, k = rotate_qk(q, k, layer.positions)
-    groups, everything = q.shape[2] // k.shape[2], slice(0, h.shape[1])
+    groups = q.shape[2] // k.shape[2]
+    everything = slice(0, h.shape[1])
     keys = k.transpose(1, 2).repeat_interleave(groups, 1).mT
     scores = q.transpose(1, 2).float() @ keys.float() / math.sqrt(q.shape[-1])
     if bias is not None:

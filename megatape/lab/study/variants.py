@@ -67,7 +67,9 @@ class Variant:
     def describe_control(self, config: Config) -> str:
         """Costs of a control and of the other encoding. config: with `settings`."""
         assert self.control is not None
-        width, encoding, length = self.mlp_size(config), self.control[1], config.data.sequence_length
+        width = self.mlp_size(config)
+        encoding = self.control[1]
+        length = config.data.sequence_length
         parameters, flops = _costs(config, config.model, width)
         wanted, wanted_flops = _costs(config, with_encoding(config.model, encoding), config.model.mlp_size)
         return (
@@ -78,7 +80,8 @@ class Variant:
 
 def _costs(config: Config, model: ModelConfig, mlp_size: int) -> tuple[int, int]:
     """Parameters, and FLOPs of the forward pass of a sample, with this width: in the order of CONTROLS."""
-    model, groups = model.model_copy(update={"mlp_size": mlp_size}), config.training.num_shifted_groups
+    model = model.model_copy(update={"mlp_size": mlp_size})
+    groups = config.training.num_shifted_groups
     return count_parameters(model).total, forward_flops(model, config.data.sequence_length, groups)
 
 

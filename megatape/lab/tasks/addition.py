@@ -99,7 +99,8 @@ class AdditionGrid:
         return fmean(self.correct[a][b] / self.problems[a][b] for a, b in cells)
 
     def _measure(self, name: str, cells: list[Cell]) -> Measure:
-        accuracy, problems = self.accuracy, [self.problems[a][b] for a, b in cells]
+        accuracy = self.accuracy
+        problems = [self.problems[a][b] for a, b in cells]
         variances = (accuracy[a][b] * (1 - accuracy[a][b]) / self.problems[a][b] for a, b in cells)
         mean = self._mean(cells)
         # Were all cells alike, their mean would vary as a share of this many problems.
@@ -184,8 +185,10 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
         continuations = model.continuations([each.prompt for each in batch], max(len(each.answer) for each in batch))
         predictions = []
         for question, ids in zip(batch, continuations, strict=True):
-            answer, right = ids[: len(question.answer)], question.answer
-            prompt, trained = question.problem.prompt, question.trained_digits
+            answer = ids[: len(question.answer)]
+            right = question.answer
+            prompt = question.problem.prompt
+            trained = question.trained_digits
             predictions.append(Prediction(question.digits, prompt, answer, right, answer == right, trained))
         return predictions
 
@@ -203,7 +206,8 @@ def _tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
     """The data's tokenizer. Raises UserError if the model has another one."""
     tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
     text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
-    ours, theirs = [*tokenizer.begin, *tokenizer.encode(text)], model.tokenizer(text)["input_ids"]
+    ours = [*tokenizer.begin, *tokenizer.encode(text)]
+    theirs = model.tokenizer(text)["input_ids"]
     if len(model.tokenizer) != tokenizer.vocab_size or theirs != ours:
         raise UserError(
             f"the tokenizer of {model.name} ({len(model.tokenizer)} tokens, {text!r} is {theirs}) is not that of {data} "
@@ -213,7 +217,8 @@ def _tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
 
 
 def _check_lengths(model: ModelOutline, size: int) -> None:
-    needed, limit = longest_document(size) - 1, model.max_positions
+    needed = longest_document(size) - 1
+    limit = model.max_positions
     if needed > limit:
         raise UserError(
             f"problems of {size} digits need {needed} positions, but {model.name} has {limit} (model.max_positions): lower "

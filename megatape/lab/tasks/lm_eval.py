@@ -196,7 +196,8 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
 
         from megatape.lab.tasks.lm_eval_model import LmEvalModel
 
-        name, loaded = batch[0].task, self._loaded(model)
+        name = batch[0].task
+        loaded = self._loaded(model)
         task = loaded["tasks"][name]
 
         def evaluated(answers: LmEvalModel) -> Any:
@@ -212,7 +213,8 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         lines: list[dict[str, Any]] = [{"task": name, "metrics": {}} for _ in batch]
         samples = [(prefix, logged) for prefix, each in results.items() for logged in each["samples"][name]]
         for prefix, logged in samples:  # one for each document and filter
-            line, scores = lines[logged["doc_id"]], {f"{prefix}{metric}": logged[metric] for metric in logged["metrics"]}
+            line = lines[logged["doc_id"]]
+            scores = {f"{prefix}{metric}": logged[metric] for metric in logged["metrics"]}
             line["metrics"].setdefault(logged["filter"], {}).update(_plain(scores))
             line |= _plain({"prompt": logged["arguments"], "prediction": logged["filtered_resps"]})
             line |= {"reference": _plain(logged["target"])} | of_task

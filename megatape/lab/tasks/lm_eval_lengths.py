@@ -29,11 +29,15 @@ from transformers import AutoTokenizer
 
 from megatape.errors import UserError
 
-RULER, BABILONG = "lm_eval.tasks.ruler.", "lm_eval.tasks.babilong."  # beginnings of the names of their modules
+# beginnings of the names of their modules
+RULER = "lm_eval.tasks.ruler."
+BABILONG = "lm_eval.tasks.babilong."
 SEED = 42  # RULER's own
 ANSWER = 50  # tokens of ruler_fwe's answers, the only ones that lm-eval leaves out when it counts
 EXAMPLE = 500  # the most tokens of the example in ruler_vt's prompts
-DRAWS, SLACK = 20, 40  # texts that are drawn for the largest, and tokens by which others may exceed it
+# texts that are drawn for the largest, and tokens by which others may exceed it
+DRAWS = 20
+SLACK = 40
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,8 @@ _DOWNLOAD = ConfigurableTask.download
 
 
 def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None = None) -> None:
-    config, module = task.config, getattr(task.config.custom_dataset, "__module__", "")
+    config = task.config
+    module = getattr(task.config.custom_dataset, "__module__", "")
     if module.startswith(RULER):
         _check_room(config.task, sys.modules[module], length)
         config.process_results = partial(_share, config.process_results)
@@ -128,7 +133,8 @@ def _check_room(task: str, module: Any, length: Length) -> None:
         draws = (module.generate_input_output(*settings, **switches) for _ in range(DRAWS))
         return SLACK + max(len(length("\n".join(map(str, parts))).input_ids) for parts in draws)
 
-    shortest, most_tokens = 0, length.tokens
+    shortest = 0
+    most_tokens = length.tokens
     if task == "ruler_vt" and (shortest := most(5, 1, 4, is_icl=True) + 30) > EXAMPLE:
         most_tokens = EXAMPLE
     elif task == "ruler_vt":
@@ -146,6 +152,8 @@ def _check_room(task: str, module: Any, length: Length) -> None:
 
 def _read_copy(url: str, **_: Any) -> requests.Response:
     """The copy of a file, where `wget --force-directories` puts it."""
-    parts, response = urlsplit(url), requests.Response()
-    response.status_code, response.raw = 200, BytesIO(Path(parts.netloc + parts.path).read_bytes())
+    parts = urlsplit(url)
+    response = requests.Response()
+    response.status_code = 200
+    response.raw = BytesIO(Path(parts.netloc + parts.path).read_bytes())
     return response

@@ -33,7 +33,9 @@ class LmEvalModel(TemplateLM):
 
     def __init__(self, model: EvaluationModel, predicts_begin: bool = True) -> None:
         super().__init__()
-        self.model, self.tokenizer, self.predicts_begin = model, model.tokenizer, predicts_begin
+        self.model = model
+        self.tokenizer = model.tokenizer
+        self.predicts_begin = predicts_begin
 
     @property
     def eot_token_id(self) -> int:

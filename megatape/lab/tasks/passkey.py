@@ -119,7 +119,8 @@ def _pooled(scores: Iterable[Score]) -> list[Score]:
     pools = []
     for (length, depth), group in groupby(scores, lambda score: (score.length, score.depth)):
         cells = list(group)
-        tokens, correct = fmean(cell.tokens for cell in cells), sum(cell.correct for cell in cells)
+        tokens = fmean(cell.tokens for cell in cells)
+        correct = sum(cell.correct for cell in cells)
         pools.append(Score(length, depth, tokens, correct, sum(cell.trials for cell in cells)))
     return pools
 
@@ -239,7 +240,8 @@ def authors_question(length: int, seed: int) -> Question:
     """The paper's prompt for about `length` tokens of Llama 2: five lines, the garbage cut by characters."""
     num_garbage = int(3.75 * length // 1024 * 1024)
     draw = np.random.RandomState(seed)
-    before, key = draw.randint(0, num_garbage), str(draw.randint(1, 50000))
+    before = draw.randint(0, num_garbage)
+    key = str(draw.randint(1, 50000))
     garbage = " ".join([GARBAGE] * (num_garbage // len(GARBAGE) + 1))
     lines = (TASK, garbage[:before], FACT.format(key=key), garbage[: num_garbage - before], QUESTION)
     return Question("\n".join(lines), key)

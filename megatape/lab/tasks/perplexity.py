@@ -187,7 +187,8 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
                 f"lengths {max(lengths)}: {self.data} has {tokens.size} tokens (`max_tokens` {self.max_tokens}), and one "
                 "more than the longest length is needed: give shorter lengths, or more text"
             )
-        batches, stride = [], AUTHORS_STRIDE if self.stride is None else self.stride
+        batches = []
+        stride = AUTHORS_STRIDE if self.stride is None else self.stride
         for length in lengths:
             windows = _windows(tokens, self.mode, length, max(lengths), stride)
             text_bytes = _text_bytes(model, tokens, windows)
@@ -302,7 +303,8 @@ def _windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride: i
         if not 1 <= stride <= length:
             raise UserError(f"stride is {stride}: give 1 to the shortest of `lengths` ({length} is less)")
         # Every length has the whole context of each block of `stride` targets, which ends at longest, longest + stride, ...
-        begins, num_scored = range(longest - length, tokens.size - length, stride), stride
+        begins = range(longest - length, tokens.size - length, stride)
+        num_scored = stride
     else:
         if longest % length:
             raise UserError(
@@ -339,9 +341,11 @@ def _losses(model: EvaluationModel, batch: list[Window]) -> Iterator[np.ndarray]
 
 
 def _score(length: int, windows: list[Prediction]) -> LengthScore:
-    num_scored, text_bytes = windows[0].scored, windows[0].text_bytes
+    num_scored = windows[0].scored
+    text_bytes = windows[0].text_bytes
     sums = np.array([window.losses for window in windows])
-    total, num_tokens = float(sums.sum()), len(windows) * num_scored
+    total = float(sums.sum())
+    num_tokens = len(windows) * num_scored
     sizes = np.array([part.size for part in np.array_split(np.empty(num_scored), sums.shape[1])])
     # The token after the first input has one token before it; only the last predictions of a window count.
     positions = windows[0].size - num_scored + np.cumsum(sizes) - (sizes - 1) / 2

@@ -184,7 +184,8 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
                 f"sequence_length is {length}, but {model.name} has {model.max_positions} positions (model.max_positions): "
                 "give less"
             )
-        tokenizer, limits = PromptTokenizer(model.tokenizer, model.name), Limits(length, max_answer=self.max_answer_tokens)
+        tokenizer = PromptTokenizer(model.tokenizer, model.name)
+        limits = Limits(length, max_answer=self.max_answer_tokens)
         if any(parse_set(text).metric == "rouge" for text in self.sets):
             rouge_scorer()  # say now that it is missing, not after the first batch
         batches = []
@@ -198,12 +199,15 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
 
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
         """Greedy answers, up to their end token."""
-        tokenizer, metric = PromptTokenizer(model.tokenizer, model.name), parse_set(batch[0].set).metric
+        tokenizer = PromptTokenizer(model.tokenizer, model.name)
+        metric = parse_set(batch[0].set).metric
         continuations = model.continuations([list(each.question.prompt) for each in batch], batch[0].num_tokens)
         predictions = []
         for example, ids in zip(batch, continuations, strict=True):
-            question, answer = example.question, tokenizer.decode(ids).strip()
-            prompt, scores = tokenizer.decode(question.prompt), score(metric, answer, question.references)
+            question = example.question
+            answer = tokenizer.decode(ids).strip()
+            prompt = tokenizer.decode(question.prompt)
+            scores = score(metric, answer, question.references)
             predictions.append(Prediction(example.set, question.id, prompt, answer, question.references, scores))
         return predictions
 
@@ -239,7 +243,8 @@ def _side_by_side(predictions: list[Prediction]) -> str:
     """Answers beside their references, as in the paper's appendix. A question is the text before the first empty line."""
     rows = []
     for each in predictions:
-        question, right = each.prompt.partition("\n\n")[0], "yes" if each.scores["exact_match"] else ""
+        question = each.prompt.partition("\n\n")[0]
+        right = "yes" if each.scores["exact_match"] else ""
         rows.append([each.id, question, " / ".join(each.references), each.prediction, right])
     return markdown(["id", "question", "reference", "answer", "right"], rows)
 
@@ -294,7 +299,8 @@ def read_set(
                 continue
             place = f"{path}:{number}"
             record = _record(place, line)
-            key, text = record["id"], record["input"]
+            key = record["id"]
+            text = record["input"]
             digest = sha256(text.encode()).digest()
             first, expected = inputs.setdefault(key, (place, digest))
             if digest != expected:
@@ -356,7 +362,8 @@ def read_predictions(path: Path) -> dict[str, str]:
 def check_coverage(predictions: dict[str, str], questions: list[Question], path: Path) -> None:
     """Raises UserError unless there is a prediction for each question, and none for anything else."""
     ids = {question.id for question in questions}
-    missing, unknown = [key for key in ids if key not in predictions], [key for key in predictions if key not in ids]
+    missing = [key for key in ids if key not in predictions]
+    unknown = [key for key in predictions if key not in ids]
     faults = [f"{some_ids(sorted(missing))} missing"] if missing else []
     faults += [f"{some_ids(unknown)} not in the set"] if unknown else []
     if faults:

@@ -11,7 +11,9 @@ from torch import Tensor
 from megatape.nn.kernels.launch import launch
 from megatape.utils.targets import IGNORE_INDEX
 
-COLUMNS, WARPS = 8192, 16  # so many warps that the rows in work at a time fit the cache
+# so many warps that the rows in work at a time fit the cache
+COLUMNS = 8192
+WARPS = 16
 
 
 def run_loss_kernel(
@@ -56,9 +58,13 @@ def loss_kernel(
 ):  # fmt: skip
     """Tensors as in run_loss_kernel; gradient: None, or the logits. The columns from `real` on are padding. Program: a row."""
     row = tl.program_id(0).to(tl.int64)
-    start, target = row * columns, tl.load(rows + row)
+    start = row * columns
+    target = tl.load(rows + row)
     if MEASURE:
-        largest, total, found = -1e30, 0.0, 0.0  # finite: all columns may be padding
+        # finite: all columns may be padding
+        largest = -1e30
+        total = 0.0
+        found = 0.0
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
             values = _capped(tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32), cap, CAPPED)

@@ -48,7 +48,8 @@ class _Update(torch.autograd.Function):
         up: Tensor,
         down: Tensor,
     ) -> Tensor:
-        initial, active = initial.contiguous(), active.contiguous()
+        initial = initial.contiguous()
+        active = active.contiguous()
         delta, attended = (None if part is None else part.contiguous() for part in (delta, attended))
         out = active.new_empty(*active.shape[:2], down.shape[0], initial.shape[-1])
         _run(
@@ -107,7 +108,8 @@ def _run(kernel: Any, **arguments: Any) -> None:
 @triton.jit
 def _load_weight(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr):
     """All of x [ROWS, COLUMNS]; what is padding reads zero."""
-    rows, columns = tl.arange(0, ROWS_P)[:, None], tl.arange(0, COLUMNS_P)[None, :]
+    rows = tl.arange(0, ROWS_P)[:, None]
+    columns = tl.arange(0, COLUMNS_P)[None, :]
     return tl.load(x + rows * COLUMNS + columns, mask=(rows < ROWS) & (columns < COLUMNS), other=0.0)
 
 
@@ -116,7 +118,8 @@ def _store_weight(
     x, values, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr
 ):  # fmt: skip
     """Part of this program of x [PROGRAMS, ROWS, COLUMNS], whose programs are PARTS numbers apart."""
-    rows, columns = tl.arange(0, ROWS_P)[:, None], tl.arange(0, COLUMNS_P)[None, :]
+    rows = tl.arange(0, ROWS_P)[:, None]
+    columns = tl.arange(0, COLUMNS_P)[None, :]
     start = tl.program_id(0).to(tl.int64) * PARTS
     tl.store(x + start + rows * COLUMNS + columns, values, mask=(rows < ROWS) & (columns < COLUMNS))
 
@@ -127,7 +130,8 @@ def _locate(
     SIZE_P: tl.constexpr,
 ):  # fmt: skip
     """Pointers [CHANNELS_P, SIZE_P] to one head of every channel of a token, and which exist."""
-    channel, element = tl.arange(0, CHANNELS_P)[:, None], tl.arange(0, SIZE_P)[None, :]
+    channel = tl.arange(0, CHANNELS_P)[:, None]
+    element = tl.arange(0, SIZE_P)[None, :]
     start = token * (CHANNELS * HEADS_OF_CHANNEL * SIZE) + member * SIZE
     return x + start + (channel * (HEADS_OF_CHANNEL * SIZE) + element), (channel < CHANNELS) & (element < SIZE)
 
@@ -183,7 +187,9 @@ def update_backward_kernel(
     """All gradients; those of weights as one sum for each program, in columns of a [PROGRAMS, PARTS] in float32."""
     ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
     downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
-    inner, channel, members = tl.arange(0, INNER_P), tl.arange(0, CHANNELS_P), tl.arange(0, GROUP_P)
+    inner = tl.arange(0, INNER_P)
+    channel = tl.arange(0, CHANNELS_P)
+    members = tl.arange(0, GROUP_P)
     d_ups = tl.zeros((INNER_P, CHANNELS_P), tl.float32)
     d_downs = tl.zeros((CHANNELS_P, INNER_P), tl.float32)
     d_gains = tl.zeros((CHANNELS_P, GROUP_P), tl.float32)
@@ -198,7 +204,8 @@ def update_backward_kernel(
         d_mixed = tl.dot(tl.trans(downs), d_outs.to(downs.dtype), input_precision=PRECISION)  # dZ
         d_gates = tl.sum(d_mixed * raised, 1)
         tl.store(d_active + token * INNER + inner, d_gates.to(d_active.dtype.element_ty), mask=inner < INNER)
-        mixed, d_raised = (raised * gates[:, None]).to(ups.dtype), (d_mixed * gates[:, None]).to(ups.dtype)
+        mixed = (raised * gates[:, None]).to(ups.dtype)
+        d_raised = (d_mixed * gates[:, None]).to(ups.dtype)
         d_downs = tl.dot(d_outs.to(downs.dtype), tl.trans(mixed), d_downs, input_precision=PRECISION)
         d_ups = tl.dot(d_raised, tl.trans(state), d_ups, input_precision=PRECISION)
         d_state = tl.dot(tl.trans(ups), d_raised, d_outs.to(tl.float32), input_precision=PRECISION)

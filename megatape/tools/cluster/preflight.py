@@ -48,12 +48,14 @@ class Rate:
 
 def measure(device: torch.device, topology: Topology) -> list[Rate]:
     """Check and time the collectives that training uses. Collective over all ranks."""
-    world, rank = topology.world_size, topology.rank
+    world = topology.world_size
+    rank = topology.rank
     part = (2**24 if device.type == "cuda" else 2**19) // world  # float32 elements that each rank sends to each other rank
     steps = torch.arange(part, device=device, dtype=torch.float32) % 1000
     blocks = torch.cat([steps + destination for destination in range(world)])  # one block per destination
     ranks_sum = world * (world - 1) / 2
-    whole, own = torch.empty_like(blocks), torch.empty_like(steps)
+    whole = torch.empty_like(blocks)
+    own = torch.empty_like(steps)
     moved = 4 * part * (world - 1)
     exchanged = torch.cat([(steps + rank) * world + source for source in range(world)])
     reduced = world * (steps + rank) + ranks_sum
@@ -151,7 +153,8 @@ def preflight(config: Config) -> int:
 
 def find_faults(reports: list[Report]) -> list[str]:
     """Differences between ranks and errors of single ranks, each with a remedy."""
-    found, answered = [], [report for report in reports if report.host]
+    found = []
+    answered = [report for report in reports if report.host]
     for name, what, remedy in (
         ("versions", "versions of Python, torch or DeepSpeed", "install the same environment on all hosts (constraints.txt)"),
         ("code", "versions of megatape", "copy the same code to all hosts, or keep it in a shared folder"),

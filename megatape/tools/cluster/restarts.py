@@ -36,7 +36,8 @@ class Command:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._prctl, pid = ctypes.CDLL(None).prctl, os.getpid()
+        self._prctl = ctypes.CDLL(None).prctl
+        pid = os.getpid()
         self._prctl(PR_SET_CHILD_SUBREAPER, 1)  # the kernel gives this process the children of those that end
         self._others = set(psutil.Process().children())
 
@@ -64,7 +65,8 @@ class Command:
         Returns:
             The exit status of the command, as shells number it, and those of its orphans.
         """
-        status, orphan_statuses = _shell_status(self._process.wait()), []
+        status = _shell_status(self._process.wait())
+        orphan_statuses = []
         while orphans := [process for process in psutil.Process().children() if self._is_orphan(process)]:
             ended, alive = psutil.wait_procs(orphans, ORPHAN_NOTICE)
             if alive:

@@ -96,7 +96,8 @@ def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
     compute_bound = memory_bound = 0.0
     for operation, count in work.items():
         rate = gpu.bfloat16_flops * _efficiency(operation.kind, gpu)[case]
-        arithmetic, moving = operation.flops / rate, operation.bytes / bandwidth
+        arithmetic = operation.flops / rate
+        moving = operation.bytes / bandwidth
         if operation.kind == "eager":
             moving *= EAGER_SLOWDOWN
         if arithmetic > moving:
@@ -125,10 +126,13 @@ def middle(times: tuple[DeviceTime, DeviceTime]) -> DeviceTime:
 
 def operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operation | None:
     """One kernel, from a call of an ATen operator or of our launch (nn/kernels/launch.py); None if it moves nothing."""
-    name, causal, ours = func.overloadpacket.__name__, func.overloadpacket in ATTENTION_OPERATORS, func.namespace != "aten"
+    name = func.overloadpacket.__name__
+    causal = func.overloadpacket in ATTENTION_OPERATORS
+    ours = func.namespace != "aten"
     if is_view(func) or "empty" in name:
         return None
-    inputs, outputs = tensors_of([args, {key: value for key, value in kwargs.items() if key != "out"}]), tensors_of(out)
+    inputs = tensors_of([args, {key: value for key, value in kwargs.items() if key != "out"}])
+    outputs = tensors_of(out)
     if name.startswith("new_") or name.endswith("_like"):
         inputs = []
     elif name in ("copy_", "fill_", "zero_"):

@@ -95,9 +95,13 @@ def _on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: Measured
 
 
 def _counts(config: Config, world_size: int) -> list[Row]:
-    model, training, length = config.model, config.training, config.data.sequence_length
-    count, flops = count_parameters(model), forward_flops(model, length, training.num_shifted_groups)
-    data_ranks, accumulated = config.data_ranks(world_size), config.accumulation(world_size)
+    model = config.model
+    training = config.training
+    length = config.data.sequence_length
+    count = count_parameters(model)
+    flops = forward_flops(model, length, training.num_shifted_groups)
+    data_ranks = config.data_ranks(world_size)
+    accumulated = config.accumulation(world_size)
     batch = f"{training.micro_batch_size} micro x {plural(data_ranks, 'data-parallel rank')} x {accumulated} accumulated"
     return [
         ("parameters", _exact(count.total)),
@@ -134,7 +138,8 @@ def _memory(config: Config, world_size: int, memory: Memory, holder: str) -> lis
 
 
 def _sent(config: Config, cluster: ClusterConfig) -> list[Row]:
-    traffic, split = plan_traffic(config, cluster.world_size), links(config, cluster)
+    traffic = plan_traffic(config, cluster.world_size)
+    split = links(config, cluster)
     rows = [("bytes that a GPU sends in a step", "inside the node, to other nodes")]
     replicas = ["data-", *(f"{axis}-" for axis in ("context", "sequence") if config.parallel.axes[axis] > 1)]
     data = f"{', '.join(replicas[:-1])} and {replicas[-1]}parallel ranks, ZeRO" if replicas[1:] else "data-parallel ranks"
@@ -165,7 +170,8 @@ def _speed(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep 
     estimated = plan_speed(config, cluster, gpu)
     speed = plan_speed(config, cluster, gpu, step.correction) if step else estimated
     (low, high), (worst, best) = speed.seconds, speed.utilization
-    updates, hours = plan_matrices(config, cluster.world_size).flops, config.tokens / config.step_tokens / 3600
+    updates = plan_matrices(config, cluster.world_size).flops
+    hours = config.tokens / config.step_tokens / 3600
     slow, fast = (config.step_tokens / seconds / cluster.world_size for seconds in (high, low))
     time, unit = (hours, "hours") if hours * low < 48 else (hours / 24, "days")
     return [
@@ -191,7 +197,8 @@ def _cost(config: Config, cluster: ClusterConfig, seconds: tuple[float, float], 
 
 
 def _compared(step: MeasuredStep) -> Row:
-    count, training = count_parameters(step.config.model).total, step.config.training
+    count = count_parameters(step.config.model).total
+    training = step.config.training
     shape = f"{count / 1e6:,.0f} M, {training.micro_batch_size} x {step.config.data.sequence_length}"
     error = step.estimated / step.seconds - 1
     return f"  measured on one {step.gpu.name}: {shape}", f"{step.seconds:.3g}, estimated {step.estimated:.3g} ({error:+.0%})"

@@ -301,7 +301,9 @@ def saves_more(place: Place, other: Place) -> bool:
 
 def _ladders(config: Config, cluster: ClusterConfig) -> list[list[Setting]]:
     """Return the values that are tried, including those of the configuration."""
-    training, parallel, zero = config.training, config.parallel, config.zero
+    training = config.training
+    parallel = config.parallel
+    zero = config.zero
     offloads = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
     most = max(1, min(training.global_batch_size, LARGE // config.data.sequence_length))
     micro = {2**power for power in range(most.bit_length())} | {training.micro_batch_size}

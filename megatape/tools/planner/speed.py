@@ -77,7 +77,9 @@ class Offload:
 
 def plan_offload(config: Config, world_size: int) -> Offload:
     """The bytes of a rank; none where nothing is offloaded."""
-    zero, size, micro_batches = config.zero, element_bytes(config), config.accumulation(world_size)
+    zero = config.zero
+    size = element_bytes(config)
+    micro_batches = config.accumulation(world_size)
     memory = plan_state(config, world_size)
     held = memory.device | memory.host
     gradients = master = held["master weights"]
@@ -215,9 +217,12 @@ def optimizer_work(memory: Memory) -> Work:
 
 def links(config: Config, cluster: ClusterConfig) -> dict[str, tuple[float, float]]:
     """Bytes that a rank sends in a step, by group: (inside its node, to other nodes)."""
-    sent, tensor_size, node = plan_traffic(config, cluster.world_size).sent, config.parallel.tp, cluster.gpus_per_node
+    sent = plan_traffic(config, cluster.world_size).sent
+    tensor_size = config.parallel.tp
+    node = cluster.gpus_per_node
     replicas = max(1, node // tensor_size)  # ranks of a node with the same share of the model
-    context, in_node = config.parallel.cp, max(1, replicas // config.parallel.sp)
+    context = config.parallel.cp
+    in_node = max(1, replicas // config.parallel.sp)
     result = {}
     for group, size, per_node in (
         ("tensor", tensor_size, min(tensor_size, node)),

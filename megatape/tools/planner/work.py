@@ -121,7 +121,9 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
     """
     model = build(changed(config, "model", nope_every=None), 2)
     block, x, positions = _inputs(config, model)
-    encoding, layers, position = model.encoding, config.model.num_layers, block.position
+    encoding = model.encoding
+    layers = config.model.num_layers
+    position = block.position
     moving = len(positioned_layers(config.model)) - 1
     *_, last = model.blocks
     assert isinstance(last, Block)
@@ -149,7 +151,8 @@ def _compiled_parts(config: Config) -> list[tuple[Callable[..., Any], nn.Module,
 
 def _inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, PositionState]:
     """The first block, content as it gets it, and the initial position state of the same tokens."""
-    batch, length = config.training.micro_batch_size, config.data.sequence_length // config.parallel.sample_replicas
+    batch = config.training.micro_batch_size
+    length = config.data.sequence_length // config.parallel.sample_replicas
     x = torch.empty(batch, length, config.model.hidden_size, requires_grad=True)
     block = model.blocks[0]
     assert isinstance(block, Block)
@@ -209,8 +212,11 @@ def fused_work(graph: GraphModule) -> Work:
     written: set[Node] = set()
     for node in graph.graph.nodes:
         sources = [bases[source] for source in node.all_input_nodes]
-        stages[node], bases[node] = max((stages[source] for source in sources), default=0), node
-        called, reader = node.op == "call_function", None  # reader: stage of the kernel that reads the sources, if it is one
+        stages[node] = max((stages[source] for source in sources), default=0)
+        bases[node] = node
+        # reader: stage of the kernel that reads the sources, if it is one
+        called = node.op == "call_function"
+        reader = None
         if called and (node.target is operator.getitem or is_view(node.target)):
             bases[node] = sources[0]
             continue

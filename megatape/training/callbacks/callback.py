@@ -100,7 +100,8 @@ class Callbacks(AbstractContextManager["Callbacks"]):
     """Several callbacks as one, each by the name of its registry entry. Context manager around training."""
 
     def __init__(self, members: dict[str, Callback], log: "RunLog") -> None:
-        self._members, self._log = members, log
+        self._members = members
+        self._log = log
         self._warned: set[str] = set()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -16,7 +16,8 @@ class PositionViews(Callback):
         self._waiting: dict[int, PositionView] = {}  # by step
 
     def on_start(self, step: int) -> None:
-        self._start_step, self._is_current = step, False
+        self._start_step = step
+        self._is_current = False
 
     def on_evaluate(self, step: int, validation: Validation) -> None:
         if validation.positions:  # on the main rank

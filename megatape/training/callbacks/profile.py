@@ -40,7 +40,8 @@ class Profile(Callback):
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
-        self.steps, self.path = run.profiled_steps, run.folder.trace(run.topology.rank)
+        self.steps = run.profiled_steps
+        self.path = run.folder.trace(run.topology.rank)
         self.begun = 0  # steps
         self.recording = ExitStack()
 
@@ -61,7 +62,8 @@ class Profile(Callback):
         # Closed in the opposite order: the report comes when all recording has stopped.
         mesh = self.run.engine.mesh
         axes = (mesh[name] for name in ("tensor", "sequence", "context", "replicate"))
-        recorder, traffic = profile(activities=activities), CountTraffic(*axes)
+        recorder = profile(activities=activities)
+        traffic = CountTraffic(*axes)
         self.recording.callback(self._finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)
@@ -101,7 +103,8 @@ class Range:
 
 def _name_passes(module: nn.Module, name: str, recording: ExitStack) -> None:
     """Run the module's passes inside ranges of this name until the recording ends."""
-    forward, backward = Range(name), Range(name + BACKWARD)
+    forward = Range(name)
+    backward = Range(name + BACKWARD)
     recording.enter_context(module.register_forward_pre_hook(forward.enter))
     # always_call: a recomputation under activation checkpointing stops in the middle, by an exception, when it has what it
     # needs.
@@ -115,7 +118,8 @@ def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     """Milliseconds and bytes of one step, on average, on this rank."""
     averages = recorder.key_averages()
     device = "device" if torch.cuda.is_available() else "cpu"
-    total, exclusive = attrgetter(f"{device}_time_total"), attrgetter(f"self_{device}_time_total")
+    total = attrgetter(f"{device}_time_total")
+    exclusive = attrgetter(f"self_{device}_time_total")
     labels = {name + suffix for name in RANGES.values() for suffix in ("", BACKWARD)} | traffic.labels
     ranges = sorted((event for event in averages if event.key in labels), key=total, reverse=True)
     operations = sorted((event for event in averages if event.key not in labels), key=exclusive, reverse=True)[:OPERATIONS]

@@ -33,7 +33,9 @@ class JsonLines(Sink):
         try:
             self.close()
         finally:
-            self._first_step, self._is_current, self._rest = None, False, b""
+            self._first_step = None
+            self._is_current = False
+            self._rest = b""
 
     def write(self, metrics: StepMetrics) -> None:
         self._first_step = self._first_step or metrics.step
@@ -61,7 +63,8 @@ class JsonLines(Sink):
             self._close_file()
 
     def _close_file(self) -> None:
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             with suppress(OSError):
                 file.close()
@@ -76,5 +79,6 @@ class JsonLines(Sink):
             assert self._first_step is not None
             kept = [line for step, line in read_metrics(self._path).items() if step < self._first_step]
             write_atomically(self._path, "".join(f"{line}\n" for line in kept).encode() + self._rest)
-            self._rest, self._is_current = b"", True
+            self._rest = b""
+            self._is_current = True
         return io.FileIO(self._path, "a")  # unbuffered: it is known how much of a line a full disk has taken

@@ -41,7 +41,8 @@ class TensorBoard(Sink):
             raise
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
+        writer = self._writer
+        self._writer = None
         if writer:
             writer.close()
 

@@ -25,14 +25,16 @@ class Tracker(Sink):
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
         self._path = run.folder.tracker(self.name)
-        self._id, self._last_step = secrets.token_hex(8), 0
+        self._id = secrets.token_hex(8)
+        self._last_step = 0
         self._record: Any = None
 
     def start(self, step: int) -> None:
         if self._record is None:
             if self._path.exists():
                 kept = read_json(self._path)
-                self._id, self._last_step = str(kept["id"]), int(kept["step"])
+                self._id = str(kept["id"])
+                self._last_step = int(kept["step"])
             self._record = self.open(self._id)
 
     def write(self, metrics: StepMetrics) -> None:
@@ -43,7 +45,8 @@ class Tracker(Sink):
         write_atomically(self._path, json_content({"id": self._id, "step": self._last_step}, str(self._path)))
 
     def close(self) -> None:
-        record, self._record = self._record, None
+        record = self._record
+        self._record = None
         if record is not None:
             record.finish()
 

@@ -94,13 +94,17 @@ def look(model: Transformer, task: SyntheticTask, samples: list[SyntheticSample]
     for block in unmoved.blocks:
         assert isinstance(block, Block)
         block.position = None
-    right, said, without, views = [], [], [], []
+    right = []
+    said = []
+    without = []
+    views = []
     for sample in samples:
         ids = torch.tensor(encoder.example(sample).ids)
         arguments = ids[None, :-1], positions[:, : len(ids) - 1]
         logits, layers = run(model, *arguments)
         # After <s>, the place of a token in the text is that of the input before it.
-        given, given_without = logits[0].argmax(-1), unmoved(*arguments)[0].argmax(-1)
+        given = logits[0].argmax(-1)
+        given_without = unmoved(*arguments)[0].argmax(-1)
         for places in answer_places(task, sample):
             own = slice(places.start, places.stop)
             right.append(torch.equal(given[own], ids[1:][own]))
@@ -121,7 +125,8 @@ def look(model: Transformer, task: SyntheticTask, samples: list[SyntheticSample]
 def _view(layer: LayerInputs, queries: Tensor, sources: Tensor, start: PositionState) -> LayerView:
     """start: e before any block, that of the first layer itself."""
     rows = probabilities(layer)[0][:, queries].transpose(0, 1)  # [A, H, N]
-    upto, here = rows.cumsum(-1), torch.arange(len(queries))
+    upto = rows.cumsum(-1)
+    here = torch.arange(len(queries))
     source = rows[here, :, sources]
     farther = upto[here, :, sources] - source
     most = rows.topk(min(MOST, rows.shape[-1]))
@@ -193,7 +198,8 @@ def _attention(views: dict[str, AttentionView]) -> str:
     rows = []
     for label, found in views.items():
         for layer, shares in enumerate(found.layers):
-            head, groups = found.head(layer), _groups(views, found)
+            head = found.head(layer)
+            groups = _groups(views, found)
             parts = (shares.source, shares.nearer, shares.farther)
             rows.append(_place(label, layer, head) + [_percent(part[:, head], group) for part in parts for group in groups])
     columns = [column for part in ("source", "nearer", "farther") for column in (f"{part}: right", "wrong", FIRST)]
@@ -207,7 +213,9 @@ def _updates(views: dict[str, AttentionView]) -> Iterator[str]:
         for layer, view in enumerate(found.layers):
             if view.moved is None or view.without is None:
                 continue
-            head, gains, groups = found.head(layer), found.gains[layer - 1], _groups(views, found)[:2]
+            head = found.head(layer)
+            gains = found.gains[layer - 1]
+            groups = _groups(views, found)[:2]
             span = "" if gains is None else f"{gains.min().item():+.2f} to {gains.max().item():+.2f}"
             parts = (view.moved, view.source[:, head], view.without[:, head])
             rows.append([*_place(label, layer, head), span, *(_percent(part, group) for part in parts for group in groups)])
@@ -226,7 +234,8 @@ def _examples(views: dict[str, AttentionView], answers: list[Numbered]) -> Itera
         number, sample, answer = answers[index]
         for label, found in views.items():
             layer = max(range(len(found.layers)), key=lambda layer: float(found.layers[layer].source.mean(0).max()))
-            head, shares = found.head(layer), found.layers[layer]
+            head = found.head(layer)
+            shares = found.layers[layer]
             most = zip(shares.places[index, head].tolist(), shares.weights[index, head].tolist(), strict=True)
             shown = [
                 f"`{sample.text[max(0, place - 2) : place] if place else '<s>'}` {answer.begin + 1 - place}: {100 * share:.0f}%"

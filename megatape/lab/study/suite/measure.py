@@ -31,7 +31,8 @@ from megatape.run_folder import RunFolder, read_steps
 
 BATCH_TOKENS = 2**13  # of a forward pass
 TRAINING = 1000  # samples that baselines are fitted on
-BEGIN, END = "<s>", "</s>"
+BEGIN = "<s>"
+END = "</s>"
 
 Predict = Callable[[SyntheticSample], list[str]]  # the tokens of all answers, in order, each given all before it in the text
 
@@ -41,10 +42,13 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
 
     Raises UserError or FileNotFoundError if the run is not complete, or the task is no longer as it was.
     """
-    began, folder = time.monotonic(), RunFolder(Path(directory))
+    began = time.monotonic()
+    folder = RunFolder(Path(directory))
     config, task, checkpoint = open_run(folder)
     model = load_model(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    encoding, seed, rate = config.model.encoding, config.training.seed, config.optimizer.learning_rate
+    encoding = config.model.encoding
+    seed = config.training.seed
+    rate = config.optimizer.learning_rate
     records = []
     for split in splits:
         found = inapplicable(task, split, encoding) or score_split(model, task, split, count, seed)
@@ -74,7 +78,8 @@ def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader
 
 def inapplicable(task: SyntheticTask, split: str, encoding: str) -> str | None:
     """Why the encoding can't do the split, None if it can."""
-    most, tokens = ENCODINGS[encoding].max_positions, task.tokens(split) - 1
+    most = ENCODINGS[encoding].max_positions
+    tokens = task.tokens(split) - 1
     if most is None or tokens <= most:
         return None
     return f"not applicable because its samples have {tokens} tokens and {encoding} represents at most {most} positions"
@@ -83,10 +88,12 @@ def inapplicable(task: SyntheticTask, split: str, encoding: str) -> str | None:
 @torch.no_grad()
 def score_split(model: Transformer, task: SyntheticTask, split: str, count: int, seed: int) -> Score:
     """The score on the first `count` samples of a split. seed: of positions that an encoding draws."""
-    encoder, length = Encoder(task), task.tokens(split) - 1
+    encoder = Encoder(task)
+    length = task.tokens(split) - 1
     device = next(model.parameters()).device
     positions = torch.as_tensor(model.encoding.positions(random_offset=False).evaluation(length, seed), device=device)[None]
-    samples, predicted = list(task.samples(split, count)), []
+    samples = list(task.samples(split, count))
+    predicted = []
     size = max(1, BATCH_TOKENS // length)
     for first in range(0, count, size):
         batch = samples[first : first + size]

@@ -35,7 +35,8 @@ from megatape.utils.tables import markdown
 from megatape.utils.units import plural
 
 ALL = "all"
-PILOT, PLAN = "pilot.json", "plan.json"
+PILOT = "pilot.json"
+PLAN = "plan.json"
 ROUNDS = 2  # of which the faster counts
 MODULES = "megatape.training.pretrain", "megatape.lab.study.suite.measure"  # of the processes of a run
 
@@ -87,7 +88,8 @@ class Sizing:
 
     def config(self, task: SyntheticTask, data: str, vocab_size: int) -> dict[str, Any]:
         """The configuration of all runs of a task, but for encoding, seed, learning rate and folder."""
-        steps, longest = self.steps(task), max(map(task.tokens, task.splits))
+        steps = self.steps(task)
+        longest = max(map(task.tokens, task.splits))
         return {
             # The last token of a sample is a target and never an input.
             "model": self.model | {"vocab_size": vocab_size, "max_positions": longest - 1},
@@ -285,7 +287,8 @@ def propose(asked: Plan, out: Path, minutes: float, jobs: int) -> tuple[Plan, st
 
 def expected_costs(plan: Plan, out: Path, jobs: int) -> Costs:
     """Of all runs of a plan; from `out` if an earlier command left them there, so that the same command has the same plan."""
-    path, number = out / PILOT, int(threads_of_run(jobs))
+    path = out / PILOT
+    number = int(threads_of_run(jobs))
     place = f"{plan.size}, {number} threads"
     if path.exists():
         with content_errors(f"{path} is corrupted", "remove it and run the command again"):

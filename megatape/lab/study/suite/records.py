@@ -42,7 +42,8 @@ def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predi
 
     A sample that counts as a whole has the key of its last answer.
     """
-    right, asked = Counter[int](), Counter[int]()
+    right = Counter[int]()
+    asked = Counter[int]()
     for sample, tokens in zip(samples, predicted, strict=True):
         lengths = [len(places) for places in answer_places(task, sample)]
         assert len(tokens) == sum(lengths), f"{len(tokens)} tokens for answers of {lengths}"
@@ -50,7 +51,8 @@ def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predi
         answers = [all(list(islice(following, length))) for length in lengths]
         keys = [answer.key for answer in sample.answers]
         if task.scored == "samples":
-            answers, keys = [all(answers)], keys[-1:]
+            answers = [all(answers)]
+            keys = keys[-1:]
         for key, answer in zip(keys, answers, strict=True):
             right[key] += answer
             asked[key] += 1

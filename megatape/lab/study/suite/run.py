@@ -147,7 +147,8 @@ class Cell:
         return RunFolder(self.directory / f"rate-{rate:g}" / f"seed-{seed}")
 
     def _run(self, machine: Machine, rate: float, seed: int, splits: list[str], count: int) -> Run[Scores]:
-        file, folder = str(self.folder.config), self._folder(rate, seed)
+        file = str(self.folder.config)
+        folder = self._folder(rate, seed)
         base = self.base
         most = ENCODINGS[base.model.encoding].max_positions
         settings = [
@@ -158,12 +159,15 @@ class Cell:
         ]
         if most is not None and most < max(map(self.folder.task.tokens, self.folder.task.splits)) - 1:
             settings.append(f"model.max_positions={most}")  # scores of longer splits say why there are none
-        config, train = load_config(file, settings), machine.pretrain(file, settings)
+        config = load_config(file, settings)
+        train = machine.pretrain(file, settings)
         measures = {folder.directory / SCORES: (measure, str(folder.directory), self.encoding, splits, count)}
         return Run(f"{self.name}, rate {rate:g}, seed {seed}", config, train, measures, Scores.read)
 
 
-RESULTS, TABLES, PAGE = "results.jsonl", "suite.md", "suite.html"
+RESULTS = "results.jsonl"
+TABLES = "suite.md"
+PAGE = "suite.html"
 
 WritePage = Callable[[list[Record], list[str], Plan, dict[str, list[float]], str, Path], None]
 

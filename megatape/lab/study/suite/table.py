@@ -16,8 +16,10 @@ from megatape.utils.tables import Table, markdown
 from megatape.utils.units import plural
 
 REFERENCE = "rope"
-BETTER, WORSE = "▲", "▼"
-NOT_RUN, NOT_APPLICABLE = "not run", "n/a"
+BETTER = "▲"
+WORSE = "▼"
+NOT_RUN = "not run"
+NOT_APPLICABLE = "n/a"
 ALL_OR_NOTHING = 0.5  # seeds whose scores differ by more look like some that learned the task and some that did not
 Place = tuple[str, str, str]  # task, split, row
 Pair = tuple[str, str]  # task, split
@@ -116,7 +118,8 @@ class Summary:
             if record.score is None:
                 cell.reason = record.reason
             else:
-                cell.scores[record.seed], cell.asked[record.seed] = record.score, record.asked
+                cell.scores[record.seed] = record.score
+                cell.asked[record.seed] = record.asked
             if record.learning_rate is not None:
                 self.rates[record.task, record.row].add(record.learning_rate)
             kinds[record.row] = record.kind
@@ -154,7 +157,8 @@ class Summary:
         # Holm's method ends at this level, which all significant differences pass and no other does; so do their intervals.
         level = statistics.LEVEL / max(1, int((corrected >= statistics.LEVEL).sum()))
         for (place, one), p in zip(tested.items(), corrected, strict=True):
-            interval, strictest = None, statistics.LEVEL / len(tested)
+            interval = None
+            strictest = statistics.LEVEL / len(tested)
             if one.spread is None:
                 needed = statistics.seeds_to_separate(strictest)
             else:

@@ -36,6 +36,7 @@ def equal_lengths(
     """Batches of examples with the same length in tokens, the shortest first, of at most `most_tokens` or one example."""
     batches = []
     for size, group in groupby(sorted(examples, key=length), length):
-        equal, most = list(group), max(1, most_tokens // size)
+        equal = list(group)
+        most = max(1, most_tokens // size)
         batches += [equal[begin : begin + most] for begin in range(0, len(equal), most)]
     return batches

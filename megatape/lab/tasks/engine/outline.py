@@ -33,7 +33,8 @@ def read_outline(
         MissingPath: A folder or file is missing.
         UserError: The folder holds no such model, or a file is not what was written.
     """
-    name, opened = model_name(folder, adapter), open_model_folder(folder, base)
+    name = model_name(folder, adapter)
+    opened = open_model_folder(folder, base)
     if trust_remote_code and opened.kind != "checkpoint":
         given: dict[str, Any] = {"trust_remote_code": True, "local_files_only": True}
         config = AutoConfig.from_pretrained(opened.files, **given)

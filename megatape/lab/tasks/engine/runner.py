@@ -210,7 +210,10 @@ class Evaluation:
         Raises:
             UserError: There are no examples, or an error of the task, which it names.
         """
-        self.folder, self.name, self.task, self.ranks = folder, name, task, ranks
+        self.folder = folder
+        self.name = name
+        self.task = task
+        self.ranks = ranks
         try:
             with path_errors():
                 self.batches = task.batches(model)
@@ -257,7 +260,8 @@ class Evaluation:
         Raises:
             UserError: An error of the task.
         """
-        ranks, end = self.ranks, self.ends[-1]
+        ranks = self.ranks
+        end = self.ends[-1]
         answered = set(on_main(lambda: sorted(self.journal.read()), ranks.topology))
         numbered = [(range(end - len(batch), end), batch) for end, batch in zip(self.ends, self.batches, strict=True)]
         missing = [(numbers, batch) for numbers, batch in numbered if not answered.issuperset(numbers)]

@@ -93,7 +93,8 @@ def load_tensor_parallel(
         UserError: The folder holds no such model, the ranks cannot divide it, or its positions depend on a run's seed.
     """
     with TemporaryDirectory() as temporary:
-        name, opened = model_name(folder, adapter), open_model_folder(folder, base)
+        name = model_name(folder, adapter)
+        opened = open_model_folder(folder, base)
         if adapter is not None:
             merged = Path(temporary) / "merged"
             merge_adapter(adapter, opened.files, merged)
@@ -128,7 +129,8 @@ def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.
     """The model with this rank's rows and columns of every weight; rows of padding are zero."""
     for name, parameter in model.named_parameters():
         local = tuple(parameter.shape)
-        whole, share = settings(parameter).shape, share_of(parameter, local, axis)
+        whole = settings(parameter).shape
+        share = share_of(parameter, local, axis)
         block = torch.zeros(matrix(local), dtype=source.dtype)
         rows = slice(share.rows.start, min(share.rows.stop, whole[0]))
         if rows.start < rows.stop:
