@@ -67,7 +67,7 @@ oldest: build/oldest ## exports, loaded by the oldest transformers of their mode
 	MEGATAPE_OLDEST=build/oldest $(PYTEST) tests/hf/test_export.py -m oldest
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
-	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/cluster
+	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/tools/cluster
 
 docs: ## build/site, strictly: a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

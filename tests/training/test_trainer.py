@@ -27,7 +27,8 @@ READS = {"_local_scalar_dense", "nonzero", "equal"}  # operators for whose resul
 PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}  # which call no operator on a CPU
 OURS, THEIRS = (str(Path(package.__file__ or "").parent) for package in (megatape, deepspeed))
 WRAPPERS = (compiler.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
-TENSOR_PARALLEL = f"{OURS}/parallel/"  # exchanges of activations, not checked here, and sums of gradients, which are
+# Exchanges of activations, which are not checked here, and sums of gradients, which are.
+TENSOR_PARALLEL = (f"{OURS}/distributed/collectives.py", f"{OURS}/distributed/asynchronous.py")
 
 # One sum of the gradients of replicated weights, for any number of weights and micro-batches, and one of the status.
 EXCHANGE = {"sum_parts allreduce_": 1, "sum_over_ranks allreduce_": 1, "sum_over_ranks tolist": 1}
