@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
@@ -41,7 +41,7 @@ class Sums(SequenceFeatures):
         super().__init__()
         self.weight = parameter((num_heads, 1), axis, 0, init=0.5, decay=False)
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, mask: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         (gates,) = features
         last_gate, total = carry or (torch.zeros_like(gates[:, :1]), torch.zeros_like(gates[:, :1]))
         before = torch.cat([last_gate, gates[:, :-1]], dim=1)

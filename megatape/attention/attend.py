@@ -9,7 +9,7 @@ from functools import cache
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Backend, BiasKind, Mask, Need
+from megatape.attention.backend import AttentionRequirements, Backend, BiasKind, DocumentStarts
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.errors import UserError
@@ -26,7 +26,7 @@ def attend(
     *,
     positions: PositionState | None = None,
     bias: ScoreBias | None = None,
-    mask: Mask = None,
+    document_starts: DocumentStarts = None,
     move: bool = False,
     backends: Backends | None = None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -38,7 +38,7 @@ def attend(
         v: Values [B, N, L, R].
         positions: e [B, N, L, W], by which queries and keys are rotated.
         bias: What is added to the scores.
-        mask: [B, N], the first token that each token may see (packed documents); None: every token sees the first.
+        document_starts: [B, N], the first token that each token may see (packed documents); None: every token sees the first.
         move: Whether e is averaged with the same weights as the values.
         backends: Names in order of preference; None for the choice of `auto`.
 
@@ -47,16 +47,16 @@ def attend(
     """
     kind: BiasKind = "none" if bias is None else "distance" if isinstance(bias, DistanceBias) else "pair"
     device = "cuda" if q.is_meta else q.device.type  # shapes alone stand for a GPU's tensors
-    need = Need(device, move, kind, q.shape[-1], q.dtype, mask is not None)
+    need = AttentionRequirements(device, move, kind, q.shape[-1], q.dtype, document_starts is not None)
     backend = get_backend(select_backend(need, backends))
     extra = q.shape[-1] - v.shape[-1]
     if not extra:
-        return backend.attend(q, k, v, positions, bias, mask, move)
-    content, _ = backend.attend(q, k, F.pad(v, (0, extra)), positions, bias, mask, move)  # for kernels of one width
+        return backend.attend(q, k, v, positions, bias, document_starts, move)
+    content, _ = backend.attend(q, k, F.pad(v, (0, extra)), positions, bias, document_starts, move)  # for kernels of one width
     return content[..., :-extra], None
 
 
-def backends_by_priority(forced: str, need: Need | None = None) -> Backends:
+def backends_by_priority(forced: str, need: AttentionRequirements | None = None) -> Backends:
     """All backends in order of preference, the one that training.attention forces, or `auto` prefers, before the others.
 
     The others too, because a single layer may need what the first one does not support: the last one does not move the
@@ -69,7 +69,7 @@ def backends_by_priority(forced: str, need: Need | None = None) -> Backends:
 
 
 @cache
-def select_backend(need: Need, backends: Backends | None = None) -> str:
+def select_backend(need: AttentionRequirements, backends: Backends | None = None) -> str:
     """Name of the backend that runs: the first that supports `need`. Raises UserError if none does."""
     for name in backends_by_priority(AUTO, need) if backends is None else backends:
         if get_backend(name).unsupported_reason(need) is None:
@@ -77,7 +77,7 @@ def select_backend(need: Need, backends: Backends | None = None) -> str:
     raise UserError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
 
 
-def check_forced_backend(need: Need, forced: str, encoding: str) -> None:
+def check_forced_backend(need: AttentionRequirements, forced: str, encoding: str) -> None:
     """Raise UserError if the backend that training.attention forces does not support what the encoding needs."""
     if forced == AUTO or (reason := get_backend(forced).unsupported_reason(need)) is None:
         return

@@ -19,11 +19,12 @@ from megatape.attention.rotation import PositionState
 # The bias that an encoding adds to the scores: none, one by the distance or one by the pair of tokens.
 BiasKind = Literal["none", "distance", "pair"]
 
-Mask = Tensor | None  # [B, N], the first token that each token may see (packed documents); None: every token sees the first
+# [B, N], index of the first token of each token's document in a packed sample. None if every sample is one document.
+DocumentStarts = Tensor | None
 
 
 @dataclass(frozen=True)
-class Need:
+class AttentionRequirements:
     """What a backend must support.
 
     moves: attention moves the state with the same weights as the values. head_dim: R. masked: documents packed into one sample
@@ -43,7 +44,7 @@ class Backend(ABC):
     """One way to run attention."""
 
     @abstractmethod
-    def unsupported_reason(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
         """Why this backend does not support `need`; None if it does.
 
         This default is what all backends but `blocked` lack, and so the last reason of each. What fails only on the device at
@@ -51,17 +52,24 @@ class Backend(ABC):
         """
         return "does not pass keys between the ranks of parallel.cp" if need.ring else None
 
-    def goes_first(self, need: Need) -> bool:
+    def goes_first(self, need: AttentionRequirements) -> bool:
         """Whether `auto` takes it before those that precede it in the registry: it was measured faster."""
         return False
 
-    def kernel_name(self, need: Need, device: torch.device) -> str:
+    def kernel_name(self, need: AttentionRequirements, device: torch.device) -> str:
         """Which of several kernels runs for a layer with this need; "" for a backend with one."""
         return ""
 
     @abstractmethod
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: PositionState | None,
+        bias: ScoreBias | None,
+        document_starts: DocumentStarts,
+        move: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Causal attention; arguments and results as in operation.attend, of a call that it does not refuse."""
 

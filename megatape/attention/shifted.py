@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import Attend, attend
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.rotation import PositionState, rotate_qk
 
 
@@ -33,7 +33,15 @@ class ShiftedSparse:
     attend: Attend = attend
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, positions: PositionState | None, bias: None, mask: Mask, move: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        positions: PositionState | None,
+        bias: None,
+        document_starts: DocumentStarts,
+        move: bool,
     ) -> tuple[Tensor, None]:
         """`attend` within the groups, for encodings without a bias on scores and without a state that moves."""
         assert bias is None and not move  # the configuration checks it
@@ -44,25 +52,27 @@ class ShiftedSparse:
             heads.tensor_split([self.num_unshifted * count], dim=2) for heads, count in ((q, repeats), (k, 1), (v, 1))
         )
         halves = zip(queries, keys, values, (0, size // 2), strict=True)
-        outputs = [self._attend_in_groups(*half, size, mask) for half in halves if half[0].numel()]
+        outputs = [self._attend_in_groups(*half, size, document_starts) for half in halves if half[0].numel()]
         return torch.cat(outputs, dim=2), None
 
-    def _attend_in_groups(self, q: Tensor, k: Tensor, v: Tensor, first: int, size: int, mask: Mask) -> Tensor:
+    def _attend_in_groups(
+        self, q: Tensor, k: Tensor, v: Tensor, first: int, size: int, document_starts: DocumentStarts
+    ) -> Tensor:
         """Attention within groups of `size` tokens behind a group of `first` tokens; the last group has the rest.
 
         Groups of one size become samples of a batch, so any backend computes no more than their scores.
         """
         batch, length = q.shape[:2]
         lengths = [first, length - size, size - first] if first else [length]
-        masks: tuple[Mask, ...] = (None,) * len(lengths)
-        if mask is not None:
+        masks: tuple[DocumentStarts, ...] = (None,) * len(lengths)
+        if document_starts is not None:
             tokens = torch.arange(length, device=q.device)
             begins = ((tokens - first) // size * size + first).clamp(min=0)  # of each token's group
-            masks = (mask - begins).clamp(min=0).split(lengths, dim=1)
+            masks = (document_starts - begins).clamp(min=0).split(lengths, dim=1)
         outputs = []
         for *heads, seen in zip(*(x.split(lengths, dim=1) for x in (q, k, v)), masks, strict=True):
             queries, keys, values = (_folded(x, size) for x in heads)
-            out, _ = self.attend(queries, keys, values, mask=None if seen is None else _folded(seen, size))
+            out, _ = self.attend(queries, keys, values, document_starts=None if seen is None else _folded(seen, size))
             outputs.append(out.unflatten(0, (batch, -1)).flatten(1, 2))
         return torch.cat(outputs, dim=1)
 

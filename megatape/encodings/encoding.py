@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.attention.backend import BiasKind, Mask
+from megatape.attention.backend import BiasKind, DocumentStarts
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
@@ -69,12 +69,12 @@ class TokenFeatures(EncodingModule):
 class SequenceFeatures(EncodingModule):
     """What one layer computes from the features of earlier tokens: sums or convolutions along the sequence."""
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         """The features that rotation and bias read, and the carry for the tokens after these.
 
         Args:
             features: From TokenFeatures; zero on padding.
-            mask: [B, N], the first token that each token may see (packed documents), or None.
+            document_starts: [B, N], the first token that each token may see (packed documents), or None.
             carry: From the call for the tokens before these, empty for the first ones: in training always.
         """
         raise NotImplementedError
@@ -125,12 +125,12 @@ class LayerBias(EncodingModule):
 class StateStart(EncodingModule):
     """What the content adds to the state before any block, where that is not a function of the positions alone."""
 
-    def forward(self, x: Tensor, mask: Mask, carry: Features) -> tuple[Tensor, Features]:
+    def forward(self, x: Tensor, document_starts: DocumentStarts, carry: Features) -> tuple[Tensor, Features]:
         """The addition to the state, [B, N/T, L, W] in the dtype of x, and the carry for the tokens after these.
 
         Args:
             x: The embedded tokens [B, N/T, C], zero on padding.
-            mask: As SequenceFeatures takes it, of all tokens.
+            document_starts: As SequenceFeatures takes it, of all tokens.
             carry: Likewise.
         """
         raise NotImplementedError
@@ -238,7 +238,7 @@ def positioned_layers(config: ModelConfig) -> list[int]:
     return [layer for layer in range(config.num_layers) if every is None or (layer + 1) % every]
 
 
-def causal_convolution(x: Tensor, weight: Tensor, mask: Mask, before: Features) -> tuple[Tensor, Tensor]:
+def causal_convolution(x: Tensor, weight: Tensor, document_starts: DocumentStarts, before: Features) -> tuple[Tensor, Tensor]:
     """A short causal convolution along the sequence, one for each channel of a head.
 
     The sum of each token's and the tokens' before it, weighted, and the inputs that the tokens after these need.
@@ -246,7 +246,7 @@ def causal_convolution(x: Tensor, weight: Tensor, mask: Mask, before: Features) 
     Args:
         x: [B, N, heads, size].
         weight: [heads, size, width], the last for the token itself.
-        mask: [B, N], the first token that each token may see, or None.
+        document_starts: [B, N], the first token that each token may see, or None.
         before: the inputs that the call for the tokens before these has returned; empty for the first ones.
 
     Returns:
@@ -258,7 +258,7 @@ def causal_convolution(x: Tensor, weight: Tensor, mask: Mask, before: Features) 
     length = x.shape[1]
     for distance, of_distance in enumerate(reversed(earlier), start=1):
         shifted = whole[:, len(earlier) - distance : length + len(earlier) - distance]
-        if mask is not None:
-            shifted = shifted * (torch.arange(length, device=x.device) - distance >= mask)[..., None, None]
+        if document_starts is not None:
+            shifted = shifted * (torch.arange(length, device=x.device) - distance >= document_starts)[..., None, None]
         total = total + shifted * of_distance
     return total, whole[:, length:]

@@ -8,7 +8,7 @@ Nothing is rotated. The gates start at sigmoid(W h), since b starts at zero.
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
@@ -33,7 +33,7 @@ class GateSums(SequenceFeatures):
     float64: c reaches -11,000 after 16k tokens, where neighbouring float32 numbers are 1e-3 apart.
     """
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         sums = features[0].double().cumsum(1)
         if carry:
             sums = sums + carry[0]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures, causal_convolution
@@ -57,10 +57,10 @@ class Directions(SequenceFeatures):
         shape = (num_channels * head_dim, WIDTH)
         self.weight = parameter(shape, axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         direction, beta = features
         kernels = self.local_heads(self.weight).float().unflatten(0, (direction.shape[2], -1))
-        mixed, inputs = causal_convolution(direction, kernels, mask, carry)
+        mixed, inputs = causal_convolution(direction, kernels, document_starts, carry)
         return (F.normalize(F.silu(mixed), dim=-1), beta), (inputs,)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Features, LayerBias, SequenceFeatures, TokenFeatures
 from megatape.encodings.fox import Decay, ForgetGates, GateSums
@@ -35,9 +35,9 @@ class PathFoxSums(SequenceFeatures):
         self.directions = directions
         self.sums = GateSums()
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
-        directions, inputs = self.directions(features[:2], mask, carry[:1])
-        sums, last = self.sums(features[2:], mask, carry[1:])
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+        directions, inputs = self.directions(features[:2], document_starts, carry[:1])
+        sums, last = self.sums(features[2:], document_starts, carry[1:])
         return (*directions, *sums), (*inputs, *last)
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, SequenceFeatures, TokenFeatures, causal_convolution
@@ -64,10 +64,10 @@ class Phases(SequenceFeatures):
         self.weight = parameter((width, WIDTH), axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
         self.constant = parameter((width,), axis, 0, init=0.0, decay=False, role="vector") if constant else None
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         z, *gate = features
         kernels = self.local_heads(self.weight).float().unflatten(0, (z.shape[2], -1))
-        steps, inputs = causal_convolution(z, kernels, mask, carry[:1])
+        steps, inputs = causal_convolution(z, kernels, document_starts, carry[:1])
         if self.by_silu:
             steps = F.silu(steps)
         if self.constant is not None:

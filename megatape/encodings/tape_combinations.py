@@ -6,7 +6,7 @@ Shapes as in tape.py.
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.config import ModelConfig
 from megatape.distributed.layout import all_tokens, channels_to_tokens, heads_to_tokens, tokens_to_heads
 from megatape.distributed.mesh import Axis
@@ -42,12 +42,12 @@ class SelectiveStart(StateStart):
         self.phases = Phases(config.num_kv_heads, rotated_size(config), axis)
         self.multiply_adds = self.turns.multiply_adds
 
-    def forward(self, x: Tensor, mask: Mask, carry: Features) -> tuple[Tensor, Features]:
+    def forward(self, x: Tensor, document_starts: DocumentStarts, carry: Features) -> tuple[Tensor, Features]:
         z = tokens_to_heads(self.sequence, *self.turns(all_tokens(x, self.axis), x, x))
-        (phi,), carry = self.phases(z, mask, carry)
-        if mask is not None:
+        (phi,), carry = self.phases(z, document_starts, carry)
+        if document_starts is not None:
             before = torch.cat([torch.zeros_like(phi[:, :1]), phi[:, :-1]], dim=1)
-            phi = phi - before.gather(1, mask[..., None, None].expand_as(phi))
+            phi = phi - before.gather(1, document_starts[..., None, None].expand_as(phi))
         still = rotations(torch.zeros_like(phi[:, :1]), self.head_dim)
         (delta,) = heads_to_tokens(self.sequence, (rotations(phi, self.head_dim) - still).to(x.dtype))
         return channels_to_tokens(delta, self.axis), carry

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatape.attention.attend import Attend, attend
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
@@ -68,14 +68,14 @@ class Attention(nn.Module):
         self.log_scale = LogScale(config, axis) if config.attention_scale == "log_n" else None
 
     def forward(
-        self, h: Tensor, positions: PositionState, mask: Mask = None, move: bool = False
+        self, h: Tensor, positions: PositionState, document_starts: DocumentStarts = None, move: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Attention to the content and, if the encoding asks for it, to the position state.
 
         Args:
             h: The normalized content of this rank's tokens, [B, N/T, C].
             positions: As in Streams.
-            mask: [B, N], the first token that each token may attend to, or None.
+            document_starts: [B, N], the first token that each token may attend to, or None.
             move: Whether the position update reads A e.
 
         Returns:
@@ -90,7 +90,7 @@ class Attention(nn.Module):
         q, k, v, moved = tokens_to_heads(self.sequence, q, k, v, delta.wait())
         features = tuple(part for feature in features for part in tokens_to_heads(self.sequence, feature))
         positions = PositionState(positions.initial, moved)
-        q, k, bias = self.encode(q, k, features, positions.initial, mask)
+        q, k, bias = self.encode(q, k, features, positions.initial, document_starts)
         attend = self.sparse if self.sparse is not None and self.training else self.attend
         content, attended_positions = attend(
             q,
@@ -98,7 +98,7 @@ class Attention(nn.Module):
             v,
             positions=positions if self.encoding.has_position_tensor else None,
             bias=bias,
-            mask=mask,
+            document_starts=document_starts,
             move=move and self.encoding.moves_state,
         )
         content, attended_positions = heads_to_tokens(self.sequence, content, attended_positions)
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         return q, k, v
 
     def encode(
-        self, q: Tensor, k: Tensor, features: Features, state: Tensor | None, mask: Mask
+        self, q: Tensor, k: Tensor, features: Features, state: Tensor | None, document_starts: DocumentStarts
     ) -> tuple[Tensor, Tensor, ScoreBias | None]:
         """Queries and keys as attention takes them, unless it rotates them itself, and the bias on their scores.
 
@@ -122,14 +122,14 @@ class Attention(nn.Module):
             k: [B, N, L/T, R], from `heads`.
             features: From the layer's TokenFeatures, or empty.
             state: From Encoding.state.
-            mask: As in `forward`.
+            document_starts: As in `forward`.
         """
         if self.sequence_features is not None:
-            features, _ = self.sequence_features(features, mask, ())
+            features, _ = self.sequence_features(features, document_starts, ())
         q, k = self.encoding.rotate_qk(q, k, state, features)
         if self.log_scale is not None:
             last = torch.arange(1, q.shape[1] + 1, device=q.device)[None]
-            q = self.log_scale(q, last if mask is None else last - mask)
+            q = self.log_scale(q, last if document_starts is None else last - document_starts)
         return q, k, None if self.bias is None else self.bias.scores(self.bias(q, k, features), state, past=0)
 
 
@@ -194,10 +194,10 @@ class Block(nn.Module):
         self.add: Callable[[Tensor, Tensor], Tensor] = torch.add
         self.sequence = SINGLE
 
-    def forward(self, streams: Streams, mask: Tensor | None = None) -> Streams:
-        """mask: [B, N], the first token that each token may attend to, or None."""
+    def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
+        """document_starts: [B, N], the first token that each token may attend to, or None."""
         x, positions = streams
-        attended, attended_positions = self.attention(self.attention_norm(x), positions, mask, self.moves)
+        attended, attended_positions = self.attention(self.attention_norm(x), positions, document_starts, self.moves)
         initial, delta = (local_tokens(positions.initial, self.sequence), positions.delta) if self.moves else (None, None)
         args = x, attended, initial, delta, attended_positions
         x, delta = self.update(*args) if self.chunk_tokens is None else in_chunks(self.update, self.chunk_tokens, *args)

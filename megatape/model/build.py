@@ -150,17 +150,17 @@ class RecomputedBlock(Block):
 
     offloads: bool
 
-    def __call__(self, streams: Streams, mask: Tensor | None = None) -> Streams:
+    def __call__(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
         call: Callable[..., Streams] = super().__call__
         if not self.training:
-            return call(streams, mask)
+            return call(streams, document_starts)
 
-        def run(x: Tensor, initial: Tensor | None, delta: Tensor | None, mask: Tensor | None) -> Streams:
-            return call(Streams(x, PositionState(initial, delta)), mask)
+        def run(x: Tensor, initial: Tensor | None, delta: Tensor | None, document_starts: Tensor | None) -> Streams:
+            return call(Streams(x, PositionState(initial, delta)), document_starts)
 
         x, positions = streams  # autograd keeps arguments that are tensors, but not those inside of tuples
         with keep_on_host(x, positions.delta) if self.offloads else nullcontext():
-            found: Streams = recompute(run, x, *positions, mask)
+            found: Streams = recompute(run, x, *positions, document_starts)
         return found
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backend import Need
+from megatape.attention.backend import AttentionRequirements
 from megatape.attention.bias import DistanceBias
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
@@ -40,7 +40,7 @@ WORST = 0.1  # relative difference from it: ten times what rounding to bfloat16 
 HIDDEN_SIZE = 64  # of the loss that is tried, whose time its vocabulary takes
 
 
-def attention_needs(config: Config, device_type: str) -> list[Need]:
+def attention_needs(config: Config, device_type: str) -> list[AttentionRequirements]:
     """What the layers of a run need from attention on this type of device, those that need most first.
 
     The last layer that has positions does not move the state, because nothing reads it; layers without positions need neither
@@ -50,14 +50,16 @@ def attention_needs(config: Config, device_type: str) -> list[Need]:
     dtype = getattr(torch, config.training.precision)
     masked = config.data.mask_documents
     ring = config.parallel.cp > 1
-    need = Need(device_type, encoding.moves_state, encoding.score_bias, encoding.qk_width, dtype, masked, ring)
+    need = AttentionRequirements(device_type, encoding.moves_state, encoding.score_bias, encoding.qk_width, dtype, masked, ring)
     needs = [need, replace(need, moves=False)]
     if config.model.nope_every:
         needs.append(replace(need, moves=False, bias="none", head_dim=config.model.head_dim))
     return list(dict.fromkeys(needs))
 
 
-def backend_failure(name: str, needs: Iterable[Need], groups: int, width: int, tokens: int, device: torch.device) -> str:
+def backend_failure(
+    name: str, needs: Iterable[AttentionRequirements], groups: int, width: int, tokens: int, device: torch.device
+) -> str:
     """What goes wrong when a backend runs forward and backward on one sample; "" if nothing does.
 
     Args:
@@ -74,7 +76,9 @@ def backend_failure(name: str, needs: Iterable[Need], groups: int, width: int, t
     return ""
 
 
-def failure_in_child(name: str, needs: Iterable[Need], groups: int, width: int, tokens: int, device: torch.device) -> str:
+def failure_in_child(
+    name: str, needs: Iterable[AttentionRequirements], groups: int, width: int, tokens: int, device: torch.device
+) -> str:
     """`backend_failure` in a process of its own.
 
     After a kernel's illegal memory access CUDA refuses all further work of the process, or the process dies.
@@ -88,7 +92,9 @@ def failure_in_child(name: str, needs: Iterable[Need], groups: int, width: int, 
     return str(json.loads(trial.stdout.splitlines()[-1]))
 
 
-def _results(name: str, need: Need, groups: int, width: int, tokens: int, device: torch.device) -> list[Tensor]:
+def _results(
+    name: str, need: AttentionRequirements, groups: int, width: int, tokens: int, device: torch.device
+) -> list[Tensor]:
     """Outputs and gradients. A bias by distance stands for any bias."""
     generator = torch.Generator().manual_seed(0)
 
@@ -98,13 +104,13 @@ def _results(name: str, need: Need, groups: int, width: int, tokens: int, device
     backend = get_backend(name)
     q, k, v = (draw(1, tokens, heads, need.head_dim) for heads in (groups, 1, 1))
     places = torch.arange(tokens, device=device)
-    mask = (places - places % (tokens // 2 + 1))[None] if need.masked else None  # two documents
+    document_starts = (places - places % (tokens // 2 + 1))[None] if need.masked else None  # two documents
     initial = draw(1, tokens, 1, width or need.head_dim, dtype=torch.float32).detach()
     delta = draw(1, tokens, 1, width) if need.moves else None
     weights = None if need.bias == "none" else draw(groups, tokens, dtype=torch.float32)
     positions = PositionState(initial, delta) if need.moves or weights is None else None
     bias = None if weights is None else DistanceBias(weights)
-    found = backend.attend(q, k, v, positions, bias, mask, need.moves)
+    found = backend.attend(q, k, v, positions, bias, document_starts, need.moves)
     given = [tensor for tensor in (q, k, v, delta, weights) if tensor is not None]
     outputs = [output for output in found if output is not None]
     gradients = torch.autograd.grad([output.float().square().sum() for output in outputs], given)

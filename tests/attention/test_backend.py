@@ -14,7 +14,7 @@ from megatape.accounting.counts import saved_bytes
 from megatape.accounting.memory import plan_activations
 from megatape.accounting.trace import activations
 from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
-from megatape.attention.backend import BiasKind, Need
+from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends import sdpa
 from megatape.attention.backends.flex import MIN_HEAD_DIM
 from megatape.config import Config, parse_config
@@ -49,13 +49,13 @@ CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
 }
 
 
-def need(device_type: str, moves: bool, bias: BiasKind) -> Need:
-    return Need(device_type, moves, bias, 64, torch.float32, masked=False)
+def need(device_type: str, moves: bool, bias: BiasKind) -> AttentionRequirements:
+    return AttentionRequirements(device_type, moves, bias, 64, torch.float32, masked=False)
 
 
 @pytest.mark.parametrize("asked", CHOICES, ids=str)
 def test_automatic_choice(asked: tuple[str, bool, BiasKind, int, torch.dtype, bool]) -> None:
-    assert select_backend(Need(*asked)) == CHOICES[asked]
+    assert select_backend(AttentionRequirements(*asked)) == CHOICES[asked]
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -177,7 +177,7 @@ def test_planner_refuses_what_cannot_run(raw_config: dict[str, Any], tmp_path: P
 def test_needs_are_those_of_the_encoding(raw_config: dict[str, Any]) -> None:
     raw_config["model"]["encoding"] = "alibi"
     raw_config["data"]["mask_documents"] = True
-    alone = Need("cuda", False, "distance", 4, torch.float32, True)
+    alone = AttentionRequirements("cuda", False, "distance", 4, torch.float32, True)
     assert attention_needs(parse_config(raw_config, "test"), "cuda") == [alone]
     raw_config["model"]["encoding"] = "tape"
     assert [each.moves for each in attention_needs(parse_config(raw_config, "test"), "cuda")] == [True, False]

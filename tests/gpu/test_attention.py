@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backend import BiasKind, Need
+from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.bias import DistanceBias
 from megatape.registry import BACKENDS
 from tests.gpu import GPU
@@ -32,7 +32,7 @@ def test_equals_the_formula(backend: str, attends: str, head_dim: int, dtype: to
     torch.backends.cuda.matmul.allow_tf32 = False
     heads, channels, masked = VARIANTS[variant]
     if reason := get_backend(backend).unsupported_reason(
-        Need("cuda", attends == "moving", BIASES[attends], head_dim, dtype, masked)
+        AttentionRequirements("cuda", attends == "moving", BIASES[attends], head_dim, dtype, masked)
     ):
         pytest.skip(f"{backend} {reason}")
     shape = (BATCH, LENGTH, heads, channels, head_dim)

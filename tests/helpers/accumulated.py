@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.rotation import rotate
 from megatape.distributed.layout import states_before_chunks
 from megatape.distributed.mesh import Axis
@@ -28,7 +28,7 @@ class Turns(TokenFeatures):
 class Phases(SequenceFeatures):
     """The sum of the turns, [B, N, L, R/2], of each chunk and before it."""
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, mask: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         in_chunk = features[0].unflatten(1, (2, -1)).cumsum(2)
         last = in_chunk[:, :, -1]
         before = states_before_chunks(last, self.context, torch.zeros_like(last[:, 0]))

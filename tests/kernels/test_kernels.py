@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from megatape.attention.attend import backends_by_priority, get_backend
-from megatape.attention.backend import Need
+from megatape.attention.backend import AttentionRequirements
 from megatape.registry import AUTO
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_within
@@ -66,7 +66,7 @@ REFUSALS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_says_what_it_does_not_support(reason: str) -> None:
-    supported = Need("cuda", True, "none", 128, torch.bfloat16, masked=True)
+    supported = AttentionRequirements("cuda", True, "none", 128, torch.bfloat16, masked=True)
     assert get_backend("triton").unsupported_reason(supported) is None
     assert get_backend("triton").unsupported_reason(replace(supported, moves=False, bias="distance")) is None
     assert reason in str(get_backend("triton").unsupported_reason(replace(supported, **REFUSALS[reason])))
@@ -83,7 +83,7 @@ def test_says_what_it_does_not_support(reason: str) -> None:
 )
 def test_goes_before_pytorch_where_it_is_faster(moves: bool, head_dim: int, dtype: torch.dtype, first: str) -> None:
     """As measured; where it is forced, PyTorch goes first all the same."""
-    need = Need("cuda", moves, "none", head_dim, dtype, masked=False)
+    need = AttentionRequirements("cuda", moves, "none", head_dim, dtype, masked=False)
     assert backends_by_priority(AUTO, need)[0] == first and backends_by_priority("sdpa", need)[0] == "sdpa"
     assert backends_by_priority(AUTO, replace(need, device_type="cpu"))[0] == "sdpa"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backend import BiasKind, Need
+from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends.blocked import Blocked
 from megatape.imports import import_given
 from megatape.model.smoke_test import backend_failure, failure_in_child
@@ -66,7 +66,7 @@ def tried(
     masked: bool = False,
     width: int = 16,
 ) -> str:
-    return backend_failure(name, [Need("cpu", moves, bias, 16, dtype, masked)], 2, width, 40, CPU)
+    return backend_failure(name, [AttentionRequirements("cpu", moves, bias, 16, dtype, masked)], 2, width, 40, CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -91,6 +91,6 @@ def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "crashing", BACKENDS["blocked"])  # removed after the test
     monkeypatch.setattr("megatape.imports._given", {})
     import_given("tests.helpers.crashing_backend")
-    need = Need("cpu", False, "none", 16, torch.float32, masked=False)
+    need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
     assert failure_in_child("crashing", [need], 2, 16, 40, CPU) == f"its process ended with status {-signal.SIGABRT}"
     assert failure_in_child("sdpa", [need], 2, 16, 40, CPU) == ""

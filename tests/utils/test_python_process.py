@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatape.attention.backend import Need
+from megatape.attention.backend import AttentionRequirements
 from megatape.imports import import_given
 from megatape.lab.benchmark.children import child, finish
 from megatape.model.smoke_test import failure_in_child
@@ -27,7 +27,7 @@ def nothing_planted_runs(planted_folder: Path) -> Iterator[None]:
 
 
 def test_a_trial_of_a_backend() -> None:
-    need = Need("cpu", False, "none", 16, torch.float32, masked=False)
+    need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
     assert failure_in_child("sdpa", [need], 2, 16, 40, torch.device("cpu")) == ""
 
 

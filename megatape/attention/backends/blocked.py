@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatape.attention.backend import Backend, Mask, Need
+from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState, rotate_back, rotate_qk, state_gradient
 from megatape.distributed.asynchronous import AsyncShift
@@ -44,18 +44,25 @@ class Blocked(Backend):
     def __init__(self, context: Axis = SINGLE) -> None:
         self.context = context
 
-    def unsupported_reason(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
         return None
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: PositionState | None,
+        bias: ScoreBias | None,
+        document_starts: DocumentStarts,
+        move: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Computes in float32, whatever the dtype of its arguments."""
         if not move:
             (q, k), positions = rotate_qk(q, k, positions), None
         initial, delta = positions or (None, None)
         weights = () if bias is None else bias.weights
-        return _BlockedAttention.apply(q, k, v, initial, delta, mask, self.context, bias, *weights)
+        return _BlockedAttention.apply(q, k, v, initial, delta, document_starts, self.context, bias, *weights)
 
 
 class _BlockedAttention(torch.autograd.Function):
@@ -67,7 +74,7 @@ class _BlockedAttention(torch.autograd.Function):
         v: Tensor,
         initial: Tensor | None,
         delta: Tensor | None,
-        mask: Mask,
+        document_starts: DocumentStarts,
         context: Axis,
         bias: ScoreBias | None,
         *weights: Tensor,
@@ -78,8 +85,8 @@ class _BlockedAttention(torch.autograd.Function):
         out = queries.new_empty(*queries.shape[:3], own_values.shape[-1])
         log_sum = queries.new_empty(*queries.shape[:3], 1)
         for source, keys, values in _around(own_keys, own_values, v.dtype, context):
-            hide = _Mask(mask, queries, context, source)
-            for rows, seen in _blocks(length, mask if bias is None else None, context, source):
+            hide = _Mask(document_starts, queries, context, source)
+            for rows, seen in _blocks(length, document_starts if bias is None else None, context, source):
                 added = None if bias is None else bias.block(weights, rows, seen)
                 for group in range(groups):
                     scores = queries[group, :, rows] @ keys[:, seen].mT
@@ -101,13 +108,13 @@ class _BlockedAttention(torch.autograd.Function):
         position = None if of_position is None else _unfold(of_position, q).to(v.dtype)
         ctx.context = context
         ctx.bias = bias
-        ctx.save_for_backward(q, k, v, initial, delta, mask, content, position, log_sum, *weights)
+        ctx.save_for_backward(q, k, v, initial, delta, document_starts, content, position, log_sum, *weights)
         return content, position
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, initial, delta, mask, content, position, log_sum, *weights = ctx.saved_tensors
+        q, k, v, initial, delta, document_starts, content, position, log_sum, *weights = ctx.saved_tensors
         e = None if initial is None else PositionState(initial, delta).tensor(k.shape[2])
         queries, own_keys, own_values = _fold_rotated(q, k, v, e)
         groups, _, length, _ = queries.shape
@@ -118,10 +125,10 @@ class _BlockedAttention(torch.autograd.Function):
         gradients = _KeyGradients(v.dtype, ctx.context)
         bias = None if ctx.bias is None else _BiasGradient(ctx.bias, weights, ctx.needs_input_grad[8:])
         for source, keys, values in _around(own_keys, own_values, v.dtype, ctx.context):
-            hide = _Mask(mask, queries, ctx.context, source)
+            hide = _Mask(document_starts, queries, ctx.context, source)
             d_keys = torch.zeros_like(keys)
             d_values = torch.zeros_like(values)
-            for rows, seen in _blocks(length, mask if bias is None else None, ctx.context, source):
+            for rows, seen in _blocks(length, document_starts if bias is None else None, ctx.context, source):
                 added = None if bias is None else bias.block(rows, seen)
                 for group in range(groups):
                     d_rows = d_out[group, :, rows]
@@ -218,41 +225,43 @@ class _Mask:
     It works in place, for one block of rows at a time, and the keys of one context-parallel rank.
     """
 
-    def __init__(self, mask: Mask, like: Tensor, context: Axis, source: int) -> None:
-        self.mask = mask
+    def __init__(self, document_starts: DocumentStarts, like: Tensor, context: Axis, source: int) -> None:
+        self.document_starts = document_starts
         self.is_own = source == context.rank
         size = _block_size(like.shape[2], context)
         self.later = like.new_full((size, size), -math.inf).triu_(1)
-        if mask is not None:
-            places = torch.arange(mask.shape[1] * context.size, device=mask.device)
+        if document_starts is not None:
+            places = torch.arange(document_starts.shape[1] * context.size, device=document_starts.device)
             self.places = zigzag(places[None], replace(context, rank=source))
 
     def __call__(self, scores: Tensor, rows: slice, seen: slice) -> Tensor:
         if self.is_own:
             size = rows.stop - rows.start
             scores[:, :, -size:].add_(self.later[:size, :size])
-        if self.mask is not None:
-            hidden = self.places[:, None, seen] < self.mask[:, rows, None]  # [B, rows, columns]
-            scores.unflatten(0, (len(self.mask), -1)).masked_fill_(hidden[:, None], -math.inf)
+        if self.document_starts is not None:
+            hidden = self.places[:, None, seen] < self.document_starts[:, rows, None]  # [B, rows, columns]
+            scores.unflatten(0, (len(self.document_starts), -1)).masked_fill_(hidden[:, None], -math.inf)
         return scores
 
 
-def _blocks(length: int, mask: Mask, context: Axis, source: int) -> list[tuple[slice, slice]]:
+def _blocks(length: int, document_starts: DocumentStarts, context: Axis, source: int) -> list[tuple[slice, slice]]:
     """Blocks of this rank's rows, and the keys of rank `source` that they see, but for the end of their own.
 
     Of another rank's two chunks, those of a lower rank are before both and behind both of this rank's, and those of a higher
     rank are between them: half of the scores in either case.
 
-    With a mask on a CPU the keys begin at the first document of the block, unless ranks hold chunks of them; reading the mask
-    would make the host wait for a GPU.
+    With documents on a CPU the keys begin at the first document of the block, unless ranks hold chunks of them. On a GPU they
+    do not, because reading the starts of documents would make the host wait.
     """
     first = length // 2 if source > context.rank else 0
     size = _block_size(length, context)
     blocks = [slice(start, min(start + size, length)) for start in range(first, length, size)]
     seen = length // 2 if source < context.rank else length
     begins = [0] * len(blocks)
-    if context.size == 1 and type(mask) is Tensor and mask.device.type == "cpu":  # fake tensors hold no numbers
-        begins = mask[:, ::size].amin(0).tolist()
+    if (
+        context.size == 1 and type(document_starts) is Tensor and document_starts.device.type == "cpu"
+    ):  # fake tensors hold no numbers
+        begins = document_starts[:, ::size].amin(0).tolist()
     ends = [rows.stop if source == context.rank else seen for rows in blocks]
     return [(rows, slice(begin, end)) for rows, begin, end in zip(blocks, begins, ends, strict=True)]
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from megatape.attention.backend import Backend, Mask, Need, attend_v_and_e
+from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts, attend_v_and_e
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
@@ -36,7 +36,7 @@ class Flex(Backend):
     gradient would be one atomic addition per weight and score.
     """
 
-    def unsupported_reason(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
         if need.bias == "pair":
             return "computes no bias of pairs of tokens"
         if need.device_type != "cuda":
@@ -46,15 +46,22 @@ class Flex(Backend):
         return super().unsupported_reason(need)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: PositionState | None,
+        bias: ScoreBias | None,
+        document_starts: DocumentStarts,
+        move: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """A state takes one call over [v | e], or several."""
         q, k, e = rotated_heads(q, k, positions, move)
-        return attend_v_and_e(v, e, lambda values: flex_values(q, k, values, bias, mask))
+        return attend_v_and_e(v, e, lambda values: flex_values(q, k, values, bias, document_starts))
 
 
-def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: Mask) -> Tensor:
-    """A v [B, N, H, W] of q [B, N, H, R], k [B, N, L, R] and v [B, N, L, W]; mask: [B, N] or None.
+def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, document_starts: DocumentStarts) -> Tensor:
+    """A v [B, N, H, W] of q [B, N, H, R], k [B, N, L, R] and v [B, N, L, W]; document_starts: [B, N] or None.
 
     The kernel looks the bias up as it computes a score and skips masked blocks, so nothing of size N x N exists. On a CPU,
     where tests run it, the same code is not compiled and does make an N x N tensor.
@@ -72,7 +79,7 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, bias: ScoreBias | None, mask: M
         added = None if bias is None else bias.weights[0][:, None].to(q.dtype)
         out = F.scaled_dot_product_attention(queries, keys, values, added, is_causal=bias is None, enable_gqa=True)
         return out.transpose(1, 2)
-    blocks = _causal(q.shape[1], q.device) if mask is None else _documents(mask, mask._version)
+    blocks = _causal(q.shape[1], q.device) if document_starts is None else _documents(document_starts, document_starts._version)
     tiles = BIASED if bias is not None else WIDER_VALUES if v.shape[-1] > q.shape[-1] else {}
     # Within a block that is compiled, it is compiled with it.
     attend: Any = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from megatape.attention.backend import WIDEST, Backend, Mask, Need
+from megatape.attention.backend import WIDEST, AttentionRequirements, Backend, DocumentStarts
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
 
@@ -26,7 +26,7 @@ class Fused(Backend):
     (docs/kernels.md).
     """
 
-    def unsupported_reason(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
         if need.bias == "pair":
             return "computes no bias of pairs of tokens"
         if need.moves and need.bias != "none":
@@ -41,13 +41,20 @@ class Fused(Backend):
             return f"needs an even head_dim of at most {MAX_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return super().unsupported_reason(need)
 
-    def goes_first(self, need: Need) -> bool:
+    def goes_first(self, need: AttentionRequirements) -> bool:
         """Before flex_attention, and before one call of sdpa over [v | e], which has to be written first, and split."""
         faster = need.masked or need.bias == "distance" or (need.moves and 2 * need.head_dim <= WIDEST)
         return faster and need.dtype == torch.bfloat16 and self.unsupported_reason(need) is None
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: PositionState | None,
+        bias: ScoreBias | None,
+        document_starts: DocumentStarts,
+        move: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """One pass over v and e, where queries and keys are rotated as they are loaded.
 
@@ -62,10 +69,12 @@ class Fused(Backend):
             assert isinstance(bias, DistanceBias)
             (by_distance,) = bias.weights
         if positions is None or (positions.initial is not None and positions.initial.shape[-1] == size):
-            return fused_attention(q, k, v, positions, by_distance, mask, move)
+            return fused_attention(q, k, v, positions, by_distance, document_starts, move)
         q, k = rotate_qk(q, k, positions)
         if not move:
-            return fused_attention(q, k, v, None, by_distance, mask, False)
+            return fused_attention(q, k, v, None, by_distance, document_starts, False)
         e = positions.tensor(k.shape[2]).to(v.dtype)
-        content, *parts = (fused_attention(q, k, values, None, None, mask, False)[0] for values in (v, *e.split(size, dim=-1)))
+        content, *parts = (
+            fused_attention(q, k, values, None, None, document_starts, False)[0] for values in (v, *e.split(size, dim=-1))
+        )
         return content, torch.cat(parts, dim=-1)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.attention.backend import WIDEST, Backend, Mask, Need, attend_v_and_e
+from megatape.attention.backend import WIDEST, AttentionRequirements, Backend, DocumentStarts, attend_v_and_e
 from megatape.attention.bias import ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
@@ -29,7 +29,7 @@ class Sdpa(Backend):
     less time in small heads.
     """
 
-    def unsupported_reason(self, need: Need) -> str | None:
+    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
         if need.bias != "none":
             return "would materialize the bias of all pairs of tokens"
         if need.moves and need.device_type == "cpu" and need.head_dim > MOST_PADDED:
@@ -43,14 +43,21 @@ class Sdpa(Backend):
             )
         return super().unsupported_reason(need)
 
-    def kernel_name(self, need: Need, device: torch.device) -> str:
+    def kernel_name(self, need: AttentionRequirements, device: torch.device) -> str:
         moves = need.moves and 2 * need.head_dim <= WIDEST
         widths = need.head_dim, (1 + moves) * need.head_dim
         q, v = (torch.empty(1, 1, 128, width, dtype=need.dtype, device=device).requires_grad_() for width in widths)
         return attention_kernel(q, q, v).name.lower()
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, bias: ScoreBias | None, mask: Mask, move: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: PositionState | None,
+        bias: ScoreBias | None,
+        document_starts: DocumentStarts,
+        move: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """A state takes one call over [v | e], or several."""
         assert bias is None
@@ -62,9 +69,9 @@ class Sdpa(Backend):
         k = _padded(k, e)
         queries = q.transpose(1, 2)
         keys = _repeated(k, q)
-        if mask is None:
+        if document_starts is None:
             return attend_v_and_e(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), scale))
-        lengths = _document_lengths(mask)
+        lengths = _document_lengths(document_starts)
         return attend_v_and_e(v, e, lambda values: _by_document(queries, keys, _repeated(values, q), scale, lengths))
 
 
@@ -104,11 +111,11 @@ def _by_document(queries: Tensor, keys: Tensor, values: Tensor, scale: float, le
     return torch.cat(outputs)
 
 
-def _document_lengths(mask: Tensor) -> list[list[int]]:
+def _document_lengths(document_starts: Tensor) -> list[list[int]]:
     """Tokens of the documents of each sample; on shapes alone, which hold no numbers, one document."""
-    if type(mask) is not Tensor or mask.is_meta:
-        return [[mask.shape[1]]] * len(mask)
-    return [starts.unique_consecutive(return_counts=True)[1].tolist() for starts in mask]
+    if type(document_starts) is not Tensor or document_starts.is_meta:
+        return [[document_starts.shape[1]]] * len(document_starts)
+    return [starts.unique_consecutive(return_counts=True)[1].tolist() for starts in document_starts]
 
 
 def _repeated(heads: Tensor, q: Tensor) -> Tensor:
@@ -118,7 +125,7 @@ def _repeated(heads: Tensor, q: Tensor) -> Tensor:
     return heads.repeat_interleave(groups, 1) if groups > 1 else heads
 
 
-def visible(mask: Tensor) -> Tensor:
-    """[B, N, N], true where a query (row) may see a key: one of its document, not later. mask: [B, N], as in attend."""
-    index = torch.arange(mask.shape[1], device=mask.device)
-    return (index <= index[:, None]) & (index >= mask[..., None])
+def visible(document_starts: Tensor) -> Tensor:
+    """Return [B, N, N], true where a query (row) may see a key: one of its document, not later."""
+    index = torch.arange(document_starts.shape[1], device=document_starts.device)
+    return (index <= index[:, None]) & (index >= document_starts[..., None])

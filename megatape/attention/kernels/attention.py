@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatape.attention.backend import Mask
+from megatape.attention.backend import DocumentStarts
 from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import LOG2_E, forward_kernel
@@ -67,14 +67,20 @@ FLOAT_TILE = Tile(32, 32, 8, 1)
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, positions: PositionState | None, by_distance: Tensor | None, mask: Mask, move: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: PositionState | None,
+    by_distance: Tensor | None,
+    document_starts: DocumentStarts,
+    move: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention; arguments and results as in operation.attend, where e is as wide as the heads.
 
     by_distance: float32 [H, N], a bias on scores, or None.
     """
     initial, delta = positions or (None, None)
-    return _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, mask)
+    return _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, document_starts)
 
 
 def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:

@@ -14,7 +14,8 @@ from transformers import PreTrainedConfig
 ModelConfig = PreTrainedConfig  # configuration_tape.py has the names of a model section
 ScalingConfig = Any
 BiasKind = str
-Mask = Tensor | None
+DocumentStarts = Tensor | None
+Mask = DocumentStarts  # Name in files of encodings written for version 0.1
 linear = F.linear
 fused_update: Any = None  # by Triton kernels, which only training chooses
 

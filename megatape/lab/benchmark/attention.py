@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatape.attention.attend import attend, backends_by_priority, get_backend
-from megatape.attention.backend import BiasKind, Need
+from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.bias import DistanceBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState, rotate
@@ -74,7 +74,7 @@ class Variant(NamedTuple):
 
 def _variants(device: torch.device, attends: str, shape: Shape, masked: bool) -> Iterator[Variant]:
     bias: BiasKind = "distance" if attends == "distance bias" else "none"
-    need = Need(device.type, attends == "moving", bias, shape.model.head_dim, compute_dtype(device), masked)
+    need = AttentionRequirements(device.type, attends == "moving", bias, shape.model.head_dim, compute_dtype(device), masked)
     for name in BACKENDS:
         if get_backend(name).unsupported_reason(need) is None:
             yield Variant(name, name)
@@ -127,7 +127,7 @@ class Problem:
             v,
             positions=None if biased else PositionState(self.state, rest[0] if moving else None),
             bias=DistanceBias(*rest) if biased else None,
-            mask=self.starts,
+            document_starts=self.starts,
             move=moving,
             backends=backends_by_priority(backend),
         )
