@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help install demo lint types golden test numerics slow fp8 triton trackers lowest oldest cluster docs site check
+.PHONY: help install demo lint generate generated types golden test numerics slow fp8 triton trackers lowest oldest cluster docs site check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -13,10 +13,17 @@ install: ## .venv with the versions of constraints.txt
 demo: ## corpus to sample, with fewer steps
 	python3 launch/quickstart.py --steps 10
 
-lint: ## ruff and codespell
+lint: ## ruff, codespell, wording of the documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/codespell
+	$(BIN)/python docs/prose.py
+
+generate: ## pages and tables that are made from the code
+	$(BIN)/python docs/generate.py
+
+generated: ## whether those are up to date
+	$(BIN)/python docs/generate.py --check
 
 types: ## mypy
 	$(BIN)/mypy
@@ -75,4 +82,4 @@ docs: ## build/site, strictly: a broken link fails
 site: docs ## serve the documentation on this machine
 	$(BIN)/mkdocs serve
 
-check: lint types golden test docs ## before a change is sent
+check: lint generated types golden test docs ## before a change is sent

@@ -1,4 +1,7 @@
-"""Program `megatape COMMAND ...`: runs as a script, as `python -m megatape`, or by this file's path (for launchers)."""
+"""Program `megatape COMMAND ...`.
+
+It runs as a script, as `python -m megatape`, or by this file's path (for launchers).
+"""
 
 import os
 import sys

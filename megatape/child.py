@@ -1,4 +1,6 @@
-"""Program of child processes: `python -P PATH/child.py [--import MODULE]... [MODULE [WORD ...]]`.
+"""Program of child processes.
+
+    python -P PATH/child.py [--import MODULE]... [MODULE [WORD ...]]
 
 Imports the modules given with --import, and calls the function `main` of MODULE with the words. The path of this file is enough
 to find the package (utils/python_process.py).

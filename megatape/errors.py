@@ -1,4 +1,4 @@
-"""Errors that a user meets in one line, and the status that a command exits with."""
+"""Errors that a user sees as one line, and the exit status of a command."""
 
 import difflib
 import re

@@ -1,5 +1,6 @@
-"""Modules of a user's own, which add entries to the tables of megatape/registry.py when they are imported.
+"""A user's own modules, given by --import.
 
+They add entries to the tables of megatape/registry.py when they are imported.
 Only --import imports one. Configurations, checkpoints and exports record which ones were given, and never have them imported.
 """
 

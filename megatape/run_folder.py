@@ -1,4 +1,4 @@
-"""The layout of a run's folder: every path that a run, its Slurm job or its comparison writes.
+"""Layout of a run's folder: every path that a run, its Slurm job or its comparison writes.
 
 lease.json              while a run trains here: which process (megatape/reliability/lease.py)
 config.json             resolved configuration

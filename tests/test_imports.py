@@ -1,4 +1,4 @@
-"""The import graph of megatape/ is the one stated in docs/architecture.md, and some libraries stay in their rooms."""
+"""Layers of the package import only what lies below them, and some libraries have one home."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from tests.helpers.import_graph import MODULES, PACKAGE, ROOMS_OF, ROOT, imports_of, room_of, stated_order
+from tests.helpers.import_graph import LAYERS, LAYERS_THAT_IMPORT, MODULES, PACKAGE, ROOT, imports_of, layer_of
 
 WITHOUT_TORCH = (
     "megatape.registry",
@@ -19,35 +19,70 @@ WITHOUT_TORCH = (
     "megatape.commands.main",
 )
 
-
-def test_layout_names_every_room() -> None:
-    rooms = {
-        path.stem
-        for path in PACKAGE.iterdir()
-        if path.name not in ("__init__.py", "__pycache__") and path.suffix in ("", ".py")
-    }
-    order = stated_order()
-    assert sorted(order) == sorted(rooms), (
-        "docs/architecture.md, section Layout: one line for each folder, at its place in the import order"
-    )
+# Layer or part of one -> prefixes of modules that it must not import, although their layer lies below it.
+FORBIDDEN = {
+    "megatape.tools": ("megatape.lab",),
+}
+# The only modules that know the tools and the lab: commands import them lazily, the registry names them without importing.
+OUTSIDE_THE_CORE = ("megatape.tools", "megatape.lab", "megatape.commands", "megatape.__main__", "megatape.child")
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_upward_import(module: str) -> None:
-    order = stated_order()
-    for imported in imports_of(module):
-        if imported.startswith("megatape.") and room_of(imported) != room_of(module):
-            assert order.index(room_of(imported)) < order.index(room_of(module)), f"{module} imports {imported}"
+def is_inside(module: str, package: str) -> bool:
+    """Whether a module is `package` or inside it."""
+    return f"{module}.".startswith(f"{package}.")
+
+
+def test_every_layer_is_listed() -> None:
+    present = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
+    assert sorted(LAYERS) == sorted(present - {"__init__", "__pycache__"}), "LAYERS in tests/helpers/import_graph.py"
+
+
+def test_no_upward_import() -> None:
+    upward = []
+    for module in MODULES:
+        for imported in imports_of(module):
+            ours = imported.startswith("megatape.")
+            if ours and LAYERS.index(layer_of(imported)) > LAYERS.index(layer_of(module)):
+                upward.append(f"{module} imports {imported}")
+    assert not upward
+
+
+def test_core_knows_neither_tools_nor_lab() -> None:
+    found = []
+    for module in MODULES:
+        if any(is_inside(module, package) for package in OUTSIDE_THE_CORE):
+            continue
+        for imported in imports_of(module):
+            if is_inside(imported, "megatape.tools") or is_inside(imported, "megatape.lab"):
+                found.append(f"{module} imports {imported}")
+    assert not found
+
+
+def test_forbidden_imports() -> None:
+    found = []
+    for package, forbidden in FORBIDDEN.items():
+        for module in MODULES:
+            if is_inside(module, package):
+                for imported in imports_of(module):
+                    if any(is_inside(imported, other) for other in forbidden):
+                        found.append(f"{module} imports {imported}")
+    assert not found
 
 
 def test_no_cycle_between_modules() -> None:
-    TopologicalSorter({module: [name for name in imports_of(module) if name in MODULES] for module in MODULES}).prepare()
+    graph = {}
+    for module in MODULES:
+        graph[module] = [name for name in imports_of(module) if name in MODULES]
+    TopologicalSorter(graph).prepare()
 
 
-@pytest.mark.parametrize("library", ROOMS_OF)
-def test_library_stays_in_its_rooms(library: str) -> None:
-    rooms = {room_of(module) for module in MODULES for name in imports_of(module) if f"{name}.".startswith(f"{library}.")}
-    assert rooms and rooms <= ROOMS_OF[library]
+@pytest.mark.parametrize("library", LAYERS_THAT_IMPORT)
+def test_library_has_one_home(library: str) -> None:
+    layers = set()
+    for module in MODULES:
+        if any(is_inside(name, library) for name in imports_of(module)):
+            layers.add(layer_of(module))
+    assert layers and layers <= LAYERS_THAT_IMPORT[library]
 
 
 def test_configuration_and_help_need_no_torch() -> None:
@@ -59,6 +94,6 @@ def test_configuration_and_help_need_no_torch() -> None:
 
 @pytest.mark.slow
 def test_training_does_not_import_transformers() -> None:
-    """It takes as long as all else that a rank imports; only weights in its own folders need it."""
+    """Importing it takes as long as all other imports of a rank. Only reading its models needs it."""
     code = "import sys, megatape.training.pretrain; sys.exit('transformers' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

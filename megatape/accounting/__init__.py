@@ -1,0 +1,1 @@
+"""Parameters, FLOPs, memory and traffic of a configuration, computed from shapes alone."""

@@ -1,0 +1,1 @@
+"""Causal attention over content and position state: backends, rotation and biases."""

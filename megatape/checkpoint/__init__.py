@@ -1,0 +1,1 @@
+"""Checkpoints: manager, manifest, tensors, reader, writer, and the rules for resuming."""

@@ -1,1 +1,1 @@
-"""The command line: `megatape COMMAND ...`, one module per command (main.py has the table)."""
+"""The command line: one module per command, and main.py with their table."""

@@ -1,1 +1,1 @@
-"""From documents to batches: corpus -> tokenizer -> shards (prepare), and shards -> token stream -> order -> batches."""
+"""From documents to batches: preparing shards of token ids, and reading them in the order of a run."""

@@ -1,0 +1,1 @@
+"""Ranks and their communication: launchers, topology, mesh, collectives with gradients, layouts, exchanged values."""

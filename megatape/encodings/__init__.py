@@ -1,4 +1,4 @@
-"""The position encodings, one file each; megatape/registry.py names them."""
+"""Position encodings, a file each. megatape/registry.py lists them."""
 
 from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding

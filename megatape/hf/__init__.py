@@ -1,0 +1,1 @@
+"""Hugging Face folders: names, configuration, tokenizer, modelling code, generation, imported models."""

@@ -1,0 +1,1 @@
+"""Experiments: tasks/ (evaluation), benchmark/, study/, and report/ (pages about runs)."""

@@ -1,0 +1,1 @@
+"""Layers: linear (tensor-parallel, LoRA, FP8), norms, dropout, loss; their parameters and rematerialization."""

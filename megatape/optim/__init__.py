@@ -1,0 +1,1 @@
+"""Optimizers with their options, optimizers of whole matrices, and learning-rate schedules."""

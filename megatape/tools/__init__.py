@@ -1,0 +1,1 @@
+"""Tools around a run: planner/ estimates speed and memory, cluster/ submits, checks and restarts jobs."""

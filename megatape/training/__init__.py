@@ -1,0 +1,1 @@
+"""Training: trainer, spike policy, evaluation, initial state, callbacks and sinks."""

@@ -1,0 +1,1 @@
+"""DeepSpeed: its configuration, the engine, the layout of its state at each ZeRO stage, its private names."""

@@ -1,54 +1,126 @@
-"""Modules of the package, what they import, and the order of folders that the documentation states."""
+"""Modules of the package, their imports, and the order of its layers."""
 
 import ast
-import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "megatape"
-ROOMS_OF = {  # the only rooms that may import a library or a module
+
+# Folders and single modules of the package, lowest first. A layer imports only from layers above it in this list.
+LAYERS = (
+    "search_path",
+    "errors",
+    "imports",
+    "registry",
+    "utils",
+    "run_folder",
+    "config",
+    "distributed",
+    "reliability",
+    "nn",
+    "attention",
+    "data",
+    "encodings",
+    "model",
+    "optim",
+    "zero",
+    "accounting",
+    "checkpoint",
+    "hf",
+    "training",
+    "tools",
+    "lab",
+    "commands",
+    "__main__",
+    "child",
+)
+
+# Library or module -> the only layers that may import it.
+LAYERS_THAT_IMPORT = {
     "deepspeed": {"zero"},
     "torchao": {"nn"},
-    "torch.distributed": {"utils", "distributed", "reliability", "nn", "zero", "accounting", "checkpoint", "training", "tools"},
+    "torch.distributed": {
+        "utils",
+        "distributed",
+        "reliability",
+        "nn",
+        "zero",
+        "accounting",
+        "checkpoint",
+        "training",
+        "tools",
+        "lab",
+    },
     "torch.utils.checkpoint": {"nn"},
     "megatape.distributed.collectives": {"distributed", "nn"},
 }
 
 
 def _modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
+    """Return every module of the package by its dotted name."""
     names = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        names[".".join(parts)] = path
     return names
 
 
 MODULES = _modules()
 
 
-def imports_of(module: str) -> Iterator[str]:
-    """Imports of `module`, at its top and inside functions; for `from a import b` the submodule a.b if it exists."""
+@cache
+def imports_of(module: str) -> tuple[str, ...]:
+    """Return what a module imports, at its top and inside functions.
+
+    `from a import b` counts as the submodule a.b if there is one, and as a otherwise.
+    """
+    return tuple(_imports_of(module))
+
+
+def _imports_of(module: str) -> Iterator[str]:
     path = MODULES[module]
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    package = module.split(".")
+    if path.name != "__init__.py":
+        package.pop()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            for alias in node.names:
+                yield alias.name
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            source = ".".join([*above, *([node.module] if node.module else [])])
+            parts = []
+            if node.level:
+                parts += package[: len(package) - node.level + 1]
+            if node.module:
+                parts.append(node.module)
+            source = ".".join(parts)
             for alias in node.names:
                 name = f"{source}.{alias.name}"
-                yield name if name in MODULES or name in ROOMS_OF else source
+                is_module = name in MODULES or name in LAYERS_THAT_IMPORT
+                yield name if is_module else source
 
 
-def room_of(module: str) -> str:
-    """The folder that holds `module`, or the file beside the folders."""
-    return module.split(".")[1] if "." in module else ""
+def layer_of(module: str) -> str:
+    """Return the layer of a module: its folder, or the file itself; "" for the package."""
+    _, _, inside = module.partition(".")
+    return inside.partition(".")[0]
 
 
-def stated_order() -> list[str]:
-    """Rooms in the order of the layout in docs/architecture.md, lowest first."""
-    layout = (ROOT / "docs/architecture.md").read_text().split("\nmegatape/\n")[1].split("\n```")[0]
-    return re.findall(r"^  (\w+)(?:/|\.py) ", layout, re.MULTILINE)
+def imported_layers(layer: str) -> list[str]:
+    """Return the other layers that a layer imports, lowest first."""
+    imported = set()
+    for module in MODULES:
+        if layer_of(module) == layer:
+            imported |= {layer_of(name) for name in imports_of(module) if name in MODULES}
+    return [other for other in LAYERS if other in imported - {layer}]
+
+
+def description_of(layer: str) -> str:
+    """Return the first line of a layer's docstring, without its full stop."""
+    name = f"megatape.{layer}"
+    docstring = ast.get_docstring(ast.parse(MODULES[name].read_text())) or ""
+    first_line = docstring.partition("\n")[0]
+    return first_line.removesuffix(".")

@@ -1,0 +1,1 @@
+"""Implementations of causal attention, a file each. megatape/registry.py lists them."""

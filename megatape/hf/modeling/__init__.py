@@ -1,0 +1,1 @@
+"""Modelling code of exports, which transformers runs without MegaTAPE."""

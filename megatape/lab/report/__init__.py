@@ -1,0 +1,1 @@
+"""Pages about runs, data and suites: their contents, a template, JavaScript."""

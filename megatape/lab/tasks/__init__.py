@@ -1,0 +1,1 @@
+"""Evaluation tasks, a file each. engine/ runs them."""

@@ -1,0 +1,1 @@
+"""Triton kernels of the loss and the position update, and launching them."""

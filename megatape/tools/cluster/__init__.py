@@ -1,0 +1,1 @@
+"""Slurm jobs, code snapshots, preflight checks, restarts, container health."""

@@ -1,0 +1,1 @@
+"""Callbacks of a run, a file each."""

@@ -1,0 +1,1 @@
+"""Running evaluation tasks: lengths, runner, tensor-parallel models."""

@@ -1,0 +1,99 @@
+"""Write the parts of the documentation that are made from the code.
+
+    python docs/generate.py            writes them
+    python docs/generate.py --check    only lists the files that would change, and fails if there are any
+
+These are the pages of commands and of the configuration, the examples' text in docs/examples.md, and the lists of layers and
+of their imports in docs/architecture.md.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from docs import reference
+from tests.helpers.import_graph import LAYERS, description_of, imported_layers
+
+EXAMPLES = ("train", "load_export", "add_encoding")
+LIST_WIDTH = 17  # columns of a layer's name in the list of layers
+
+
+def layer_list() -> str:
+    """Return the lines of the layout in docs/architecture.md, one for each layer."""
+    lines = []
+    for layer in LAYERS:
+        path = ROOT / "megatape" / layer
+        name = f"{layer}/" if path.is_dir() else f"{layer}.py"
+        lines.append(f"  {name:{LIST_WIDTH}}{description_of(layer)}")
+    return "\n".join(lines) + "\n"
+
+
+def import_table() -> str:
+    """Return the rows of the import graph in docs/architecture.md: level, layer, and the layers that it imports."""
+    levels: dict[str, int] = {}
+    rows = []
+    for layer in LAYERS:
+        below = imported_layers(layer)
+        levels[layer] = 1 + max((levels[other] for other in below), default=0)
+        names = ", ".join(f"`{other}`" for other in below)
+        rows.append(f"| {levels[layer]} | `{layer}` | {names} |")
+    return "\n".join(rows) + "\n"
+
+
+def architecture(page: str) -> str:
+    """Return docs/architecture.md with the present layers and imports."""
+    page = re.sub(r"(?<=^megatape/\n)(?:  .*\n)+", lambda _: layer_list(), page, count=1, flags=re.MULTILINE)
+    return re.sub(r"(?:^\| \d+ \| `.*\n)+", lambda _: import_table(), page, count=1, flags=re.MULTILINE)
+
+
+def examples(page: str) -> str:
+    """Return docs/examples.md with the present text of each example, in the order of EXAMPLES."""
+    names = iter(EXAMPLES)
+
+    def block(_: re.Match[str]) -> str:
+        text = (ROOT / "examples" / f"{next(names)}.py").read_text()
+        return f"```python\n{text}```"
+
+    return re.sub(r"^```python\n.*?^```", block, page, flags=re.MULTILINE | re.DOTALL)
+
+
+# Page -> its new text, given its present one.
+PAGES: dict[str, Callable[[str], str]] = {
+    "docs/architecture.md": architecture,
+    "docs/commands.md": lambda _: reference.commands(),
+    "docs/config.md": lambda _: reference.config(),
+    "docs/examples.md": examples,
+}
+
+
+def outdated() -> dict[Path, str]:
+    """Return the pages that differ from the code, each with its new text."""
+    found = {}
+    for name, render in PAGES.items():
+        path = ROOT / name
+        present = path.read_text()
+        new = render(present)
+        if new != present:
+            found[path] = new
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Write the outdated pages, or list them with --check. Return the exit status."""
+    pages = outdated()
+    if arguments == ["--check"]:
+        for path in pages:
+            print(f"{path.relative_to(ROOT)} is out of date: run python docs/generate.py")
+        return len(pages) > 0
+    for path, text in pages.items():
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
