@@ -19,7 +19,7 @@ from megatape.nn.loss import chunk_elements
 from megatape.nn.parameters import settings
 from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS
-from megatape.zero.settings import stage3_limits
+from megatape.zero.deepspeed_config import stage3_limits
 
 FP8_BYTES = 4 + 4 + 1  # of each number that is rounded to FP8: scaled, cut to FP8's range, rounded
 

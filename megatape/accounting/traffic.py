@@ -16,7 +16,7 @@ from megatape.accounting.zero3 import gathered
 from megatape.config import Config
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 from megatape.utils.units import format_bytes
-from megatape.zero.settings import stage3_limits
+from megatape.zero.deepspeed_config import stage3_limits
 
 GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the precision
 
@@ -94,7 +94,7 @@ def _data(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]:
 
 def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:
     """Those that stage 3 keeps whole on every rank."""
-    largest = stage3_limits(config).always_whole
+    largest = stage3_limits(config).persistence_threshold
     return [parameter for parameter in parameters if parameter.numel() <= largest]
 
 

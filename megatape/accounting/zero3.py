@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from megatape.utils.torch_internals import tree_map_only
-from megatape.zero.settings import Stage3Limits
+from megatape.zero.deepspeed_config import Stage3Limits
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ def _hook(module: nn.Module, events: list[Event]) -> None:
 
 
 def gathered(events: list[Event], data_ranks: int, limits: Stage3Limits) -> Gathered:
-    """Simulate the events of one micro-batch. No weight is kept for reuse (stage3_max_reuse_distance in zero/settings.py)."""
+    """Simulate the events of one micro-batch. No weight is kept for reuse (`stage3_max_reuse_distance` is 0)."""
     weights = {event.module: list(event.module.parameters(recurse=False)) for event in events}
-    divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > limits.always_whole}
+    divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > limits.persistence_threshold}
     fetches = [event.module for event in events if event.kind == "fetch"]
     queue = deque((parameter, step) for step, module in enumerate(fetches) for parameter in weights[module])
     needed_at: dict[nn.Parameter, int] = defaultdict(lambda: -1)  # the last use that prefetching has seen
@@ -112,7 +112,7 @@ def gathered(events: list[Event], data_ranks: int, limits: Stage3Limits) -> Gath
                 needed_at[parameter] = use
                 expected.discard(parameter)
             coming = 0
-            limit = min(limits.max_live - live, limits.prefetch)
+            limit = min(limits.max_live_parameters - live, limits.prefetch)
             while queue and coming < limit:
                 parameter, use = queue.popleft()
                 needed_at[parameter] = max(needed_at[parameter], use)

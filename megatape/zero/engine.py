@@ -15,15 +15,17 @@ from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.nn.parameters import settings
+from megatape.optim.gated import GatedOptimizer
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.utils.units import plural
 from megatape.zero.compiler import lazy_import_dynamo
+from megatape.zero.deepspeed_config import deepspeed_config
 from megatape.zero.internals import gradient_norm, local_numel, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
 from megatape.zero.matrices import WholeMatrices
+from megatape.zero.mpu import Mpu
 from megatape.zero.replicas import find_differences
 from megatape.zero.replicated import ReplicatedGradients
-from megatape.zero.settings import GatedOptimizer, Mpu, deepspeed_config
 from megatape.zero.state import WEIGHT, ZeroState
 from megatape.zero.stopwatch import Stopwatch
 

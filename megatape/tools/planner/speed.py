@@ -18,7 +18,7 @@ from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, host_work
 from megatape.tools.planner.operations import LINK_EFFICIENCY, DeviceTime, Operation, Work, device_times, middle
 from megatape.tools.planner.work import step_work
 from megatape.utils.files import read_lines
-from megatape.zero.settings import stage3_limits
+from megatape.zero.deepspeed_config import stage3_limits
 
 # Slowdown of GPUs that train together against one GPU with the same work, (bad, good), fitted to the published runs in
 # docs/planning.md. After minutes of training, GPUs lower their clocks to stay within their power limit, and exchanges occupy

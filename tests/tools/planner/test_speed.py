@@ -10,7 +10,7 @@ from megatape.config import ClusterConfig, parse_config
 from megatape.tools.planner.operations import middle
 from megatape.tools.planner.speed import Offload, device_seconds, plan_offload, plan_speed
 from megatape.utils.files import read_lines
-from megatape.zero.settings import Stage3Limits
+from megatape.zero.deepspeed_config import Stage3Limits
 from tests.helpers.plan_cases import configure
 from tests.helpers.published_speeds import RESULTS, PublishedSpeed, published_speeds
 from tests.helpers.slow import slow_but
@@ -41,7 +41,7 @@ def test_bytes(
     processor: float,
 ) -> None:
     """Where nothing is gathered ahead, and so nothing stays from the forward to the backward pass."""
-    limits = Stage3Limits(prefetch=1, max_live=2, always_whole=raw_config["model"]["hidden_size"])
+    limits = Stage3Limits(prefetch=1, max_live_parameters=2, persistence_threshold=raw_config["model"]["hidden_size"])
     monkeypatch.setattr("megatape.tools.planner.speed.stage3_limits", lambda config: limits)
     raw_config["model"]["vocab_size"] = 301
     sizes = {"training.micro_batch_size": 2, "training.global_batch_size": 8, "zero.bucket_size": 1}

@@ -10,7 +10,7 @@ from megatape.accounting.trace import run_pass
 from megatape.accounting.zero3 import gathered
 from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
-from megatape.zero.settings import Stage3Limits, deepspeed_config, stage3_limits
+from megatape.zero.deepspeed_config import Stage3Limits, deepspeed_config, stage3_limits
 from tests.helpers.workers import ROOT
 
 
@@ -18,9 +18,9 @@ def test_deepspeed_gets_the_planners_limits(raw_config: dict[str, Any]) -> None:
     config = parse_config(raw_config | {"zero": {"stage": 3}}, "test")
     limits, section = stage3_limits(config), deepspeed_config(config, 1)["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
-    assert section["stage3_max_live_parameters"] == limits.max_live
+    assert section["stage3_max_live_parameters"] == limits.max_live_parameters
     assert section["stage3_max_reuse_distance"] == 0  # as accounting/zero3.py simulates
-    assert section["stage3_param_persistence_threshold"] == limits.always_whole == config.model.hidden_size
+    assert section["stage3_param_persistence_threshold"] == limits.persistence_threshold == config.model.hidden_size
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -37,15 +37,15 @@ def test_limits_follow_the_largest_layer(raw_config: dict[str, Any], changes: di
     config, limits = limits_by(100)
     one = run_pass(config)
     block = sum(layer.weight.numel() for layer in one.model.blocks[0].modules() if isinstance(layer, Linear))
-    assert (limits.prefetch, limits.max_live) == (block, 2 * block)
+    assert (limits.prefetch, limits.max_live_parameters) == (block, 2 * block)
     assert 1.5 < gathered(one.events, 2, limits).live / block < 2.7
     _, limits = limits_by(3 * block)
-    assert (limits.prefetch, limits.max_live) == (3 * block, 6 * block)
+    assert (limits.prefetch, limits.max_live_parameters) == (3 * block, 6 * block)
 
 
 def test_settings_need_no_deepspeed() -> None:
     """The planner reads them without training."""
-    code = "import sys, megatape.zero.settings; sys.exit('deepspeed' in sys.modules)"
+    code = "import sys, megatape.zero.deepspeed_config; sys.exit('deepspeed' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 

@@ -1,0 +1,87 @@
+"""DeepSpeed's configuration, derived from ours.
+
+Does not import deepspeed, so that the planner can read it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from megatape.config import Config
+
+
+@dataclass(frozen=True)
+class Stage3Limits:
+    """Limits on gathered weights at ZeRO stage 3, in elements.
+
+    Attributes:
+        prefetch: Number of elements gathered ahead of their use.
+        max_live_parameters: Maximum number of elements gathered at any time.
+        persistence_threshold: Largest size of weights that are never divided.
+    """
+
+    prefetch: int
+    max_live_parameters: int
+    persistence_threshold: int
+
+
+def stage3_limits(config: Config) -> Stage3Limits:
+    """Return the limits of a run. It gathers a block's matrices ahead, or a bucket if that is larger.
+
+    DeepSpeed's defaults keep a billion weights gathered, ahead of use and between forward and backward pass. For most models
+    these are all weights, and stage 3 would save nothing. With less than a block ahead, a GPU would wait for the network in
+    large blocks. Vectors stay whole: gathering them would cost more latency than dividing them saves memory.
+    """
+    model = config.model
+    attention_rows = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim  # query, key, value and output
+    mlp_rows = 3 * model.mlp_size  # gate, up and down
+    block = model.hidden_size * (attention_rows + mlp_rows) // config.parallel.tp
+    prefetch = max(block, config.zero.bucket_size)
+    return Stage3Limits(prefetch, 2 * prefetch, persistence_threshold=model.hidden_size)
+
+
+def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
+    """Return DeepSpeed's configuration of a run."""
+    # At stage 0 in float32 DeepSpeed clips without reporting the norm, so Engine clips instead.
+    gradient_clipping = 0.0
+    if config.zero.stage:
+        gradient_clipping = config.training.gradient_clip
+    settings = {
+        "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
+        "gradient_accumulation_steps": config.accumulation(world_size),
+        "gradient_clipping": gradient_clipping,
+        "zero_optimization": _zero_section(config),
+        "zero_allow_untested_optimizer": True,
+        # DeepSpeed's optimizer for offloaded state needs a compiler. torch's AdamW does not.
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": None,
+    }
+    if config.training.precision == "bfloat16":
+        # By default DeepSpeed would sum gradients over micro-batches and ranks in bfloat16, losing small ones in large sums.
+        settings["bf16"] = {"enabled": True}
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+        settings["communication_data_type"] = "fp32"
+    return settings
+
+
+def _zero_section(config: Config) -> dict[str, Any]:
+    """Return the section zero_optimization of DeepSpeed's configuration."""
+    zero = config.zero
+    limits = stage3_limits(config)
+    section: dict[str, Any] = {
+        "stage": zero.stage,
+        "overlap_comm": zero.overlap,
+        "reduce_bucket_size": zero.bucket_size,
+        "allgather_bucket_size": zero.bucket_size,
+        "stage3_prefetch_bucket_size": limits.prefetch,
+        "sub_group_size": zero.sub_group_size,
+        "stage3_max_live_parameters": limits.max_live_parameters,
+        # DeepSpeed releases weights even if they are used again soon, as accounting/zero3.py simulates.
+        "stage3_max_reuse_distance": 0,
+        "stage3_param_persistence_threshold": limits.persistence_threshold,
+        "zero_hpz_partition_size": zero.hpz_ranks,
+    }
+    if zero.offload_optimizer:
+        section["offload_optimizer"] = {"device": "cpu"}
+    if zero.offload_parameters:
+        section["offload_param"] = {"device": "cpu"}
+    return section
