@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from megatape.checkpoint.place import RunPlace
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader, rng_snapshot
 from megatape.checkpoint.resume import first_valid, move_aside, open_checkpoint
 from megatape.checkpoint.tensors import StoredWeights
@@ -47,7 +47,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         base: frozen weights that checkpoints leave out, None for none.
 
     Args:
-        place: of the run.
+        environment: of the run.
         config: how many are kept, and whether they are written in the background.
         engine: whose weights and optimizer state are saved.
         state_dict: the rest of the present state, a JSON object with `step` and `updates`.
@@ -58,7 +58,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
 
     def __init__(
         self,
-        place: RunPlace,
+        environment: RunEnvironment,
         config: CheckpointConfig,
         engine: Engine,
         state_dict: Callable[[], dict[str, Any]],
@@ -66,7 +66,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         protected: Callable[[Iterable[int], int], Collection[int]],
         listener: SaveListener,
     ) -> None:
-        self._place = place
+        self._environment = environment
         self._config = config
         self._engine = engine
         self._state_dict = state_dict
@@ -86,7 +86,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             try:
                 self.wait()
             except COLLECTIVE_ERRORS as failure:
-                self._place.log.warning(str(failure))
+                self._environment.log.warning(str(failure))
 
     def save(self) -> bool:
         """Save the present step, in the background if so configured.
@@ -96,17 +96,17 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         Raises as `save_last`.
         """
         self.wait()
-        place = self._place
+        environment = self._environment
         step = self._step
         if self._written_step == step:  # by the last attempts after a save that was in flight
             return True
-        if place.on_main(lambda: place.lease.is_late):
+        if environment.on_main(lambda: environment.lease.is_late):
             if step % self._config.interval == 0:
-                place.log.warning(f"{place.folder.directory} does not answer: the save after step {step} waits")
+                environment.log.warning(f"{environment.folder.directory} does not answer: the save after step {step} waits")
             return False
-        if not place.on_main(self._listener.flush) and step - self.saved_step < 2 * self._config.interval:
+        if not environment.on_main(self._listener.flush) and step - self.saved_step < 2 * self._config.interval:
             if step % self._config.interval == 0:
-                place.log.warning(f"the save after step {step} waits until its metrics can be written")
+                environment.log.warning(f"the save after step {step} waits until its metrics can be written")
             return False
         if self._background is None:
             self._enter(step, WHOLE)
@@ -129,23 +129,23 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             TrainingDiverged: replicas differ, or a weight is not finite.
         """
         self.wait()
-        place = self._place
+        environment = self._environment
         step = self._step
 
         def attempt() -> Path:
-            place.log.flush()
+            environment.log.flush()
             self._listener.flush()
             return self._save_now()
 
         if self._written_step != step:
             self._enter(step, WHOLE)
             try:
-                checkpoint = self._report(lambda: retry_transient_errors(attempt, lambda _: True, place.log.warning))
+                checkpoint = self._report(lambda: retry_transient_errors(attempt, lambda _: True, environment.log.warning))
             except OSError as error:
                 steps = f"steps {self.saved_step + 1} to {step} are not saved"
                 raise NotSaved(f"{error}; {steps}; once a checkpoint can be written, --resume auto makes them again") from error
             self._listener.on_checkpoint(checkpoint)  # outside the try block: errors of the listener are not failed saves
-        return place.folder.checkpoint(step)
+        return environment.folder.checkpoint(step)
 
     @property
     def has_ended(self) -> bool:
@@ -162,7 +162,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             num_ended: ranks whose `has_ended` is True.
         """
         # None is in flight if a rollback has waited for it since the ranks counted.
-        if self._background is not None and self._background.in_flight and num_ended == self._place.topology.world_size:
+        if self._background is not None and self._background.in_flight and num_ended == self._environment.topology.world_size:
             self._conclude(self._background.finish)
 
     def wait(self) -> None:
@@ -182,28 +182,28 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             UserError, FileNotFoundError: there is no valid one, or newer ones than `source`.
             OSError: one cannot be read.
         """
-        place = self._place
+        environment = self._environment
         if source == "auto":
             # What the main rank sees: ranks that looked for themselves could see different ones through a network file system.
-            names = place.on_main(lambda: [path.name for path in place.folder.list_checkpoints()])
-            reader, corrupted = first_valid(names, place)
+            names = environment.on_main(lambda: [path.name for path in environment.folder.list_checkpoints()])
+            reader, corrupted = first_valid(names, environment)
             if corrupted and reader is None:  # starting from step 0 would overwrite what can still be saved
                 raise UserError(
-                    f"{place.folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove "
-                    "them, or choose another run.directory"
+                    f"{environment.folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or "
+                    "remove them, or choose another run.directory"
                 )
         else:
-            reader = open_checkpoint(Path(source), place)
+            reader = open_checkpoint(Path(source), environment)
             corrupted = []
             if newer := self._newer(reader):
                 raise UserError(
-                    f"run.directory {place.folder.directory} holds checkpoints newer than {reader.directory} (up to "
+                    f"run.directory {environment.folder.directory} holds checkpoints newer than {reader.directory} (up to "
                     f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove "
                     "them"
                 )
         if reader is not None:
             check(reader)
-            place.on_main(lambda: move_aside(corrupted, CORRUPTED))
+            environment.on_main(lambda: move_aside(corrupted, CORRUPTED))
         return reader
 
     def roll_back(self, stable: Callable[[Iterable[int]], list[int]]) -> CheckpointReader | None:
@@ -214,21 +214,21 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         Args:
             stable: picks steps, newest first, from the steps of all checkpoints.
         """
-        place = self._place
+        environment = self._environment
 
         def names() -> list[str]:
-            found = {named_step(path): path.name for path in place.folder.list_checkpoints()}
+            found = {named_step(path): path.name for path in environment.folder.list_checkpoints()}
             return [found[step] for step in stable(found)]
 
-        reader, corrupted = first_valid(place.on_main(names), place)
+        reader, corrupted = first_valid(environment.on_main(names), environment)
 
         def abandon() -> None:
             move_aside(corrupted, CORRUPTED)
             if reader is not None:
                 move_aside(self._newer(reader), ROLLED_BACK)
-                place.folder.mark_latest(reader.directory)
+                environment.folder.mark_latest(reader.directory)
 
-        place.on_main(abandon)
+        environment.on_main(abandon)
         return reader
 
     def continue_from(self, reader: CheckpointReader) -> None:
@@ -238,7 +238,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self.base = reader.base
 
     def _newer(self, reader: CheckpointReader) -> list[Path]:
-        return [path for path in self._place.folder.list_checkpoints() if named_step(path) > reader.step]
+        return [path for path in self._environment.folder.list_checkpoints() if named_step(path) > reader.step]
 
     @property
     def _step(self) -> int:
@@ -251,25 +251,25 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
 
     def _writing(self, source: ZeroState | Snapshot) -> Callable[[], Path]:
         """Writes a checkpoint of the present step when it is called, also after later steps."""
-        place = self._place
-        place.log.sync_metrics()
+        environment = self._environment
+        environment.log.sync_metrics()
         contents = Contents(self._state_dict(), source, rng_snapshot(), self._tokenizer, self.base)
 
         def write() -> Path:
-            checkpoint = write_checkpoint(place, contents)
-            if place.topology.is_main:
+            checkpoint = write_checkpoint(environment, contents)
+            if environment.topology.is_main:
                 try:  # the checkpoint is complete, whatever becomes of these
-                    place.folder.mark_latest(checkpoint)
-                    prune(place, checkpoint, self._config.keep, self._protected)
+                    environment.folder.mark_latest(checkpoint)
+                    prune(environment, checkpoint, self._config.keep, self._protected)
                 except OSError as error:
-                    place.log.warning(f"after writing {checkpoint}: {error}")
+                    environment.log.warning(f"after writing {checkpoint}: {error}")
             return checkpoint
 
         return write
 
     def _in_background(self, step: int, write: Callable[[], Path]) -> Callable[[], Path]:
         """Wrap `write`, so that the watch over the ranks knows about a save in the background."""
-        pace = self._place.pace
+        pace = self._environment.pace
 
         def work() -> Path:
             with pace.in_background(PhaseKind.SAVE, f"the save after step {step} in the background", WHOLE):
@@ -278,14 +278,14 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         return work
 
     def _enter(self, step: int, part: int) -> None:
-        self._place.pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)
+        self._environment.pace.enter(PhaseKind.SAVE, f"the save after step {step}", part)
 
     def _conclude(self, save: Callable[[], Path]) -> None:
         try:
             checkpoint = self._report(save)
         except OSError as error:
             self._failures += 1
-            log = self._place.log
+            log = self._environment.log
             is_last = self._failures == FAILED_SAVES
             log.record("save failed", str(error))
             then = "the last attempts are now" if is_last else f"the next is after {self._config.interval} steps"
@@ -305,6 +305,6 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             self._waited = 0.0
         self._failures = 0
         self.saved_step = self._written_step = named_step(checkpoint)
-        self._place.log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
-        self._place.log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
+        self._environment.log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
+        self._environment.log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
         return checkpoint

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from megatape.checkpoint.place import RunPlace
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import Config, Identity, differences
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 IMMUTABLE = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}
 
 
-def first_valid(names: list[str], place: RunPlace) -> tuple[CheckpointReader | None, list[Path]]:
+def first_valid(names: list[str], environment: RunEnvironment) -> tuple[CheckpointReader | None, list[Path]]:
     """The first of these checkpoints of the run whose files all have their size and hash. Collective.
 
     Returns:
@@ -30,22 +30,22 @@ def first_valid(names: list[str], place: RunPlace) -> tuple[CheckpointReader | N
         UserError: on all ranks, the base of a checkpoint is not there or another one.
         PathError: on all ranks, a checkpoint cannot be read.
     """
-    directories = [place.folder.checkpoints / name for name in names]
+    directories = [environment.folder.checkpoints / name for name in names]
     for number, directory in enumerate(directories):
-        reader = _open_verified(directory, place)
+        reader = _open_verified(directory, environment)
         if reader is not None:
             return reader, directories[:number]
     return None, directories
 
 
-def open_checkpoint(directory: Path, place: RunPlace) -> CheckpointReader:
+def open_checkpoint(directory: Path, environment: RunEnvironment) -> CheckpointReader:
     """The checkpoint in `directory`. Collective.
 
     Raises:
         FileNotFoundError, UserError: there is none or it is corrupted, or its base is not there or another one.
     """
-    CheckpointReader(directory, place.base)
-    reader = _open_verified(directory, place)
+    CheckpointReader(directory, environment.base)
+    reader = _open_verified(directory, environment)
     if reader is None:
         raise UserError(f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one")
     return reader
@@ -62,13 +62,13 @@ def move_aside(checkpoints: list[Path], suffix: str) -> None:
         LOG.warning("%s renamed to %s", path.name, aside.name)
 
 
-def _open_verified(directory: Path, place: RunPlace) -> CheckpointReader | None:
+def _open_verified(directory: Path, environment: RunEnvironment) -> CheckpointReader | None:
     """Open and hash with all ranks, each its share of the files; None on all of them when one finds a fault.
 
     Raises on all ranks PathError if one cannot read it, and CheckpointError for another version's or without its base: these
     say nothing about the content.
     """
-    topology = place.topology
+    topology = environment.topology
     reader = None
 
     def fault() -> str:
@@ -77,7 +77,7 @@ def _open_verified(directory: Path, place: RunPlace) -> CheckpointReader | None:
             if not wait_until_visible(directory):
                 raise PathError("it is not seen here")
             reader = retry_transient_errors(
-                lambda: verified_checkpoint(directory, place.base, topology.rank, topology.world_size)
+                lambda: verified_checkpoint(directory, environment.base, topology.rank, topology.world_size)
             )
         except CheckpointError:
             raise

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import RNG, STATE, as_json, load_manifest, save_manifest, write_file
-from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.tensors import StoredWeights, describe_base, save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
 from megatape.distributed.exchange import exchange, on_all, on_main
@@ -61,7 +61,7 @@ class Contents:
     base: StoredWeights | None = None
 
 
-def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
+def write_checkpoint(environment: RunEnvironment, contents: Contents) -> Path:
     """Write a checkpoint into the run's folder. Collective over all ranks, by the process group of `contents.zero` alone.
 
     A rank holds one gathered tensor on the device that gathers and one file's content in host memory. Returns the folder,
@@ -72,11 +72,11 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
         PathError: a rank could not write. Like the above, it leaves nothing of this checkpoint and removes no older one.
         LeaseLost: another run has taken the lease.
     """
-    topology = place.topology
+    topology = environment.topology
     group = contents.zero.group
-    final = place.folder.checkpoint(contents.state["step"])
+    final = environment.folder.checkpoint(contents.state["step"])
     try:
-        partial = on_main(lambda: _make_partial(place, final), topology, group)
+        partial = on_main(lambda: _make_partial(environment, final), topology, group)
         is_visible = wait_until_visible(partial)
         files = _plan(contents.zero, contents.base.tensors if contents.base else ())
         tensors, not_finite = _write_tensors(partial, files, contents.zero, topology)
@@ -95,24 +95,24 @@ def write_checkpoint(place: RunPlace, contents: Contents) -> Path:
         for entries, _ in shares:
             assert not written.keys() & entries.keys(), "write_file creates each file once"
             written |= entries
-        on_main(lambda: _complete(partial, final, place, files, written, contents), topology, group)
+        on_main(lambda: _complete(partial, final, environment, files, written, contents), topology, group)
     except (OSError, UserError) as error:
         if topology.is_main:
-            shutil.rmtree(_partial_name(final, place.lease), ignore_errors=True)  # a disk that may be full needs the room
+            shutil.rmtree(_partial_name(final, environment.lease), ignore_errors=True)  # a disk that may be full needs the room
         if isinstance(error, OSError):
             raise path_error(error, f"checkpoint {final} could not be written: {error}") from error
         raise
     return final
 
 
-def _make_partial(place: RunPlace, final: Path) -> Path:
+def _make_partial(environment: RunEnvironment, final: Path) -> Path:
     """Make the folder that becomes `final`. Its name has the lease's nonce: nobody else's partial folder is mistaken for it."""
-    partial = _partial_name(final, place.lease)
-    place.lease.check()
+    partial = _partial_name(final, environment.lease)
+    environment.lease.check()
     shutil.rmtree(partial, ignore_errors=True)  # of a save of this process that failed
     partial.mkdir(parents=True)
     now = partial.stat().st_mtime  # by the file system's clock
-    for path in place.folder.checkpoints.glob(f"step-*{PARTIAL}"):
+    for path in environment.folder.checkpoints.glob(f"step-*{PARTIAL}"):
         with suppress(OSError):  # it stays, or something else removes it
             if path != partial and path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
                 shutil.rmtree(path)
@@ -194,7 +194,12 @@ def _check_finite(corrupted: list[str], final: Path) -> None:
 
 
 def _complete(
-    partial: Path, final: Path, place: RunPlace, files: list[TensorFile], written: dict[str, FileEntry], contents: Contents
+    partial: Path,
+    final: Path,
+    environment: RunEnvironment,
+    files: list[TensorFile],
+    written: dict[str, FileEntry],
+    contents: Contents,
 ) -> None:
     """Write the manifest and give the checkpoint its name."""
     tensors: dict[str, dict[str, str]] = {kind: {} for kind in contents.zero.tensors}
@@ -203,10 +208,10 @@ def _complete(
     base = describe_base(contents.base, final) if contents.base else None
     save_manifest(partial, written, tensors, base, contents.state["updates"] == contents.state["step"])
     sync(partial)
-    place.lease.check()  # gathering took long
-    replaced = _move_aside(final, place.lease) if os.path.lexists(final) else None
+    environment.lease.check()  # gathering took long
+    replaced = _move_aside(final, environment.lease) if os.path.lexists(final) else None
     rename(partial, final)
-    sync(place.folder.checkpoints)
+    sync(environment.folder.checkpoints)
     if replaced:
         with suppress(OSError):  # the checkpoint is complete all the same
             shutil.rmtree(replaced)
@@ -239,19 +244,21 @@ def _move_aside(checkpoint: Path, lease: Lease) -> Path | None:
     return aside
 
 
-def prune(place: RunPlace, newest: Path, keep: int, protected: Callable[[Iterable[int], int], Collection[int]]) -> None:
+def prune(
+    environment: RunEnvironment, newest: Path, keep: int, protected: Callable[[Iterable[int], int], Collection[int]]
+) -> None:
     """Remove older checkpoints of a run. A corrupted one does not count as kept, nor does it displace one.
 
     Those that a rollback moved aside are removed too: `newest` is in their place.
 
     Args:
-        place: of the run.
+        environment: of the run.
         newest: the checkpoint that was just written.
         keep: number of complete checkpoints to keep, newest first.
         protected: picks some more from the steps of complete checkpoints at the step of `newest`.
     """
     complete = []
-    for path in place.folder.list_checkpoints():
+    for path in environment.folder.list_checkpoints():
         with suppress(OSError, ValueError):
             load_manifest(path)
             complete.append(path)
@@ -259,9 +266,9 @@ def prune(place: RunPlace, newest: Path, keep: int, protected: Callable[[Iterabl
     kept = {step, *protected([named_step(path) for path in complete], step)}
     for old in [
         *(path for path in complete[keep:] if named_step(path) not in kept),
-        *place.folder.checkpoints.glob(f"step-*{ROLLED_BACK}"),
+        *environment.folder.checkpoints.glob(f"step-*{ROLLED_BACK}"),
     ]:
-        if aside := _move_aside(old, place.lease):
+        if aside := _move_aside(old, environment.lease):
             shutil.rmtree(aside)
 
 

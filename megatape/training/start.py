@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from megatape import imports
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import describe
-from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.resume import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.tensors import FileRecord, StoredWeights
@@ -33,14 +33,14 @@ from megatape.zero.state import EMA, WEIGHT, Reader
 
 
 def initial_state(
-    config: Config, parameters: Mapping[str, nn.Parameter], place: RunPlace, tokenizer: Tokenizer
+    config: Config, parameters: Mapping[str, nn.Parameter], environment: RunEnvironment, tokenizer: Tokenizer
 ) -> tuple[Reader, StoredWeights | None]:
     """The state of a run at step 0. Collective over all ranks.
 
     Args:
         config: of the run.
         parameters: of the model, by name.
-        place: of the run.
+        environment: of the run.
         tokenizer: of the data.
 
     Returns:
@@ -52,14 +52,14 @@ def initial_state(
     """
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
-        if place.base is not None:
+        if environment.base is not None:
             raise UserError("base belongs to a checkpoint: add `resume` or training.init_from, or leave it out")
         return fresh, None
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    source, base = _open_verified(Path(config.training.init_from), config.model, frozen, place)
+    source, base = _open_verified(Path(config.training.init_from), config.model, frozen, environment)
     stored = check_fits(source, config.model)
-    if place.topology.is_main:
-        place.log.say("\n".join(_summary(source, config.model, len(parameters) - len(stored), tokenizer)))
+    if environment.topology.is_main:
+        environment.log.say("\n".join(_summary(source, config.model, len(parameters) - len(stored), tokenizer)))
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind == EMA:  # begins with the weights
@@ -82,16 +82,16 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
 
 
 def _open_verified(
-    directory: Path, model: ModelConfig, frozen: set[str], place: RunPlace
+    directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment
 ) -> tuple[ModelWeights, StoredWeights | None]:
     """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
     source = None
     base = None
-    topology = place.topology
+    topology = environment.topology
 
     def verify() -> dict[str, dict[str, Any]]:
         nonlocal source, base
-        source = open_model_folder(directory, place.base).weights()
+        source = open_model_folder(directory, environment.base).weights()
         taken = check_fits(source, model)
         stored = source.stored()
         source.verify(topology.rank, topology.world_size)
@@ -133,7 +133,7 @@ def _differs(tokenizer: Tokenizer, directory: Path) -> bool:
 
 
 def check_continues(
-    reader: CheckpointReader, config: Config, data: RunData, attention: str, allow_changes: bool, place: RunPlace
+    reader: CheckpointReader, config: Config, data: RunData, attention: str, allow_changes: bool, environment: RunEnvironment
 ) -> None:
     """Check that a run may continue from a checkpoint, and report it with each change of the recipe. Collective.
 
@@ -143,7 +143,7 @@ def check_continues(
         data: of the run.
         attention: backend of the run.
         allow_changes: let the run change settings that must be confirmed (`confirmed` in docs/config.md).
-        place: of the run.
+        environment: of the run.
 
     Raises:
         UserError: it would train another model, see other samples or change what needs confirmation.
@@ -152,32 +152,32 @@ def check_continues(
     theirs = reader.config
     check_same_run(origin, theirs, reader.state["fingerprints"], config, data.fingerprints)
     check_end_token(origin, reader.tokenizer(), data.tokenizer)
-    place.on_main(lambda: check_order(origin, reader.state, data.train.order))
+    environment.on_main(lambda: check_order(origin, reader.state, data.train.order))
     check_annealing(origin, theirs, config, reader.tokens)
     changed = changed_settings(origin, theirs, config, allow_changes)
     before = reader.state.get("attention", attention)  # older checkpoints do not tell
     if before != attention:
         changed.append(f"attention by {before} -> {attention}, which rounds differently")
-    place.log.say(f"resumed from {origin}: {plural(reader.samples, 'sample')} and {plural(reader.tokens, 'token')} seen")
+    environment.log.say(f"resumed from {origin}: {plural(reader.samples, 'sample')} and {plural(reader.tokens, 'token')} seen")
     if average := reader.state.get("average"):
-        place.log.say(f"its weights are the average of those after steps {', '.join(map(str, average['steps']))}")
+        environment.log.say(f"its weights are the average of those after steps {', '.join(map(str, average['steps']))}")
     if reader.state.get("validation_selection", EARLIER_SELECTION) != NEW_SELECTION:
-        place.log.say(
+        environment.log.say(
             "the run is still evaluated on the first evaluation.samples validation samples, as it began; new runs are "
             "evaluated on samples from the whole split"
         )
     for line in changed:
-        place.log.say(f"changed since then: {line}")
+        environment.log.say(f"changed since then: {line}")
 
 
-def restart(place: RunPlace) -> None:
+def restart(environment: RunEnvironment) -> None:
     """Let a run with --resume auto and without checkpoints start from step 0. Collective.
 
     Raises UserError if a checkpoint may have been lost.
     """
-    if recorded := place.on_main(place.folder.check_restart):
-        kept = place.on_main(lambda: str(place.folder.set_metrics_aside()))
-        place.log.say(
+    if recorded := environment.on_main(environment.folder.check_restart):
+        kept = environment.on_main(lambda: str(environment.folder.set_metrics_aside()))
+        environment.log.say(
             f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics "
             f"are kept in {kept}"
         )
@@ -199,14 +199,14 @@ def export_warning(config: Config) -> str:
     return ""
 
 
-def recorded_steps(place: RunPlace) -> dict[int, str]:
+def recorded_steps(environment: RunEnvironment) -> dict[int, str]:
     """The lines of metrics.jsonl, by step; none if it cannot be read."""
     recorded: dict[int, str] = {}
-    place.log.attempt(lambda: recorded.update(read_metrics(place.folder.metrics)))
+    environment.log.attempt(lambda: recorded.update(read_metrics(environment.folder.metrics)))
     return recorded
 
 
-def unevaluated_step(place: RunPlace, step: int) -> StepMetrics | None:
+def unevaluated_step(environment: RunEnvironment, step: int) -> StepMetrics | None:
     """The metrics of `step`, if they were recorded without a validation: a stop kept it from its evaluation. Collective."""
-    record = json.loads(place.on_main(lambda: recorded_steps(place).get(step, "{}")))
+    record = json.loads(environment.on_main(lambda: recorded_steps(environment).get(step, "{}")))
     return StepMetrics.parse(record) if record.keys() >= set(NUMBERS) and "validation_loss" not in record else None

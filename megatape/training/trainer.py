@@ -13,8 +13,8 @@ import torch
 
 from megatape.accounting.traffic import spanning_warning
 from megatape.attention.attend import select_backend
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manager import CheckpointManager
-from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
 from megatape.config import Config, save_config
 from megatape.data.training.mixture import RunData, named
@@ -99,9 +99,9 @@ class Trainer:
         self.pace = pace or Pace()
         self.folder = RunFolder(Path(config.run.directory))
         self.log = RunLog(self.folder, lease, topology)
-        self.place = RunPlace(self.folder, lease, topology, self.log, self.pace, self.start.base)
+        self.environment = RunEnvironment(self.folder, lease, topology, self.log, self.pace, self.start.base)
         if self.start.resume is None:
-            self.place.on_main(self.folder.check_new)
+            self.environment.on_main(self.folder.check_new)
 
         self.mesh = make_mesh(topology, config.parallel.axes)
         self.loader = build_loader(config, data, self.mesh["batch"])
@@ -130,7 +130,7 @@ class Trainer:
         names = dict.fromkeys((*BUILT_IN, *config.logging.callbacks))
         self.callbacks = Callbacks({name: CALLBACKS[name].load()(context) for name in names}, self.log)
         self.checkpoints = CheckpointManager(
-            self.place,
+            self.environment,
             config.checkpoint,
             self.engine,
             self.state_dict,
@@ -140,7 +140,7 @@ class Trainer:
         )
         check_shared(self.folder.directory, topology)
         self.origin = self._load()
-        self.place.on_main(self._record)
+        self.environment.on_main(self._record)
 
     def train(self, ends_process: bool = False) -> bool:
         """Train to training.steps, or until a signal asks to stop (training/interrupt.py); either way a checkpoint is left.
@@ -286,14 +286,14 @@ class Trainer:
                 self._restore(reader)
                 self.policy.load_state_dict(reader.state.get("guard", {}))
                 return reader.directory
-            restart(self.place)
-        read, base = initial_state(self.config, self.engine.state.parameters, self.place, self.data.tokenizer)
+            restart(self.environment)
+        read, base = initial_state(self.config, self.engine.state.parameters, self.environment, self.data.tokenizer)
         self.engine.state.load(read, step=0)
         self.checkpoints.base = base
         return None
 
     def _check_continues(self, reader: CheckpointReader) -> None:
-        check_continues(reader, self.config, self.data, self.attention, self.start.allow_changes, self.place)
+        check_continues(reader, self.config, self.data, self.attention, self.start.allow_changes, self.environment)
 
     def _restore(self, reader: CheckpointReader) -> None:
         """Return to where the run was when it wrote the checkpoint."""
@@ -327,14 +327,14 @@ class Trainer:
                     self.log.warning(warning)
             parts = [f"{plural(world_size, 'rank')} on {self.engine.device.type}"]
             parts += [f"from {self.origin}"] if self.origin else []
-            last = max(recorded_steps(self.place), default=0)
+            last = max(recorded_steps(self.environment), default=0)
             parts += [f"steps {step + 1} to {last} are made again"] if last > step else []
             self.log.record("resumed" if self.origin else "started", ", ".join(parts), environment=self._environment())
         self.callbacks.on_start(step)
         if step >= steps:
             self.log.say(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
         stop = self._stop_requested()
-        if not stop and self._is_evaluation_due and (metrics := unevaluated_step(self.place, step)):
+        if not stop and self._is_evaluation_due and (metrics := unevaluated_step(self.environment, step)):
             self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
             stop = self._stop_requested()
         return stop
@@ -475,7 +475,7 @@ class Trainer:
     def _report(self, output: StepOutput, seconds: float, validation: Validation | None = None) -> None:
         """Pass the metrics of a step on, once it is known that the run's folder is still this run's."""
         with self.pace.waiting(f"the metrics of step {output.step}"):
-            self.place.lease.wait(lambda: self.interrupt.requested, self.log.warning)
+            self.environment.lease.wait(lambda: self.interrupt.requested, self.log.warning)
             self.log.step = output.step
             self.callbacks.on_step(
                 StepMetrics(

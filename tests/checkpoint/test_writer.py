@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from megatape.checkpoint import writer
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import save_manifest, write_file
-from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.writer import prune
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
@@ -43,7 +43,7 @@ def test_newest_complete_checkpoints_stay(tmp_path: Path) -> None:
         save_manifest(directory, {"file": write_file(directory / "file", [b"%d" % step])}, {})
     (folder.checkpoint(4) / "file").write_text("longer")
     folder.checkpoint(2).with_name("step-00000002.rewound").mkdir()
-    prune(_place(folder), folder.checkpoint(5), 2, lambda found, step: [min(found)] if step == 5 else [])
+    prune(_environment(folder), folder.checkpoint(5), 2, lambda found, step: [min(found)] if step == 5 else [])
     assert sorted(folder.checkpoints.iterdir()) == [folder.checkpoint(step) for step in (1, 3, 4, 5)]
 
 
@@ -53,10 +53,10 @@ def test_the_one_just_written_stays(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         folder.checkpoint(step).mkdir(parents=True)
         save_manifest(folder.checkpoint(step), {}, {})
-    prune(_place(folder), folder.checkpoint(1), 1, lambda *_: [])
+    prune(_environment(folder), folder.checkpoint(1), 1, lambda *_: [])
     assert folder.list_checkpoints() == [folder.checkpoint(3), folder.checkpoint(1)]
 
 
-def _place(folder: RunFolder) -> RunPlace:
+def _environment(folder: RunFolder) -> RunEnvironment:
     lease, topology = Lease(folder.lease), Topology(0, 1, 0)
-    return RunPlace(folder, lease, topology, RunLog(folder, lease, topology), Pace())
+    return RunEnvironment(folder, lease, topology, RunLog(folder, lease, topology), Pace())

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from megatape.checkpoint import manager
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import MANIFEST, STATE
-from megatape.checkpoint.place import RunPlace
 from megatape.checkpoint.writer import Contents
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
@@ -181,14 +181,14 @@ RUNNING: list[Trainer] = []
 def _writing_late(held: bool, failing: bool) -> Iterator[None]:
     write, failures = manager.write_checkpoint, [OSError("disk")] if failing else []
 
-    def written(place: RunPlace, contents: Contents) -> Path:
+    def written(environment: RunEnvironment, contents: Contents) -> Path:
         deadline, step = time.monotonic() + 2, contents.state["step"]
         background = RUNNING[0].checkpoints._background
         while held and background and background.in_flight and RUNNING[0].state.step == step and time.monotonic() < deadline:
             time.sleep(0.005)
         if failures:
             raise failures.pop()
-        return write(place, contents)
+        return write(environment, contents)
 
     with patch.object(manager, "write_checkpoint", written):
         yield

@@ -280,7 +280,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
         run = Trainer(config, open_data(config), topology, lease)  # loads once: the state itself is in memory now
         state = run.engine.state
-        read, _ = initial_state(config, state.parameters, run.place, run.data.tokenizer)
+        read, _ = initial_state(config, state.parameters, run.environment, run.data.tokenizer)
         started = _measured(state, read)
     raw["training"]["trainable"], raw["run"]["directory"] = ["norms"], f"{config.run.directory}-frozen"
     config = parse_config(raw, "test")

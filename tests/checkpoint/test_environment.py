@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.checkpoint.place import RunPlace
+from megatape.checkpoint.environment import RunEnvironment
 from megatape.distributed import exchange
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
@@ -23,7 +23,7 @@ def test_the_main_rank_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(exchange, "exchange", lambda mine, *_: [mine] if rank == 0 else [["done", None], mine])
     folder, topology = RunFolder(tmp_path), Topology(rank, rank + 1, 0)
     lease = Lease(folder.lease)
-    place = RunPlace(folder, lease, topology, RunLog(folder, lease, topology), Pace())
+    environment = RunEnvironment(folder, lease, topology, RunLog(folder, lease, topology), Pace())
 
     def work() -> str:
         outcome = outcomes.pop()
@@ -31,9 +31,9 @@ def test_the_main_rank_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             raise outcome
         return outcome
 
-    assert place.on_main(work) == "done" and len(outcomes) == 2 - calls
+    assert environment.on_main(work) == "done" and len(outcomes) == 2 - calls
     if rank == 0:
         outcomes += ["done", OSError(errno.ENOSPC, "full")]
         with pytest.raises(OSError, match="full"):
-            place.on_main(work)
+            environment.on_main(work)
         assert outcomes == ["done"]

@@ -1,0 +1,45 @@
+"""Environment of a run: folder, lease, ranks, log and timeouts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatape.distributed.exchange import on_main
+from megatape.distributed.topology import Topology
+from megatape.reliability.lease import Lease
+from megatape.reliability.pace import Pace
+from megatape.reliability.run_log import RunLog
+from megatape.run_folder import RunFolder
+from megatape.utils.files import Result, retry_transient_errors
+
+
+@dataclass(frozen=True)
+class RunEnvironment:
+    """Environment of a run. It stays the same from the start of the run to its end.
+
+    Attributes:
+        folder: Folder of the run.
+        lease: Lease of the folder. Its nonce is part of the names of partial checkpoints.
+        topology: All ranks of the run.
+        log: Log of the run: console output and events.
+        pace: Phases of this rank, for the watch over the ranks.
+        base: Present folder of the checkpoints' base if it was moved (checkpoint/tensors.py), else None.
+    """
+
+    folder: RunFolder
+    lease: Lease
+    topology: Topology
+    log: RunLog
+    pace: Pace
+    base: Path | None = None
+
+    def on_main(self, work: Callable[[], Result]) -> Result:
+        """Run `work` on the main rank and return its result on every rank. Collective.
+
+        Args:
+            work: Function to call. It is called again after a transient error of the file system.
+
+        Raises:
+            UserError, OSError: The error of the main rank, raised on every rank.
+        """
+        return on_main(lambda: retry_transient_errors(work), self.topology)
