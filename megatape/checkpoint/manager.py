@@ -11,7 +11,7 @@ from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader, rng_snapshot
 from megatape.checkpoint.resume import first_valid, move_aside, open_checkpoint
 from megatape.checkpoint.tensors import StoredWeights
-from megatape.checkpoint.writer import COLLECTIVE_ERRORS, Background, Contents, prune, write_checkpoint
+from megatape.checkpoint.writer import COLLECTIVE_ERRORS, Background, CheckpointContents, prune, write_checkpoint
 from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved, UserError
 from megatape.reliability.pace import PhaseKind
@@ -253,7 +253,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         """Writes a checkpoint of the present step when it is called, also after later steps."""
         environment = self._environment
         environment.log.sync_metrics()
-        contents = Contents(self._state_dict(), source, rng_snapshot(), self._tokenizer, self.base)
+        contents = CheckpointContents(self._state_dict(), source, rng_snapshot(), self._tokenizer, self.base)
 
         def write() -> Path:
             checkpoint = write_checkpoint(environment, contents)

@@ -43,7 +43,7 @@ COLLECTIVE_ERRORS = (OSError, UserError)  # of a save or of training: raised on 
 
 
 @dataclass(frozen=True)
-class Contents:
+class CheckpointContents:
     """What a checkpoint holds.
 
     Attributes:
@@ -61,7 +61,7 @@ class Contents:
     base: StoredWeights | None = None
 
 
-def write_checkpoint(environment: RunEnvironment, contents: Contents) -> Path:
+def write_checkpoint(environment: RunEnvironment, contents: CheckpointContents) -> Path:
     """Write a checkpoint into the run's folder. Collective over all ranks, by the process group of `contents.zero` alone.
 
     A rank holds one gathered tensor on the device that gathers and one file's content in host memory. Returns the folder,
@@ -165,7 +165,7 @@ def _write_tensors(
     return writing, not_finite
 
 
-def _write_rest(partial: Path, contents: Contents, generators: dict[str, Tensor]) -> dict[str, FileEntry]:
+def _write_rest(partial: Path, contents: CheckpointContents, generators: dict[str, Tensor]) -> dict[str, FileEntry]:
     """Write the training state, the random generators and the tokenizer.
 
     Raises:
@@ -199,7 +199,7 @@ def _complete(
     environment: RunEnvironment,
     files: list[TensorFile],
     written: dict[str, FileEntry],
-    contents: Contents,
+    contents: CheckpointContents,
 ) -> None:
     """Write the manifest and give the checkpoint its name."""
     tensors: dict[str, dict[str, str]] = {kind: {} for kind in contents.zero.tensors}

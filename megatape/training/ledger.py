@@ -30,7 +30,7 @@ def check_order(origin: Path, state: dict[str, Any], order: SampleOrder) -> None
 
 
 @dataclass
-class Consumed:
+class CorpusUsage:
     """What a run has taken of one corpus. seen: of each of its samples, whether this epoch has had it."""
 
     size: int
@@ -66,7 +66,7 @@ def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
         raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
     config = load_recorded_config(folder.config, overrides)
     data = open_data(config).train
-    corpora = {name: Consumed(corpus.num_samples) for name, corpus in data.corpora.items()}
+    corpora = {name: CorpusUsage(corpus.num_samples) for name, corpus in data.corpora.items()}
     left_out: list[tuple[int, int, int, int, str]] = []  # steps and samples, first and last of each, and why
     step = unrecorded = 0
     consumed: Any = 0  # samples until then, as the file says

@@ -16,7 +16,7 @@ import torch
 from megatape.checkpoint import manager
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import MANIFEST, STATE
-from megatape.checkpoint.writer import Contents
+from megatape.checkpoint.writer import CheckpointContents
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
 from megatape.distributed.topology import Topology
@@ -181,7 +181,7 @@ RUNNING: list[Trainer] = []
 def _writing_late(held: bool, failing: bool) -> Iterator[None]:
     write, failures = manager.write_checkpoint, [OSError("disk")] if failing else []
 
-    def written(environment: RunEnvironment, contents: Contents) -> Path:
+    def written(environment: RunEnvironment, contents: CheckpointContents) -> Path:
         deadline, step = time.monotonic() + 2, contents.state["step"]
         background = RUNNING[0].checkpoints._background
         while held and background and background.in_flight and RUNNING[0].state.step == step and time.monotonic() < deadline:

@@ -10,7 +10,7 @@ import pytest
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
 from megatape.run_folder import RunFolder
-from megatape.training.ledger import Consumed, check_order
+from megatape.training.ledger import CorpusUsage, check_order
 from tests.helpers.command import Command
 from tests.helpers.reports import train_with_own_module
 from tests.helpers.workers import run_workers
@@ -89,7 +89,7 @@ def test_what_is_not_right(runs: Path, command: Command, tmp_path: Path) -> None
 
 
 def test_a_sample_for_the_second_time() -> None:
-    corpus = Consumed(3)
+    corpus = CorpusUsage(3)
     for index in (2, 0, 1, 0):
         corpus.take(index)
     with pytest.raises(ValueError, match="sample 0 for the second time in epoch 2"):
