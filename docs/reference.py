@@ -14,7 +14,7 @@ from megatape.commands.evaluate import EvaluationOptions, options_of
 from megatape.commands.main import COMMANDS, sentence
 from megatape.commands.parser import default_of, flag_of, metavar_of
 from megatape.config import Config
-from megatape.config.section import ByKind, choices, identity_of, sections_in, unwrapped
+from megatape.config.section import ByKind, choices, resume_rule_of, sections_in, unwrapped
 from megatape.registry import TASKS
 from megatape.utils.options import CommandOptions, split_docstring
 
@@ -114,9 +114,9 @@ def _row(key: str, field: FieldInfo) -> str:
         default = "none"
     else:
         default = "see right" if field.default is None else _shown(field.default)
-    identity = identity_of(field.metadata)
+    rule = resume_rule_of(field.metadata)
     kind = _kind(field.annotation, field.metadata)
-    return f"| `{key}` | {kind} | {default} | {identity.value if identity else ''} | {field.description or ''} |"
+    return f"| `{key}` | {kind} | {default} | {rule.value if rule else ''} | {field.description or ''} |"
 
 
 def _kind(annotation: Any, metadata: Sequence[Any] = ()) -> str:

@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.config import Config, Identity, differences
+from megatape.config import Config, ResumeRule, differences
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.distributed.exchange import on_all
 from megatape.errors import CheckpointError, PathError, UserError, path_error
@@ -17,7 +17,7 @@ from megatape.utils.files import rename, retry_transient_errors, sync
 LOG = logging.getLogger(__name__)
 
 # What a field that a run keeps would change, for the error.
-IMMUTABLE = {Identity.FIXED: "", Identity.SAMPLES: "it would see other samples; "}
+IMMUTABLE = {ResumeRule.FIXED: "", ResumeRule.SAMPLES: "it would see other samples; "}
 
 
 def first_valid(names: list[str], environment: RunEnvironment) -> tuple[CheckpointReader | None, list[Path]]:
@@ -103,10 +103,10 @@ def check_same_run(origin: Path, theirs: Config, recorded: dict[str, str], ours:
     theirs, recorded: its configuration and fingerprints; ours, fingerprints: those of the run.
     """
     for field in differences(theirs, ours):
-        if field.identity in IMMUTABLE:
+        if field.rule in IMMUTABLE:
             raise UserError(
                 f"{origin} was trained with {field.path} {field.theirs}, the configuration says {field.ours}: "
-                f"{IMMUTABLE[field.identity]}use the former, or start a new run"
+                f"{IMMUTABLE[field.rule]}use the former, or start a new run"
             )
     for name in ("tokenizer", "data"):
         if name not in recorded:
@@ -148,10 +148,10 @@ def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> 
 def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: bool) -> list[str]:
     """What resuming from `origin` changes in the recipe, a line for each field.
 
-    Raises UserError if one of them must be confirmed (Identity.CONFIRMED) and allow_changes is False.
+    Raises UserError if one of them must be confirmed (ResumeRule.CONFIRMED) and allow_changes is False.
     """
-    changed = [field for field in differences(theirs, ours) if field.identity.is_compared]
-    if unconfirmed := [field for field in changed if field.identity is Identity.CONFIRMED and not allow_changes]:
+    changed = [field for field in differences(theirs, ours) if field.rule.is_compared]
+    if unconfirmed := [field for field in changed if field.rule is ResumeRule.CONFIRMED and not allow_changes]:
         former = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in unconfirmed)
         raise UserError(
             f"{origin} was trained with {former}: restore the former, or add --allow-changes to continue with the new values"

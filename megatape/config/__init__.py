@@ -10,5 +10,5 @@ from megatape.config.data import DataConfig
 from megatape.config.file import load_config, load_recorded_config, parse_config, parse_model, save_config
 from megatape.config.model import LoraConfig, ModelConfig, ScalingConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
-from megatape.config.section import Difference, Identity, Section, differences, shared_values
+from megatape.config.section import Difference, ResumeRule, Section, differences, shared_values
 from megatape.config.training import ActivationCheckpointing, Fp8Recipe, OptimizerConfig, ScheduleConfig, TrainingConfig

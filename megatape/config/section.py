@@ -1,4 +1,4 @@
-"""What all sections share: strict parsing, each field's role in the identity of a run, and keys that take registered names."""
+"""Base of all sections: strict parsing, the resume rule of every field, and keys that take registered names."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from megatape.registry import Entry
 from megatape.utils.options import DocumentedModel
 
 
-class Identity(Enum):
+class ResumeRule(Enum):
     """What changing a field means for a run. Every field's annotation carries one (Fixed[int], Free[str])."""
 
     FIXED = "fixed"  # defines the model: must not change on resume
@@ -27,16 +27,16 @@ class Identity(Enum):
     @property
     def is_compared(self) -> bool:
         """Whether compared runs must agree on it, though it may change on resume."""
-        return self in (Identity.COMPARED, Identity.CONFIRMED)
+        return self in (ResumeRule.COMPARED, ResumeRule.CONFIRMED)
 
 
 Value = TypeVar("Value")
-Fixed = Annotated[Value, Identity.FIXED]
-FixedSamples = Annotated[Value, Identity.SAMPLES]
-Compared = Annotated[Value, Identity.COMPARED]
-Confirmed = Annotated[Value, Identity.CONFIRMED]
-Free = Annotated[Value, Identity.FREE]
-Local = Annotated[Value, Identity.LOCAL]
+Fixed = Annotated[Value, ResumeRule.FIXED]
+FixedSamples = Annotated[Value, ResumeRule.SAMPLES]
+Compared = Annotated[Value, ResumeRule.COMPARED]
+Confirmed = Annotated[Value, ResumeRule.CONFIRMED]
+Free = Annotated[Value, ResumeRule.FREE]
+Local = Annotated[Value, ResumeRule.LOCAL]
 
 JsonList = Annotated[tuple[Value, ...], Field(strict=False)]  # JSON has lists, which strict tuples are not
 
@@ -120,7 +120,7 @@ class ByKind:
 
     def _recorded_options(self, raw: dict[str, Any]) -> type[Section]:
         """Make the section of an unregistered kind: shared keys, and keys of its own with unchecked values."""
-        unchecked = Annotated[Any, Identity.COMPARED]
+        unchecked = Annotated[Any, ResumeRule.COMPARED]
         own: dict[str, Any] = {name: (unchecked, ...) for name in raw if name not in self.shared.model_fields}
         return create_model(self.shared.__name__, __base__=self.shared, __doc__=self.shared.__doc__, **own)
 
@@ -130,21 +130,21 @@ class Difference:
     """A field on which two configurations differ, such as model.num_layers."""
 
     path: str
-    identity: Identity
+    rule: ResumeRule
     theirs: Any
     ours: Any
 
 
-def fields(section: Section, prefix: str = "") -> Iterator[tuple[str, Identity, Any]]:
-    """Path, identity and value of every field of a section, in the order of declaration.
+def fields(section: Section, prefix: str = "") -> Iterator[tuple[str, ResumeRule, Any]]:
+    """Path, resume rule and value of every field of a section, in the order of declaration.
 
-    A subsection whose field carries an identity is one value.
+    A subsection whose field carries a resume rule is one value.
     """
     for name, field in type(section).model_fields.items():
-        identity = identity_of(field.metadata)
+        rule = resume_rule_of(field.metadata)
         value = getattr(section, name)
-        if identity is not None:
-            yield prefix + name, identity, value
+        if rule is not None:
+            yield prefix + name, rule, value
         elif isinstance(value, Section):
             yield from fields(value, f"{prefix}{name}.")
         else:  # sections by name
@@ -154,16 +154,16 @@ def fields(section: Section, prefix: str = "") -> Iterator[tuple[str, Identity, 
 
 def differences(theirs: Section, ours: Section) -> Iterator[Difference]:
     """Every field on which two sections of one type differ. One that only one of them has is None in the other."""
-    before, now = ({path: (identity, value) for path, identity, value in fields(section)} for section in (theirs, ours))
-    for path, (identity, _) in (before | now).items():
+    before, now = ({path: (rule, value) for path, rule, value in fields(section)} for section in (theirs, ours))
+    for path, (rule, _) in (before | now).items():
         values = [found[path][1] if path in found else None for found in (before, now)]
         if values[0] != values[1]:
-            yield Difference(path, identity, *values)
+            yield Difference(path, rule, *values)
 
 
 def shared_values(section: Section) -> dict[str, Any]:
     """The values of the fields on which all ranks of a run must agree, as JSON, by path."""
-    return {path: plain(value) for path, identity, value in fields(section) if identity is not Identity.LOCAL}
+    return {path: plain(value) for path, rule, value in fields(section) if rule is not ResumeRule.LOCAL}
 
 
 def plain(value: Any) -> Any:
@@ -193,9 +193,9 @@ def choices(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, ...]:
     return tuple(name for registry in registries for name in registry.entries)
 
 
-def identity_of(metadata: list[Any]) -> Identity | None:
-    """The identity among a field's annotations."""
-    return next((entry for entry in metadata if isinstance(entry, Identity)), None)
+def resume_rule_of(metadata: list[Any]) -> ResumeRule | None:
+    """Return the resume rule among the annotations of a field, or None if there is none."""
+    return next((entry for entry in metadata if isinstance(entry, ResumeRule)), None)
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:

@@ -148,7 +148,7 @@ def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
     reasons = [
         f"{field.path} is {field.theirs} and {field.ours}"
         for field in differences(one.config, other.config)
-        if field.identity in IMMUTABLE
+        if field.rule in IMMUTABLE
     ]
     for name in ("data", "tokenizer"):
         if one.state["fingerprints"].get(name) != other.state["fingerprints"].get(name):

@@ -1,11 +1,11 @@
-"""What all sections share: the identity of every field, and the differences of two configurations."""
+"""What all sections share: the resume rule of every field, and the differences of two configurations."""
 
 from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from megatape.config import Config, Identity, differences
-from megatape.config.section import identity_of, sections_in
+from megatape.config import Config, ResumeRule, differences
+from megatape.config.section import resume_rule_of, sections_in
 from tests.helpers.raw_config import MIXTURE, parse
 
 
@@ -17,25 +17,25 @@ def sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
             yield from sections(inner)
 
 
-def test_every_field_says_what_it_means_for_the_identity_of_a_run() -> None:
+def test_every_field_says_what_it_means_on_resume() -> None:
     silent = [
         f"{section.__name__}.{name}"
         for section in sections(Config)
         for name, field in section.model_fields.items()
-        if identity_of(field.metadata) is None and not sections_in(field.annotation)
+        if resume_rule_of(field.metadata) is None and not sections_in(field.annotation)
     ]
     assert not silent, "annotate with Fixed, FixedSamples, Compared or Free (config/section.py)"
 
 
 def test_differences() -> None:
-    """Each difference has a path and an identity; a section whose field has an identity is compared as a whole."""
+    """Each difference has a path and a resume rule; a section whose field has a resume rule is compared as a whole."""
     scaling = {"kind": "linear", "factor": 2.0}
     ours = parse(model__scaling=scaling, data__path="other", training__seed=2, optimizer__learning_rate=2e-3)
-    assert [(found.path, found.identity) for found in differences(parse(), ours)] == [
-        ("model.scaling", Identity.FIXED),
-        ("data.path", Identity.LOCAL),
-        ("training.seed", Identity.SAMPLES),
-        ("optimizer.learning_rate", Identity.COMPARED),
+    assert [(found.path, found.rule) for found in differences(parse(), ours)] == [
+        ("model.scaling", ResumeRule.FIXED),
+        ("data.path", ResumeRule.LOCAL),
+        ("training.seed", ResumeRule.SAMPLES),
+        ("optimizer.learning_rate", ResumeRule.COMPARED),
     ]
     assert [(found.theirs, found.ours) for found in differences(parse(), ours)][2:] == [(1234, 2), (1e-3, 2e-3)]
     assert not list(differences(ours, ours))

@@ -280,7 +280,7 @@ class Run(Generic[RunT]):
     def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
         check_same_run(origin, theirs, recorded, self.config, fingerprints)
         for field in differences(theirs, self.config):
-            if field.identity.is_compared:
+            if field.rule.is_compared:
                 raise UserError(
                     f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
                     "another `out`"

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from megatape.accounting.counts import count_trainable
 from megatape.config import Config, ScalingConfig, differences, load_config
-from megatape.config.section import Identity
+from megatape.config.section import ResumeRule
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.hf.architecture import read_architecture
@@ -106,7 +106,7 @@ def test_all_methods_see_the_same_samples_at_the_same_positions() -> None:
         assert config.data.sequence_length == config.model.max_positions == 8192
         assert config.model.scaling == ScalingConfig(kind="linear", factor=2.0)
         assert config.model.rotary_base == (1e6 if name == "theta" else 1e4)
-        changed = {found.path for found in differences(configs["full"], config) if found.identity is Identity.SAMPLES}
+        changed = {found.path for found in differences(configs["full"], config) if found.rule is ResumeRule.SAMPLES}
         assert not changed
     with pytest.raises(ValueError, match="length 4096 is no longer than the 4096 tokens"):
         extension(4096, 4096)
@@ -170,7 +170,7 @@ def test_methods_are_compared_with_the_base(
         assert config.data.sequence_length == 64 and config.model.scaling and config.model.scaling.factor == 2
     assert table["`base`"]["trained parameters"] == "0" and table["`base`"]["tokens/s"] == ""
     # The same samples, in the same order; and as adapters and position updates start at zero, the same model.
-    assert not [each for each in differences(*configs.values()) if each.identity is Identity.SAMPLES]
+    assert not [each for each in differences(*configs.values()) if each.rule is ResumeRule.SAMPLES]
     found = {name: Outcome.read(out / name / "outcome.json") for name in ("base", "lora", "tape")}
     assert_close([found["lora"].figures["first loss"]], [found["tape"].figures["first loss"]], bounds.TRAINED)
     assert found["lora"].figures["last loss"] != found["tape"].figures["last loss"]
