@@ -1,12 +1,9 @@
 """From a configuration to a finished run, on one of its processes, once all ranks are given the same."""
 
 import gc
-import json
 import logging
 import socket
 import traceback
-from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +16,11 @@ from megatape.attention.attend import get_backend
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.training.mixture import RunData, open_data
+from megatape.distributed.agreement import find_disagreement
 from megatape.distributed.exchange import exchange
 from megatape.distributed.launchers import discover
 from megatape.distributed.mesh import AXES
-from megatape.distributed.topology import Topology, name_ranks
+from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, RankMismatch, UserError, path_errors
 from megatape.imports import file_hashes
 from megatape.model.smoke_test import attention_needs
@@ -170,38 +168,6 @@ def check_packages(config: Config) -> None:
                 f"logging.sinks has {name}, but its package {package} is not installed: install it by: "
                 f"{install_command(package)}, or remove {name}"
             )
-
-
-def find_disagreement(hosts: Sequence[str], faults: Sequence[str], values: Sequence[dict[str, Any]]) -> str:
-    """The reason why the ranks cannot train together, or "".
-
-    Args:
-        hosts: of each rank.
-        faults: of each rank, "" for none.
-        values: of each rank, by name. They must be equal where ranks have them.
-    """
-    if faults[0] and len(set(faults)) == 1:
-        return faults[0]  # what all ranks see needs no ranks in the message
-    reasons = [f"{ranks}: {fault}" for fault, ranks in _ranks_by_text(faults, hosts).items() if fault]
-    for name in dict.fromkeys(name for of_rank in values for name in of_rank):
-        texts = _ranks_by_text([json.dumps(of_rank[name]) if name in of_rank else None for of_rank in values], hosts)
-        if len(texts) > 1:
-            reasons.append(f"{name} is " + ", ".join(f"{text} on {ranks}" for text, ranks in texts.items()))
-    if not reasons:
-        return ""
-    return f"the ranks cannot train together: {'; '.join(reasons)}. Give all of them the same command, code and data"
-
-
-def _ranks_by_text(texts: Sequence[str | None], hosts: Sequence[str]) -> dict[str, str]:
-    """Each text, with its ranks and the host of the first one, in words."""
-    ranks: dict[str, list[int]] = defaultdict(list)
-    for rank, text in enumerate(texts):
-        if text is not None:
-            ranks[text].append(rank)
-    return {
-        text: f"{name_ranks(some)} ({hosts[some[0]]}{', ...' * (len({hosts[rank] for rank in some}) > 1)})"
-        for text, some in ranks.items()
-    }
 
 
 def introduction(run: Trainer) -> str:
