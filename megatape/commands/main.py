@@ -81,7 +81,6 @@ COMMANDS = {
     "study": "compare encodings and methods, as the paper does",
     "study shift": "measure how added tokens and shifted position ids change attention",
     "study attention": "plot dot products of the position tensors, and attention",
-    "study failures": "look where the models of a suite attend when their answers are wrong",
     "study compare": "train several encodings and seeds, and compare them in a table and a plot",
     "study suite": "compare position encodings on synthetic tasks that separate them",
     "study finetune": "fine-tune a pretrained model to longer texts by several methods, and compare them",

@@ -78,7 +78,6 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "study attention": (["nowhere", "--out", "a.png"], "nowhere: no such folder"),
     "study compare": ([*NOWHERE, "--encodings", "rope", "--out", "out"], "no configuration at nowhere.json"),
     "study suite": (["--tasks", "nothing", "--out", "out"], "--tasks: 'nothing' is not a task"),
-    "study failures": (["nowhere", "--split", "test"], "nowhere/config.json: give a JSON file"),
     "study finetune": (["--base", "nowhere", "--data", "nowhere", "--out", "out"], "nowhere: no such folder"),
     "benchmark loader": (["--data", "nowhere"], "nowhere is not a data directory"),
     "benchmark memory": (["--unknown"], "--unknown is not an option"),
