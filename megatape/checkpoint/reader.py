@@ -13,7 +13,7 @@ from torch import Tensor
 from megatape.checkpoint.manifest import ANOTHER, MANIFEST, RNG, STATE, BaseRecord, check_file, check_hashes, load_manifest
 from megatape.checkpoint.tensors import Base, open_base
 from megatape.config import Config, parse_config
-from megatape.data.shards.layout import Count
+from megatape.data.counts import Count
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.data.training.selection import EARLIER_SELECTION, Selection

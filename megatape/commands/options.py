@@ -23,8 +23,8 @@ from megatape.utils.units import plural
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from megatape.data.counts import RecordCounts
     from megatape.data.io.listing import SkippedFiles
-    from megatape.data.io.records import RecordCounts
     from megatape.data.shards.index import Index
     from megatape.data.sources.source import Source
     from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -287,7 +287,7 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
 
 def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
     """Print the files that are skipped because of their names, by input."""
-    from megatape.data.io.records import printable
+    from megatape.data.printable import printable
 
     for name, files in skipped.items():
         print(f"{mask(printable(name))}: {files}")

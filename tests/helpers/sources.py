@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.source import Source, read_documents
 
 
 def read(kind: str, *inputs: Path, **options: Any) -> tuple[list[str], CorpusCounts]:

@@ -23,7 +23,7 @@ class Options(CommandOptions):
 def run(options: Options) -> None:
     """Print the report."""
     from megatape.data.finetuning.preview import describe_examples
-    from megatape.data.io.records import printable, printable_lines
+    from megatape.data.printable import printable, printable_lines
     from megatape.data.shards.contents import read_contents
     from megatape.data.shards.reader import SplitReader
     from megatape.data.shards.stored_split import DocumentTables

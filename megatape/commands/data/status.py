@@ -18,8 +18,8 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Print its progress."""
-    from megatape.data.io.records import printable
     from megatape.data.prepare.status import preparation_status
+    from megatape.data.printable import printable
 
     status = preparation_status(options.output)
     print(f"unfinished preparation {status.folder}")

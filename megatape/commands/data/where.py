@@ -28,7 +28,7 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Print the document."""
-    from megatape.data.io.records import printable, printable_lines
+    from megatape.data.printable import printable, printable_lines
     from megatape.data.shards.stored_split import StoredSplit
 
     split = StoredSplit(options.directory, options.split)

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from megatape.data.cleaning.rule import DocumentDropped, TextRule, files_of
 from megatape.data.cleaning.word_runs import WORD, contains, hash_runs
-from megatape.data.io.records import RecordCounts, is_json_lines, read_records
+from megatape.data.counts import RecordCounts
+from megatape.data.io.records import is_json_lines, read_records
 from megatape.errors import UserError, content_errors
 
 MAX_RECORD_BYTES = 2**26

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from megatape.data.counts import RecordCounts, check_bad_records
 from megatape.data.finetuning.prompt_format import Example, FieldMapping, Format, Limits, RecordDropped
 from megatape.data.io.json_array import read_json
 from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
-from megatape.data.io.records import JSON_LINES, RecordCounts, check_bad_records
+from megatape.data.io.records import JSON_LINES
 from megatape.data.io.remote import check_distinct, list_inputs, listed_files
 from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
 from megatape.data.shards.writer import SplitWriter, document_hash, entropy, splits_of, table_hashes

@@ -22,9 +22,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from megatape.data.counts import Count
 from megatape.data.formats.format import TokenFormat
 from megatape.data.io.records import CORRUPTED, unpacked
-from megatape.data.shards.layout import Count
 from megatape.errors import MissingPath, UserError, content_errors
 from megatape.utils.files import FileName, as_type, create_file, read_json
 

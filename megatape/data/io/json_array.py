@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
+from megatape.data.counts import RecordCounts
 from megatape.data.io.records import (
     BYTE_ORDER_MARK,
     COMPRESSIONS,
     CORRUPTED,
-    RecordCounts,
     corrupted,
     parse_json_record,
     read_records,

@@ -5,7 +5,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from gzip import BadGzipFile
 from typing import Any, BinaryIO, cast
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 from isal import igzip, isal_zlib
 
+from megatape.data.counts import RecordCounts
 from megatape.data.io.remote import open_file, suffix
 from megatape.data.io.streams import CompressedStreamError, CompressedStreams
 from megatape.errors import UserError
@@ -22,9 +22,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports.zstd import CompressionParameter, ZstdError, ZstdFile
 
-NUM_BAD_EXAMPLES = 5
 LARGEST_RECORD_BYTES = 2**31 - 1  # that can be asked for
-FEW_BAD = 10  # always tolerate this many bad records
 CHUNK_BYTES = 2**20  # read at a time of what is skipped or unpacked
 # Longer integers become floats: Python converts at most 4300 digits by default, in quadratic time.
 MAX_DIGITS = 4000
@@ -63,77 +61,6 @@ JSON_LINES = (
 def is_json_lines(name: str) -> bool:
     """Whether a file has lines of JSON, judging by its name."""
     return any(fnmatchcase(name.lower(), pattern) for pattern in JSON_LINES)
-
-
-@dataclass
-class RecordCounts:
-    """Records that a pass has skipped so far.
-
-    Attributes:
-        read_bytes: Number of bytes read of the files as they are stored.
-        too_long: Number of records beyond the limit.
-        first_too_long: Place of the first one.
-        bad: Number of malformed records.
-        bad_examples: `place: reason` of the first few.
-        without_text: Number of samples in tars without a member with text.
-        first_without_text: Place of the first such sample.
-        unverified: Number of compressed files without checksums, in which damage may go unnoticed.
-        first_unverified: Path of the first such file.
-    """
-
-    read_bytes: int = 0
-    too_long: int = 0
-    first_too_long: str = ""
-    bad: int = 0
-    bad_examples: list[str] = field(default_factory=list)
-    without_text: int = 0
-    first_without_text: str = ""
-    unverified: int = 0
-    first_unverified: str = ""
-
-    @property
-    def skipped(self) -> int:
-        """Number of records that gave no document."""
-        return self.bad + self.too_long
-
-    def add(self, other: "RecordCounts") -> None:
-        """Add the counts of later records."""
-        self.read_bytes += other.read_bytes
-        self.too_long += other.too_long
-        self.first_too_long = self.first_too_long or other.first_too_long
-        self.bad += other.bad
-        self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
-        self.without_text += other.without_text
-        self.first_without_text = self.first_without_text or other.first_without_text
-        self.unverified += other.unverified
-        self.first_unverified = self.first_unverified or other.first_unverified
-
-    def add_bad(self, place: str, reason: str) -> None:
-        self.bad += 1
-        if len(self.bad_examples) < NUM_BAD_EXAMPLES:
-            self.bad_examples.append(f"{printable(place)}: {reason}")
-
-    def add_too_long(self, place: str) -> None:
-        self.too_long += 1
-        self.first_too_long = self.first_too_long or printable(place)
-
-    def add_without_text(self, place: str) -> None:
-        self.without_text += 1
-        self.first_without_text = self.first_without_text or printable(place)
-
-    def add_unverified(self, path: str) -> None:
-        self.unverified += 1
-        self.first_unverified = self.first_unverified or printable(path)
-
-
-def printable(name: str) -> str:
-    """Escape unprintable characters of an untrusted name."""
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
-
-
-def printable_lines(text: str) -> str:
-    """Escape unprintable characters of an untrusted text, but line breaks and tabs."""
-    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
 def read_records(
@@ -219,17 +146,6 @@ def corrupted(path: str, kind: str, error: Exception) -> UserError:
             "zstd"
         )
     return UserError(f"{path}: corrupted or truncated {kind} file ({error}): download or copy it again")
-
-
-def check_bad_records(counts: RecordCounts, num_read: int, max_bad_fraction: float, kept: str = "") -> None:
-    """Raise UserError if too many of the records of a pass were bad or too long. kept: end of the error, about the others."""
-    if counts.skipped > max(FEW_BAD, max_bad_fraction * num_read):
-        first = counts.bad_examples[0] if counts.bad else f"{counts.first_too_long}: too long"
-        raise UserError(
-            f"of {num_read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than `max_record_bytes`, more than "
-            f"`max_bad_fraction` {max_bad_fraction:g}; the first: {first}. Correct the input or the options, or raise "
-            f"`max_bad_fraction`, and give the same command again{kept}"
-        )
 
 
 def is_packed(path: str) -> bool:

@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
@@ -25,7 +26,6 @@ from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit import Progress
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import Index, load_index
-from megatape.data.sources.source import CorpusCounts
 from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.distributed.launchers import PR_SET_PDEATHSIG
 from megatape.errors import PathError, UserError, path_errors

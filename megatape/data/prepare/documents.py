@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from megatape.data.io.records import LARGEST_RECORD_BYTES, RecordCounts, printable, read_records, zstd_file
-from megatape.data.shards.index import DocumentFile, file_sha256
+from megatape.data.counts import RecordCounts
+from megatape.data.document_entries import DocumentFile
+from megatape.data.io.records import LARGEST_RECORD_BYTES, read_records, zstd_file
+from megatape.data.printable import printable
+from megatape.data.shards.index import file_sha256
 from megatape.data.sources.kept_documents import DOCUMENTS, DROPPED, SUFFIX
 from megatape.data.sources.source import Decision, Document
 

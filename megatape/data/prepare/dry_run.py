@@ -5,7 +5,8 @@ from collections import Counter
 from dataclasses import replace
 
 from megatape.data.cleaning.decisions import DUPLICATES, Cleaning, OnePass
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.source import Source, read_documents
 from megatape.errors import path_errors
 
 NUM_EXAMPLES = 20  # of each rule

@@ -21,14 +21,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from megatape.data.io.records import printable
+from megatape.data.counts import CorpusCounts, DocumentCounts
+from megatape.data.document_entries import INDEX_FILE
 from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.documents import describe_documents
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.shards.index import INDEX_FILE, MAX_INDEX_BYTES, DocumentCounts, Index, build_index, check_filled, load_index
+from megatape.data.printable import printable
+from megatape.data.shards.index import MAX_INDEX_BYTES, Index, build_index, check_filled, load_index
 from megatape.data.sources.kept_documents import SUFFIX
-from megatape.data.sources.source import CorpusCounts, Source, check_bad, check_found
+from megatape.data.sources.source import Source, check_bad, check_found
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors

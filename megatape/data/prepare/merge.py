@@ -16,22 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from megatape.data.counts import CorpusCounts
+from megatape.data.document_entries import INDEX_FILE, MergedFolder
 from megatape.data.prepare.unit import Summary, UnitTotals
-from megatape.data.shards.index import (
-    INDEX_FILE,
-    SPLITS,
-    Index,
-    MergedFolder,
-    check_file,
-    check_ledger,
-    file_sha256,
-    load_index,
-    save_index,
-)
+from megatape.data.shards.index import SPLITS, Index, check_file, check_ledger, file_sha256, load_index, save_index
 from megatape.data.shards.reader import Report, SplitReader
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
-from megatape.data.sources.source import CorpusCounts
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.utils.files import link_file, locked, name_path, new_folder, read_json, sync, write_atomically
 

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from megatape.data.cleaning.decisions import KEYS, NEAR_DUPLICATES, RUN_ENDS, RUNS, FirstPass, OnePass, compare, near_drops
+from megatape.data.counts import CorpusCounts
 from megatape.data.io.remote import file_states
 from megatape.data.prepare.corpus import Corpus, Plan, files_of
 from megatape.data.prepare.documents import DocumentFiles
@@ -26,7 +27,6 @@ from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit import Draft, Progress, UnitWriter, read_batches
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import Index
-from megatape.data.sources.source import CorpusCounts
 from megatape.data.sources.units import UNIT_BYTES, Unit, default_unit_bytes
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer

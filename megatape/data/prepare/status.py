@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.data.cleaning.decisions import NEAR_DUPLICATES
+from megatape.data.document_entries import INDEX_FILE
 from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.shards.index import INDEX_FILE
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.reliability.lease import read_holder
 from megatape.utils.files import file_system_time

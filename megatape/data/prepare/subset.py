@@ -8,17 +8,10 @@ from typing import Any
 import numpy as np
 
 from megatape.data.cleaning.word_runs import FACTOR
+from megatape.data.counts import DocumentCounts
+from megatape.data.document_entries import DocumentTable
 from megatape.data.prepare.merge import records_of
-from megatape.data.shards.index import (
-    SPLITS,
-    DocumentCounts,
-    DocumentTable,
-    Index,
-    build_index,
-    check_filled,
-    file_sha256,
-    load_index,
-)
+from megatape.data.shards.index import SPLITS, Index, build_index, check_filled, file_sha256, load_index
 from megatape.data.shards.reader import Report
 from megatape.data.shards.stored_split import DOMAIN, StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, ROWS, SplitWriter

@@ -21,12 +21,14 @@ import numpy as np
 import orjson
 
 from megatape.data.cleaning.decisions import CORRUPTED_ARRAYS, KEEP, KEYS, FirstPass, read_comparison
+from megatape.data.counts import CorpusCounts, DocumentCounts, sort_reasons
+from megatape.data.document_entries import DocumentFile, DocumentTable
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.draft_files import ChecksummedFiles, check_files
-from megatape.data.shards.index import SPLITS, DocumentCounts, DocumentFile, DocumentTable, Split, token_dtype
+from megatape.data.shards.index import SPLITS, Split, token_dtype
 from megatape.data.shards.writer import SplitWriter, TableWriter, entropy, splits_of, table_hashes
-from megatape.data.sources.source import CorpusCounts, Decide, Decision, Document, Record, ordered, read_unit
+from megatape.data.sources.source import Decide, Decision, Document, Record, read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -237,7 +239,7 @@ class UnitWriter:
         summary.counts.add(counts)
         summary.counts.add(self.counts)
         for of_input in summary.counts.inputs.values():
-            of_input.dropped = ordered(of_input.dropped)
+            of_input.dropped = sort_reasons(of_input.dropped)
         (self._folder / SUMMARY).write_bytes(json_content(asdict(summary), SUMMARY))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from megatape.data.shards.index import SPLITS, DocumentCounts, Index, check_ledger, load_index
+from megatape.data.counts import DocumentCounts
+from megatape.data.shards.index import SPLITS, Index, check_ledger, load_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 

@@ -14,12 +14,13 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, Count, covered_bytes, from_earlier
+from megatape.data.counts import Count, DocumentCounts
+from megatape.data.document_entries import INDEX_FILE, DocumentFile, DocumentTable, MergedFolder
+from megatape.data.shards.layout import BLOCK, CHECKSUM, CHUNK, covered_bytes, from_earlier
 from megatape.data.tokenizers.tokenizer import Tokenizer, check_file_name
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.utils.files import PARTIAL, FileName, as_type, json_content, read_json, write_atomically
 
-INDEX_FILE = "index.json"
 FORMAT = "megatape-shards"
 VERSION = 4
 EARLIER_VERSIONS = (1, 2, 3)  # layout.py; 2 with companions of a tokenizer, 3 of prompts and answers
@@ -105,92 +106,6 @@ class Answers:
     tokens: Count
     longest: Count
     unigram_entropy: float
-
-
-@dataclass(frozen=True)
-class DocumentTable:
-    """A Parquet file with a row for each document, in the order of a split's tokens. Its columns: see writer.py.
-
-    documents, tokens: of all its rows. A split has a table for each unit of the preparation that gave it documents.
-    """
-
-    file: FileName
-    sha256: str
-    documents: Count
-    tokens: Count
-
-
-@dataclass(frozen=True)
-class DocumentFile:
-    """File with the texts of documents kept or dropped by a preparation.
-
-    Attributes:
-        file: Name of the file.
-        sha256: Hash of the stored bytes.
-        documents: Number of documents in it.
-    """
-
-    file: FileName
-    sha256: str
-    documents: Count
-
-
-@dataclass
-class DocumentCounts:
-    """Documents of one input, or of all.
-
-    Attributes:
-        read: Number of documents and of records that gave none.
-        written: Number of those that a split got.
-        tokens: Number of tokens of the documents written, control tokens included.
-        text_bytes: Size of their texts in UTF-8.
-        dropped: Number of the others by reason.
-        skipped_files: Number of files that were not read because of their names.
-        skipped_bytes: Total size of these files.
-    """
-
-    read: Count = 0
-    written: Count = 0
-    tokens: Count = 0
-    text_bytes: Count = 0
-    dropped: dict[str, Count] = field(default_factory=dict)
-    skipped_files: Count = 0
-    skipped_bytes: Count = 0
-
-    @property
-    def kept(self) -> int:
-        """Number of documents that were read and not dropped."""
-        return self.read - sum(self.dropped.values())
-
-    def add(self, other: "DocumentCounts") -> None:
-        """Add the counts of other documents."""
-        self.read += other.read
-        self.written += other.written
-        self.tokens += other.tokens
-        self.text_bytes += other.text_bytes
-        self.skipped_files += other.skipped_files
-        self.skipped_bytes += other.skipped_bytes
-        for reason, count in other.dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + count
-
-
-@dataclass(frozen=True)
-class MergedFolder:
-    """One of the data directories of which a directory was merged or selected.
-
-    Attributes:
-        folder: Its path.
-        fingerprint: Of its training split.
-        source: Of its index.
-        rules: Of its index.
-        documents: Number of its documents in each split.
-    """
-
-    folder: str
-    fingerprint: str
-    source: dict[str, Any]
-    rules: list[dict[str, Any]]
-    documents: dict[str, Count]
 
 
 @dataclass(frozen=True)

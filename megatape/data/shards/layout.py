@@ -15,11 +15,11 @@ Indices of versions 1 to 3 of the format list each member of a shard with its sh
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 
 import xxhash
-from pydantic import Field
 
+from megatape.data.counts import Count
 from megatape.errors import UserError
 from megatape.utils.files import as_type
 
@@ -28,7 +28,6 @@ NPY_HEADER = 128
 CHUNK = 4096
 CHECKSUM = 8  # bytes
 CHECKSUMS = "__checksums__"
-Count = Annotated[int, Field(ge=0, le=2**53)]  # of what a file can hold: sums fit into 64 bits, and quotients into a float
 
 
 def first_id(member: int, member_tokens: int, itemsize: int) -> int:

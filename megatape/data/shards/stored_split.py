@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from megatape.data.document_entries import INDEX_FILE, DocumentTable
 from megatape.data.io.remote import copy_file, is_url
 from megatape.data.shards.cache import CacheFolder
-from megatape.data.shards.index import INDEX_FILE, SPLITS, DocumentTable, Index, check_file, file_sha256, load_index
+from megatape.data.shards.index import SPLITS, Index, check_file, file_sha256, load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.table_file import TableFile, verify_table
 from megatape.data.shards.writer import ROWS

@@ -25,7 +25,8 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
-from megatape.data.shards.index import DocumentTable, Shard, Split, file_sha256, token_dtype
+from megatape.data.document_entries import DocumentTable
+from megatape.data.shards.index import Shard, Split, file_sha256, token_dtype
 from megatape.data.shards.layout import BLOCK, CHECKSUMS, NPY_HEADER, checksums
 from megatape.errors import UserError
 from megatape.utils.files import create_file

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from megatape.data.io.records import RecordCounts
+from megatape.data.counts import RecordCounts
 from megatape.data.sources.source import Document, Reader, Source, documents_of
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError

@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
+from megatape.data.document_entries import INDEX_FILE, DocumentFile, DocumentTable, MergedFolder
 from megatape.data.io.remote import file_states, open_file
-from megatape.data.shards.index import INDEX_FILE, DocumentFile, DocumentTable, MergedFolder
 from megatape.errors import UserError, content_errors
 from megatape.utils.files import as_type
 

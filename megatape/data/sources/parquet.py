@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
+from megatape.data.counts import RecordCounts
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
-from megatape.data.io.records import RecordCounts
 from megatape.data.io.remote import open_file
 from megatape.data.io.remote_file import RemoteError
 from megatape.data.sources.source import Document, Reader, Source, value_of

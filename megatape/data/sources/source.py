@@ -6,22 +6,28 @@ A new kind of source is a file with a subclass of Reader and a line in SOURCES (
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from megatape.data.counts import (
+    BAD,
+    EMPTY_DOCUMENTS,
+    FEW_BAD,
+    TOO_LONG,
+    WITHOUT_TEXT,
+    CorpusCounts,
+    DocumentCounts,
+    RecordCounts,
+    check_bad_records,
+    sort_reasons,
+)
 from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
-from megatape.data.io.records import FEW_BAD, RecordCounts, check_bad_records, printable
 from megatape.data.io.remote import check_distinct, list_inputs, listed_files, relative
-from megatape.data.shards.index import DocumentCounts
+from megatape.data.printable import printable
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.units import Unit, grouped
 from megatape.errors import UserError, choose_one, path_errors
 from megatape.registry import SOURCES
-
-# reasons in the ledger, as EMPTY
-BAD = "bad records"
-TOO_LONG = "records too long to read"
-WITHOUT_TEXT = "samples without text"  # Another reason in the ledger.
 
 
 class Document(NamedTuple):
@@ -75,43 +81,9 @@ class Decision(NamedTuple):
         return f"{self.rule}: {self.reason}" if self.reason else self.rule
 
 
-EMPTY = Decision(None, "empty documents")
+EMPTY = Decision(None, EMPTY_DOCUMENTS)
 Decide = Callable[[Document], Decision]  # called with all documents of a unit that are not empty, in order
 Record = Callable[[Document, Decision], None]
-
-
-@dataclass
-class CorpusCounts(RecordCounts):
-    """What a pass over a source has read and skipped so far.
-
-    Attributes:
-        inputs: Counts of each `--input`. Who writes the documents counts those written.
-    """
-
-    inputs: dict[str, DocumentCounts] = field(default_factory=dict)
-
-    def add(self, other: RecordCounts) -> None:
-        """Add the counts of later documents."""
-        super().add(other)
-        if isinstance(other, CorpusCounts):
-            for name, counts in other.inputs.items():
-                self.inputs.setdefault(name, DocumentCounts()).add(counts)
-
-    @property
-    def total(self) -> DocumentCounts:
-        """Counts of all inputs, reasons in a fixed order."""
-        total = DocumentCounts()
-        for counts in self.inputs.values():
-            total.add(counts)
-        total.dropped = ordered(total.dropped)
-        return total
-
-
-def ordered(dropped: dict[str, int]) -> dict[str, int]:
-    """The reasons as the index lists them: empty documents, rules by name, skipped records."""
-    rules = sorted(dropped.keys() - {EMPTY.label, BAD, TOO_LONG, WITHOUT_TEXT})
-    reasons = (EMPTY.label, *rules, BAD, TOO_LONG, WITHOUT_TEXT)
-    return {reason: dropped[reason] for reason in reasons if dropped.get(reason)}
 
 
 # Options of a source that do not affect its documents, or that are recorded with the rules.
@@ -373,7 +345,7 @@ def read_unit(
             }
             dropped += Counter(skipped)
             num_read += sum(skipped.values())
-            counts.inputs.setdefault(given, DocumentCounts()).add(DocumentCounts(num_read, dropped=ordered(dropped)))
+            counts.inputs.setdefault(given, DocumentCounts()).add(DocumentCounts(num_read, dropped=sort_reasons(dropped)))
     check_bad(source, counts)
 
 
@@ -405,7 +377,7 @@ def check_found(source: Source, counts: CorpusCounts) -> None:
     """Raise UserError if a pass over all of a source has found no document."""
     total = counts.total
     if total.kept == 0:
-        empty = total.dropped.get(EMPTY.label, 0)
+        empty = total.dropped.get(EMPTY_DOCUMENTS, 0)
         without_text = total.dropped.get(WITHOUT_TEXT, 0)
         dropped = sum(total.dropped.values()) - empty - without_text - counts.skipped
         first = ""

@@ -7,15 +7,8 @@ from typing import BinaryIO
 
 import orjson
 
-from megatape.data.io.records import (
-    BYTE_ORDER_MARK,
-    CORRUPTED,
-    RecordCounts,
-    compressed_patterns,
-    corrupted,
-    parse_json_record,
-    unpacked,
-)
+from megatape.data.counts import RecordCounts
+from megatape.data.io.records import BYTE_ORDER_MARK, CORRUPTED, compressed_patterns, corrupted, parse_json_record, unpacked
 from megatape.data.io.remote import open_file
 from megatape.data.io.tar import read_members
 from megatape.data.sources.source import Document, Reader, Source, document_of, documents_of

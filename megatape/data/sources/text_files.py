@@ -7,8 +7,9 @@ from pathlib import Path
 from platform import python_version
 from typing import Any, ClassVar
 
+from megatape.data.counts import RecordCounts
 from megatape.data.io.listing import Listing
-from megatape.data.io.records import BYTE_ORDER_MARK, PACKED, RecordCounts
+from megatape.data.io.records import BYTE_ORDER_MARK, PACKED
 from megatape.data.io.remote import list_inputs, open_file, relative
 from megatape.data.sources.source import Document, Reader, Source
 from megatape.data.sources.units import Unit, grouped

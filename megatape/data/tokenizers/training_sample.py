@@ -4,17 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
-from megatape.data.sources.source import (
-    CorpusCounts,
-    Decide,
-    Decision,
-    Document,
-    Source,
-    check_bad,
-    check_found,
-    keep,
-    read_unit,
-)
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.source import Decide, Decision, Document, Source, check_bad, check_found, keep, read_unit
 from megatape.data.sources.units import Unit
 
 MAX_FILES = 256  # that are opened at first

@@ -24,7 +24,8 @@ import numpy as np
 import xxhash
 from pydantic import Field
 
-from megatape.data.shards.layout import CHECKSUM, CHUNK, Count, checksums
+from megatape.data.counts import Count
+from megatape.data.shards.layout import CHECKSUM, CHUNK, checksums
 from megatape.data.shards.reader import ShardFile
 from megatape.errors import UserError
 from megatape.utils.files import as_type, create_file, parse_json, retry_transient_errors, temporary_name

@@ -16,12 +16,13 @@ import orjson
 import torch
 from isal import igzip
 
+from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import store_tokenizer
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.sources.source import Source, read_documents
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer

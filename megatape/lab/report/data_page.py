@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.data.io.records import printable
+from megatape.data.printable import printable
 from megatape.data.shards.contents import Bin, Contents
 from megatape.errors import path_errors
 from megatape.lab.report.template import PAGE, fill

@@ -6,7 +6,7 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
-from megatape.data.io.records import RecordCounts
+from megatape.data.counts import RecordCounts
 from megatape.data.sources.source import Document, Source, documents_of
 from megatape.errors import UserError
 

@@ -13,7 +13,8 @@ from scipy.sparse import csr_array
 from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import parse_rules
-from megatape.data.sources.source import CorpusCounts, Document, Source, read_documents
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.source import Document, Source, read_documents
 
 PIECE_WORDS, PIECES, THRESHOLD = 200, 500, 0.8
 EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from megatape.data.counts import RecordCounts
 from megatape.data.io import json_array
 from megatape.data.io.json_array import read_json
-from megatape.data.io.records import RecordCounts
 from megatape.errors import UserError
 
 RECORDS: list[Any] = [{"a": "é [1, 2]"}, {"b": {"c": ["]", ",", '\\"']}}, {}, [1], "x", 12, -3.5, None, {"d": "y" * 300}]

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from megatape.data.counts import CorpusCounts
 from megatape.data.io import remote_file
 from megatape.data.io.remote import copy_file, find_files, open_file
 from megatape.data.io.remote_file import Retries
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.sources.source import Source, read_documents
 from megatape.errors import PathError
 from tests.helpers.command import Command
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.command import Death, Progress, WorkerPool, prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.index import Index, load_index
 from megatape.data.shards.layout import first_id
 from megatape.data.shards.writer import MEMBER_TOKENS, split_of
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.sources.source import Source, read_documents
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.command import Command

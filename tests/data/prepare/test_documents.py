@@ -12,7 +12,8 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import ScoreRule, TextRule, parse_rules
-from megatape.data.io.records import RecordCounts, read_records
+from megatape.data.counts import RecordCounts
+from megatape.data.io.records import read_records
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megatape.data.counts import CorpusCounts, DocumentCounts
 from megatape.data.prepare import folder as folder_module
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit import SUMMARY, TOKEN_COUNTS, Summary
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.shards.index import SPLITS, DocumentCounts, Split
-from megatape.data.sources.source import CorpusCounts, Source
+from megatape.data.shards.index import SPLITS, Split
+from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megatape.data.counts import DocumentCounts
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.shards.index import DocumentCounts, check_ledger, load_index, save_index
+from megatape.data.shards.index import check_ledger, load_index, save_index
 from megatape.data.shards.stored_split import DocumentTables
 from megatape.data.shards.writer import TableWriter, split_of
 from megatape.data.sources.source import Source

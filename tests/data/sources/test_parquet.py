@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from megatape.data.sources.source import CorpusCounts, Source, read_unit
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.source import Source, read_unit
 from megatape.errors import UserError
 from tests.helpers.slow import slow_but
 from tests.helpers.sources import read, write_parquet

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from megatape.commands.options import RecordLimitOptions
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.source import Source, read_documents
 from megatape.errors import UserError
 from megatape.utils.options import read_options
 from tests.helpers.sources import json_lines, read

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.source import Source, read_documents
 from megatape.errors import UserError
 from tests.helpers.sources import read, special, tar_of
 

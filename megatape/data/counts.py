@@ -1,0 +1,181 @@
+"""Counts of the records and documents of a source: read, skipped, written, and dropped by reason."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from megatape.data.printable import printable
+from megatape.errors import UserError
+
+# Non-negative count, small enough that sums fit into int64 and every value is exact as a float.
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+# Reasons for which a document is not written, besides cleaning rules.
+EMPTY_DOCUMENTS = "empty documents"
+BAD = "bad records"
+TOO_LONG = "records too long to read"
+WITHOUT_TEXT = "samples without text"
+
+# Number of bad records that are always tolerated.
+FEW_BAD = 10
+NUM_BAD_EXAMPLES = 5
+
+
+@dataclass
+class RecordCounts:
+    """Counts of the records that a pass has skipped so far.
+
+    Attributes:
+        read_bytes: Number of bytes read of the stored files.
+        too_long: Number of records beyond the limit.
+        first_too_long: Place of the first one.
+        bad: Number of malformed records.
+        bad_examples: `place: reason` of the first few.
+        without_text: Number of samples in tars without a member with text.
+        first_without_text: Place of the first such sample.
+        unverified: Number of compressed files without checksums, in which damage may go unnoticed.
+        first_unverified: Path of the first such file.
+    """
+
+    read_bytes: int = 0
+    too_long: int = 0
+    first_too_long: str = ""
+    bad: int = 0
+    bad_examples: list[str] = field(default_factory=list)
+    without_text: int = 0
+    first_without_text: str = ""
+    unverified: int = 0
+    first_unverified: str = ""
+
+    @property
+    def skipped(self) -> int:
+        """Number of records that gave no document."""
+        return self.bad + self.too_long
+
+    def add(self, other: "RecordCounts") -> None:
+        """Add the counts of later records."""
+        self.read_bytes += other.read_bytes
+        self.too_long += other.too_long
+        self.first_too_long = self.first_too_long or other.first_too_long
+        self.bad += other.bad
+        self.bad_examples = (self.bad_examples + other.bad_examples)[:NUM_BAD_EXAMPLES]
+        self.without_text += other.without_text
+        self.first_without_text = self.first_without_text or other.first_without_text
+        self.unverified += other.unverified
+        self.first_unverified = self.first_unverified or other.first_unverified
+
+    def add_bad(self, place: str, reason: str) -> None:
+        self.bad += 1
+        if len(self.bad_examples) < NUM_BAD_EXAMPLES:
+            self.bad_examples.append(f"{printable(place)}: {reason}")
+
+    def add_too_long(self, place: str) -> None:
+        self.too_long += 1
+        self.first_too_long = self.first_too_long or printable(place)
+
+    def add_without_text(self, place: str) -> None:
+        self.without_text += 1
+        self.first_without_text = self.first_without_text or printable(place)
+
+    def add_unverified(self, path: str) -> None:
+        self.unverified += 1
+        self.first_unverified = self.first_unverified or printable(path)
+
+
+@dataclass
+class DocumentCounts:
+    """Counts of the documents of one input, or of all.
+
+    Attributes:
+        read: Number of documents, and of records without one.
+        written: Number of documents written to a split.
+        tokens: Number of tokens of the documents written, control tokens included.
+        text_bytes: Size of their texts in UTF-8.
+        dropped: Number of the other documents by reason.
+        skipped_files: Number of files skipped because of their names.
+        skipped_bytes: Total size of these files.
+    """
+
+    read: Count = 0
+    written: Count = 0
+    tokens: Count = 0
+    text_bytes: Count = 0
+    dropped: dict[str, Count] = field(default_factory=dict)
+    skipped_files: Count = 0
+    skipped_bytes: Count = 0
+
+    @property
+    def kept(self) -> int:
+        """Number of documents that were read and not dropped."""
+        return self.read - sum(self.dropped.values())
+
+    def add(self, other: "DocumentCounts") -> None:
+        """Add the counts of other documents."""
+        self.read += other.read
+        self.written += other.written
+        self.tokens += other.tokens
+        self.text_bytes += other.text_bytes
+        self.skipped_files += other.skipped_files
+        self.skipped_bytes += other.skipped_bytes
+        for reason, count in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+
+@dataclass
+class CorpusCounts(RecordCounts):
+    """Counts of a pass over a source.
+
+    Attributes:
+        inputs: Counts of each `--input`. The code that writes the documents adds the counts of those written.
+    """
+
+    inputs: dict[str, DocumentCounts] = field(default_factory=dict)
+
+    def add(self, other: RecordCounts) -> None:
+        """Add the counts of later documents."""
+        super().add(other)
+        if isinstance(other, CorpusCounts):
+            for name, counts in other.inputs.items():
+                self.inputs.setdefault(name, DocumentCounts()).add(counts)
+
+    @property
+    def total(self) -> DocumentCounts:
+        """Counts of all inputs, with the reasons in a fixed order."""
+        total = DocumentCounts()
+        for counts in self.inputs.values():
+            total.add(counts)
+        total.dropped = sort_reasons(total.dropped)
+        return total
+
+
+def sort_reasons(dropped: dict[str, int]) -> dict[str, int]:
+    """Return the counts in the order of the index: empty documents, rules by name, skipped records. Zeros are left out."""
+    rules = sorted(dropped.keys() - {EMPTY_DOCUMENTS, BAD, TOO_LONG, WITHOUT_TEXT})
+    reasons = (EMPTY_DOCUMENTS, *rules, BAD, TOO_LONG, WITHOUT_TEXT)
+    return {reason: dropped[reason] for reason in reasons if dropped.get(reason)}
+
+
+def check_bad_records(counts: RecordCounts, num_read: int, max_bad_fraction: float, remark: str = "") -> None:
+    """Check that few records of a pass were bad or too long.
+
+    Args:
+        counts: Counts of the pass.
+        num_read: Number of records read.
+        max_bad_fraction: Maximum fraction of records that may be skipped. FEW_BAD records always may.
+        remark: End of the error message.
+
+    Raises:
+        UserError: Too many records were skipped.
+    """
+    if counts.skipped <= max(FEW_BAD, max_bad_fraction * num_read):
+        return
+    if counts.bad:
+        first = counts.bad_examples[0]
+    else:
+        first = f"{counts.first_too_long}: too long"
+    raise UserError(
+        f"of {num_read:,} records {counts.bad:,} are bad and {counts.too_long:,} longer than `max_record_bytes`, more than "
+        f"`max_bad_fraction` {max_bad_fraction:g}; the first: {first}. Correct the input or the options, or raise "
+        f"`max_bad_fraction`, and give the same command again{remark}"
+    )

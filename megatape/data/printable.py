@@ -1,0 +1,18 @@
+"""Untrusted names and texts, with unprintable characters escaped."""
+
+
+def printable(name: str) -> str:
+    """Escape unprintable characters of an untrusted name."""
+    if name.isprintable():
+        return name
+    return name.encode("unicode_escape").decode()
+
+
+def printable_lines(text: str) -> str:
+    """Escape unprintable characters of an untrusted text. Line breaks and tabs stay."""
+    characters = []
+    for character in text:
+        if not character.isprintable() and character not in "\n\t":
+            character = ascii(character)[1:-1]
+        characters.append(character)
+    return "".join(characters)
