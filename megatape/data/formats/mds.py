@@ -24,7 +24,7 @@ from pydantic import Field
 
 from megatape.data.counts import Count
 from megatape.data.formats.format import TokenFormat
-from megatape.data.io.records import CORRUPTED, unpacked
+from megatape.data.io.compression import CORRUPTED, decompressed
 from megatape.errors import MissingPath, UserError, content_errors
 from megatape.utils.files import FileName, as_type, create_file, read_json
 
@@ -141,7 +141,7 @@ class Shard:
         """Ids of each sample. Raises FileNotFoundError, or UserError for a shard that differs from index.json."""
         self._check()
         with self.path.open("rb") as stored, content_errors(f"{self.path}: corrupted", "copy it again", FAULTS):
-            file = unpacked(stored, f"shard{PACKED[self.compression]}") if self.compression else stored
+            file = decompressed(stored, f"shard{PACKED[self.compression]}") if self.compression else stored
             count = 4 + 4 * (self.samples + 1)
             head = np.frombuffer(file.read(count), "<u4").astype(np.int64)
             sizes = np.diff(head[1:])

@@ -9,15 +9,8 @@ from typing import Any
 import orjson
 
 from megatape.data.counts import RecordCounts
-from megatape.data.io.records import (
-    BYTE_ORDER_MARK,
-    COMPRESSIONS,
-    CORRUPTED,
-    corrupted,
-    parse_json_record,
-    read_records,
-    unpacked,
-)
+from megatape.data.io.compression import COMPRESSIONS, CORRUPTED, corruption_error, decompressed
+from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record, read_records
 from megatape.data.io.remote import open_file, suffix
 from megatape.errors import UserError
 
@@ -44,7 +37,7 @@ def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple
         yield from read_records(path, max_bytes, counts)
         return
     try:
-        with open_file(path) as stored, io.TextIOWrapper(unpacked(stored, path), "utf-8-sig") as file:
+        with open_file(path) as stored, io.TextIOWrapper(decompressed(stored, path), "utf-8-sig") as file:
             for number, element in enumerate(_elements(path, file), start=1):
                 place = f"{path}:record {number}"
                 if len(element.encode(errors="replace")) > max_bytes:
@@ -57,7 +50,7 @@ def read_json(path: str, max_bytes: int, counts: RecordCounts) -> Iterator[tuple
                     continue
                 yield place, record
     except CORRUPTED as error:
-        raise corrupted(path, COMPRESSIONS[suffix(path)], error) from error
+        raise corruption_error(path, COMPRESSIONS[suffix(path)], error) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: its JSON array is not UTF-8 text ({error}): convert it") from None
 
@@ -66,7 +59,7 @@ def begins_array(path: str) -> bool:
     """Whether a file holds one array, instead of a value in each line. Raises OSError."""
     try:
         with open_file(path) as stored:
-            begin = unpacked(stored, path).read(CHUNK_CHARACTERS)
+            begin = decompressed(stored, path).read(CHUNK_CHARACTERS)
     except CORRUPTED:
         return False  # Reading the file reports the error.
     begin = begin.removeprefix(BYTE_ORDER_MARK).lstrip()

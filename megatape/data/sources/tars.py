@@ -8,7 +8,8 @@ from typing import BinaryIO
 import orjson
 
 from megatape.data.counts import RecordCounts
-from megatape.data.io.records import BYTE_ORDER_MARK, CORRUPTED, compressed_patterns, corrupted, parse_json_record, unpacked
+from megatape.data.io.compression import CORRUPTED, compressed_patterns, corruption_error, decompressed
+from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record
 from megatape.data.io.remote import open_file
 from megatape.data.io.tar import read_members
 from megatape.data.sources.source import Document, Reader, Source, document_of, documents_of
@@ -35,11 +36,11 @@ class Tars(Reader):
             try:
                 with open_file(name) as stored:
                     read_before = counts.read_bytes
-                    for sample in _samples(unpacked(stored, name, counts), name, source, counts):
+                    for sample in _samples(decompressed(stored, name, counts), name, source, counts):
                         counts.read_bytes = read_before + stored.tell()
                         yield from _documents(sample, name, source, counts)
             except FAULTS as error:
-                raise corrupted(name, "tar", error) from error
+                raise corruption_error(name, "tar", error) from error
 
 
 Sample = dict[str, tuple[str, bytes]]  # Name and content of the members `.txt` and `.json`.

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.listing import Listing
-from megatape.data.io.records import BYTE_ORDER_MARK, PACKED
+from megatape.data.io.compression import MAGIC_BYTES
+from megatape.data.io.records import BYTE_ORDER_MARK
 from megatape.data.io.remote import list_inputs, open_file, relative
 from megatape.data.sources.source import Document, Reader, Source
 from megatape.data.sources.units import Unit, grouped
@@ -48,7 +49,7 @@ OTHER_FORMATS = {
 
 def other_format(content: bytes) -> str:
     """Return the format of a file that is not text, judging by its first bytes; "" if they are of no known format."""
-    packed = PACKED.match(content)
+    packed = MAGIC_BYTES.match(content)
     if packed:
         return f"a file compressed by {packed.lastgroup}"
     for beginning, name in OTHER_FORMATS.items():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from megatape.data.io.records import is_packed
+from megatape.data.io.compression import is_compressed
 from megatape.data.io.remote import file_states
 from megatape.errors import UserError
 
@@ -87,7 +87,7 @@ def grouped(files: Iterable[str], divided: bool = False, unit_bytes: int | None 
             names = []
             versions = []
             num_bytes = 0
-        if divided and file_bytes > unit_bytes and not is_packed(file):
+        if divided and file_bytes > unit_bytes and not is_compressed(file):
             if len(units) + file_bytes // unit_bytes > MAX_UNITS:
                 raise UserError(
                     f"{file}: with its {file_bytes:,} bytes the source has more than {MAX_UNITS:,} units of {unit_bytes:,}: "
