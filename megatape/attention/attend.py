@@ -65,7 +65,7 @@ def backends_by_priority(forced: str, need: AttentionRequirements | None = None)
     if forced != AUTO:
         return tuple(dict.fromkeys((forced, *BACKENDS)))
     assert need is not None
-    return tuple(sorted(BACKENDS, key=lambda name: not get_backend(name).goes_first(need)))
+    return tuple(sorted(BACKENDS, key=lambda name: not get_backend(name).is_preferred_for(need)))
 
 
 @cache

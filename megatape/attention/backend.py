@@ -52,7 +52,7 @@ class Backend(ABC):
         """
         return "does not pass keys between the ranks of parallel.cp" if need.ring else None
 
-    def goes_first(self, need: AttentionRequirements) -> bool:
+    def is_preferred_for(self, need: AttentionRequirements) -> bool:
         """Whether `auto` takes it before those that precede it in the registry: it was measured faster."""
         return False
 

@@ -122,7 +122,7 @@ class LayerBias(EncodingModule):
         raise NotImplementedError
 
 
-class StateStart(EncodingModule):
+class StateInitializer(EncodingModule):
     """What the content adds to the state before any block, where that is not a function of the positions alone."""
 
     def forward(self, x: Tensor, document_starts: DocumentStarts, carry: Features) -> tuple[Tensor, Features]:
@@ -197,7 +197,7 @@ class Encoding:
         """
         return None
 
-    def start(self, axis: Axis) -> StateStart | None:
+    def start(self, axis: Axis) -> StateInitializer | None:
         """What the content of a new model adds to the state before any block, for encodings whose state starts from it."""
         return None
 
@@ -262,3 +262,7 @@ def causal_convolution(x: Tensor, weight: Tensor, document_starts: DocumentStart
             shifted = shifted * (torch.arange(length, device=x.device) - distance >= document_starts)[..., None, None]
         total = total + shifted * of_distance
     return total, whole[:, length:]
+
+
+# Name of StateInitializer in files of encodings written for version 0.1. Exports carry this module, so the name stands here.
+StateStart = StateInitializer

@@ -10,7 +10,7 @@ from megatape.attention.backend import DocumentStarts
 from megatape.config import ModelConfig
 from megatape.distributed.layout import all_tokens, channels_to_tokens, heads_to_tokens, tokens_to_heads
 from megatape.distributed.mesh import Axis
-from megatape.encodings.encoding import Features, StateStart
+from megatape.encodings.encoding import Features, StateInitializer
 from megatape.encodings.fox import Fox
 from megatape.encodings.rope import rotated_size
 from megatape.encodings.selective_rope import Phases, Turns, rotations
@@ -27,7 +27,7 @@ class TapeFox(Tape, Fox):
     """
 
 
-class SelectiveStart(StateStart):
+class SelectiveStart(StateInitializer):
     """e before any block: the rotations by Selective RoPE's phi, computed once, from the embedded tokens.
 
     phi begins at each document: a rotation that all channels have in common would not matter, but here each has its own, and
@@ -63,5 +63,5 @@ class TapeSelectiveRope(Tape):
     def state(self, positions: Tensor) -> Tensor:
         return super().state(torch.zeros_like(positions))
 
-    def start(self, axis: Axis) -> StateStart:
+    def start(self, axis: Axis) -> StateInitializer:
         return SelectiveStart(self.config, axis)

@@ -118,7 +118,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         trial = (name, supported, groups, width, tokens, device)
         fault = ""
         # On one rank of each node, before it can harm the others.
-        if device.type == "cuda" and (name == forced or get_backend(name).goes_first(needs[0])):
+        if device.type == "cuda" and (name == forced or get_backend(name).is_preferred_for(needs[0])):
             fault = _describe_ranks("" if topology.local_rank else failure_in_child(*trial), topology)
         if fault := fault or _describe_ranks(backend_failure(*trial), topology):
             failed[name] = fault

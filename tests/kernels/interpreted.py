@@ -99,7 +99,7 @@ MANY = (2**14, 150, 16, 8, 64)  # as many in samples short enough for the progra
 
 def differences(case: Case) -> dict[str, float]:
     """Of results and gradients from the formula in float64 for the same rounded arguments."""
-    attention.tile_of = lambda kernel, x: SQUARE if kernel is attention.distances_kernel else case.tile
+    attention.select_tile = lambda kernel, x: SQUARE if kernel is attention.distances_kernel else case.tile
     q, k, v, delta = inputs(case.shape, case.dtype)
     if case.wide:
         delta = delta.detach().repeat(1, 1, 1, 2).requires_grad_()

@@ -41,7 +41,7 @@ class Fused(Backend):
             return f"needs an even head_dim of at most {MAX_HEAD_DIM}, and model.head_dim is {need.head_dim}"
         return super().unsupported_reason(need)
 
-    def goes_first(self, need: AttentionRequirements) -> bool:
+    def is_preferred_for(self, need: AttentionRequirements) -> bool:
         """Before flex_attention, and before one call of sdpa over [v | e], which has to be written first, and split."""
         faster = need.masked or need.bias == "distance" or (need.moves and 2 * need.head_dim <= WIDEST)
         return faster and need.dtype == torch.bfloat16 and self.unsupported_reason(need) is None

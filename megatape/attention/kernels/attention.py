@@ -83,7 +83,7 @@ def fused_attention(
     return _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, document_starts)
 
 
-def tile_of(kernel: Callable[..., Any], x: Tensor) -> Tile:
+def select_tile(kernel: Callable[..., Any], x: Tensor) -> Tile:
     """The tile with which `kernel` runs on x, by the dtype, the head size and the device of x."""
     if x.dtype == torch.float32:
         return FLOAT_TILE
@@ -191,7 +191,7 @@ def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> N
     keys_kernel runs on blocks of keys, distances_kernel on diagonals of square tiles, and the others on blocks of queries.
     """
     batch, length, heads, size = q.shape
-    tile = tile_of(kernel, q)
+    tile = select_tile(kernel, q)
     rows, programs = (tile.keys, k.shape[2]) if kernel is keys_kernel else (tile.queries, heads)
     of_content, of_state = PRODUCTS[kernel]
     flops = (of_content + (0 if tensors.get("e") is None else of_state)) * batch * heads * length**2 * size

@@ -1,6 +1,6 @@
 """Which tiles of the attention kernels are fastest on this device, with this version of Triton.
 
-One kernel at a time gets another tile. Each is timed beside the tiles of `attention.tile_of`, whose results it must have.
+One kernel at a time gets another tile. Each is timed beside the tiles of `attention.select_tile`, whose results it must have.
 """
 
 from collections.abc import Iterator
@@ -50,9 +50,9 @@ def in_place_of_default(kernel: str, tile: tuple[int, ...]) -> AbstractContextMa
     """A context in which a kernel has another tile."""
     from megatape.attention.kernels import attention
 
-    default = attention.tile_of
+    default = attention.select_tile
     other = attention.Tile(*tile)
-    return patch.object(attention, "tile_of", lambda each, x: other if each.__name__ == kernel else default(each, x))
+    return patch.object(attention, "select_tile", lambda each, x: other if each.__name__ == kernel else default(each, x))
 
 
 def table(results: Results) -> Iterator[str]:

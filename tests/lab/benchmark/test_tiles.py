@@ -12,10 +12,10 @@ from megatape.attention.kernels import attention
 def test_replaces_the_tile_of_one_kernel() -> None:
     x = torch.empty(1, 1, 1, 128, dtype=torch.bfloat16)
     kernels = [attention.forward_kernel, attention.queries_kernel, attention.keys_kernel]
-    before = [attention.tile_of(kernel, x) for kernel in kernels]
+    before = [attention.select_tile(kernel, x) for kernel in kernels]
     with in_place_of_default("keys_kernel", (32, 64, 4, 2)):
-        assert [attention.tile_of(kernel, x) for kernel in kernels] == [*before[:2], attention.Tile(32, 64, 4, 2)]
-    assert [attention.tile_of(kernel, x) for kernel in kernels] == before
+        assert [attention.select_tile(kernel, x) for kernel in kernels] == [*before[:2], attention.Tile(32, 64, 4, 2)]
+    assert [attention.select_tile(kernel, x) for kernel in kernels] == before
 
 
 def test_candidates_are_other_tiles_of_the_kernels() -> None:
