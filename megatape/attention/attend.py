@@ -24,7 +24,7 @@ def attend(
     k: Tensor,
     v: Tensor,
     *,
-    positions: PositionState | None = None,
+    state: PositionState | None = None,
     bias: ScoreBias | None = None,
     document_starts: DocumentStarts = None,
     move: bool = False,
@@ -36,7 +36,7 @@ def attend(
         q: Queries [B, N, H, R]; an encoding may make queries and keys wider than values.
         k: Keys [B, N, L, R].
         v: Values [B, N, L, R].
-        positions: e [B, N, L, W], by which queries and keys are rotated.
+        state: e [B, N, L, W], by which queries and keys are rotated.
         bias: What is added to the scores.
         document_starts: [B, N], the first token that each token may see (packed documents); None: every token sees the first.
         move: Whether e is averaged with the same weights as the values.
@@ -51,8 +51,8 @@ def attend(
     backend = get_backend(select_backend(need, backends))
     extra = q.shape[-1] - v.shape[-1]
     if not extra:
-        return backend.attend(q, k, v, positions, bias, document_starts, move)
-    content, _ = backend.attend(q, k, F.pad(v, (0, extra)), positions, bias, document_starts, move)  # for kernels of one width
+        return backend.attend(q, k, v, state, bias, document_starts, move)
+    content, _ = backend.attend(q, k, F.pad(v, (0, extra)), state, bias, document_starts, move)  # for kernels of one width
     return content[..., :-extra], None
 
 

@@ -66,7 +66,7 @@ class Backend(ABC):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        positions: PositionState | None,
+        state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
         move: bool,

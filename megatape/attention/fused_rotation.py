@@ -15,18 +15,18 @@ from megatape.nn.kernels.launch import has_kernels
 LOG = logging.getLogger(__name__)
 
 
-def rotated_heads(q: Tensor, k: Tensor, positions: PositionState | None, move: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+def rotated_heads(q: Tensor, k: Tensor, state: PositionState | None, move: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and, if attention is to move it, e itself, in their dtype."""
-    if positions is None:
+    if state is None:
         return q, k, None
-    initial, delta = positions
+    initial, delta = state
     assert initial is not None
     if initial.shape[-1] == q.shape[-1] and _has_kernel(q.device):
         from megatape.attention.kernels.rotation import Rotation
 
         return Rotation.apply(q, k, initial, delta, move)
-    e = positions.tensor(k.shape[2]).to(k.dtype) if move else None
-    return *rotate_qk(q, k, positions), e
+    e = state.tensor(k.shape[2]).to(k.dtype) if move else None
+    return *rotate_qk(q, k, state), e
 
 
 @cache

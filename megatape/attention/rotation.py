@@ -34,14 +34,14 @@ class PositionState(NamedTuple):
         return self.compact.expand(-1, -1, num_channels, -1)
 
 
-def rotate_qk(q: Tensor, k: Tensor, positions: PositionState | None) -> tuple[Tensor, Tensor]:
-    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype; unchanged without positions.
+def rotate_qk(q: Tensor, k: Tensor, state: PositionState | None) -> tuple[Tensor, Tensor]:
+    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype; unchanged without a state.
 
     The backward pass keeps the two terms of e, and not e, which is larger; q and k only if e needs a gradient.
     """
-    if positions is None:
+    if state is None:
         return q, k
-    rotated_q, rotated_k = _Rotation.apply(*positions, q, k)
+    rotated_q, rotated_k = _Rotation.apply(*state, q, k)
     return rotated_q.to(q.dtype), rotated_k.to(k.dtype)
 
 

@@ -38,14 +38,14 @@ class ShiftedSparse:
         k: Tensor,
         v: Tensor,
         *,
-        positions: PositionState | None,
+        state: PositionState | None,
         bias: None,
         document_starts: DocumentStarts,
         move: bool,
     ) -> tuple[Tensor, None]:
         """`attend` within the groups, for encodings without a bias on scores and without a state that moves."""
         assert bias is None and not move  # the configuration checks it
-        q, k = rotate_qk(q, k, positions)
+        q, k = rotate_qk(q, k, state)
         size = q.shape[1] // self.num_groups
         repeats = q.shape[2] // k.shape[2]
         queries, keys, values = (

@@ -145,12 +145,12 @@ class StateUpdate(EncodingModule):
 
     by_kernel: bool = False
 
-    def forward(self, positions: PositionState, attended_positions: Tensor | None, m: Tensor) -> PositionState:
+    def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
         """The state after this layer, whose delta has the dtype of m.
 
         Args:
-            positions: As in Streams (model/block.py).
-            attended_positions: A e of this rank's query heads, [B, N, H/T, W], if attention moves the state.
+            state: As in Streams (model/block.py).
+            attended_state: A e of this rank's query heads, [B, N, H/T, W], if attention moves the state.
             m: The output of the MLP, [B, N/T, C].
         """
         raise NotImplementedError

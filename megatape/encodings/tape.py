@@ -70,24 +70,24 @@ class TapeUpdate(StateUpdate):
         self.down = parameter((channels, inner), self.axis, role="position")  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
 
-    def forward(self, positions: PositionState, attended_positions: Tensor | None, m: Tensor) -> PositionState:
+    def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
         """See StateUpdate.
 
         What is computed from the arguments on the way to the result is cheap to compute and large to keep, so the backward pass
         computes it again, except for the exchange between ranks.
         """
-        assert positions.initial is not None
-        initial = local_tokens(positions.initial, self.axis)
-        delta = positions.delta
-        if self.axis.size > 1 and attended_positions is not None:
-            gained = channels_to_tokens(self._gained(attended_positions).to(m.dtype), self.axis)
+        assert state.initial is not None
+        initial = local_tokens(state.initial, self.axis)
+        delta = state.delta
+        if self.axis.size > 1 and attended_state is not None:
+            gained = channels_to_tokens(self._gained(attended_state).to(m.dtype), self.axis)
             delta = gained if delta is None else delta + gained
-            attended_positions = None
+            attended_state = None
         if self.by_kernel and self.has_kernel(m.device):
-            delta = self._both_by_kernel(initial, delta, attended_positions, m)
+            delta = self._both_by_kernel(initial, delta, attended_state, m)
         else:
-            delta = recompute(self._both, initial, delta, attended_positions, m)
-        return PositionState(positions.initial, delta)
+            delta = recompute(self._both, initial, delta, attended_state, m)
+        return PositionState(state.initial, delta)
 
     def has_kernel(self, device: torch.device) -> bool:
         """Whether the kernels know this update, and its weights and one token's state fit the registers of a program."""
@@ -95,15 +95,15 @@ class TapeUpdate(StateUpdate):
         fits = self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
         return known and fits and device.type in ("cuda", "meta")
 
-    def _both_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
+    def _both_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
         from megatape.nn.kernels.update import fused_update  # triton need not be installed elsewhere
 
-        gain = None if attended_positions is None else self.gain
-        return fused_update(initial, delta, attended_positions, gain, F.silu(F.linear(m, self.content)), self.up, self.down)
+        gain = None if attended_state is None else self.gain
+        return fused_update(initial, delta, attended_state, gain, F.silu(F.linear(m, self.content)), self.up, self.down)
 
-    def _both(self, initial: Tensor, delta: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        if attended_positions is not None:
-            gained = self._gained(attended_positions)
+    def _both(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
+        if attended_state is not None:
+            gained = self._gained(attended_state)
             delta = gained if delta is None else delta + gained
         if self.feed_forward:
             active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
@@ -112,9 +112,9 @@ class TapeUpdate(StateUpdate):
         assert delta is not None  # no encoding has neither update
         return delta.to(m.dtype)
 
-    def _gained(self, attended_positions: Tensor) -> Tensor:
+    def _gained(self, attended_state: Tensor) -> Tensor:
         """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
-        gained = self._gains().to(STATE_DTYPE) * attended_positions.to(STATE_DTYPE)
+        gained = self._gains().to(STATE_DTYPE) * attended_state.to(STATE_DTYPE)
         channels = self.num_channels // self.axis.size
         return gained if channels == gained.shape[2] else gained.unflatten(2, (channels, -1)).sum(3)
 

@@ -93,9 +93,9 @@ class VectorUpdate(TapeUpdate):
         self.down = parameter((self.copies * size, inner), self.axis, role="position")
         self.multiply_adds += 2 // self.copies * self.num_channels * (self.up.numel() + self.down.numel())
 
-    def _gained(self, attended_positions: Tensor) -> Tensor:
+    def _gained(self, attended_state: Tensor) -> Tensor:
         gain = self.gain.to(STATE_DTYPE).flatten().repeat(2 // self.copies)  # [2R]
-        return gain * attended_positions.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
+        return gain * attended_state.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
         # [copies, I, R], [copies, R, I]

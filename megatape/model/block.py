@@ -96,7 +96,7 @@ class Attention(nn.Module):
             q,
             k,
             v,
-            positions=positions if self.encoding.has_position_tensor else None,
+            state=positions if self.encoding.has_position_tensor else None,
             bias=bias,
             document_starts=document_starts,
             move=move and self.encoding.moves_state,

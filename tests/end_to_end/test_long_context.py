@@ -84,7 +84,7 @@ def test_documents_cost_their_own_pairs(moves: bool) -> None:
         if moves:
             positions = PositionState(torch.ones(2, length, 1, 8))
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # whose operations it knows
-            content, _ = attend(q, k, v, positions=positions, document_starts=starts, move=moves)
+            content, _ = attend(q, k, v, state=positions, document_starts=starts, move=moves)
             content.sum().backward()
         counts.append(counter.get_total_flops())
     assert 0 < counts[1] <= 2.1 * counts[0]

@@ -52,15 +52,15 @@ class Blocked(Backend):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        positions: PositionState | None,
+        state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
         move: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Computes in float32, whatever the dtype of its arguments."""
         if not move:
-            (q, k), positions = rotate_qk(q, k, positions), None
-        initial, delta = positions or (None, None)
+            (q, k), state = rotate_qk(q, k, state), None
+        initial, delta = state or (None, None)
         weights = () if bias is None else bias.weights
         return _BlockedAttention.apply(q, k, v, initial, delta, document_starts, self.context, bias, *weights)
 

@@ -50,13 +50,13 @@ class Flex(Backend):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        positions: PositionState | None,
+        state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
         move: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """A state takes one call over [v | e], or several."""
-        q, k, e = rotated_heads(q, k, positions, move)
+        q, k, e = rotated_heads(q, k, state, move)
         return attend_v_and_e(v, e, lambda values: flex_values(q, k, values, bias, document_starts))
 
 

@@ -51,7 +51,7 @@ class Fused(Backend):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        positions: PositionState | None,
+        state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
         move: bool,
@@ -68,12 +68,12 @@ class Fused(Backend):
         if bias is not None:
             assert isinstance(bias, DistanceBias)
             (by_distance,) = bias.weights
-        if positions is None or (positions.initial is not None and positions.initial.shape[-1] == size):
-            return fused_attention(q, k, v, positions, by_distance, document_starts, move)
-        q, k = rotate_qk(q, k, positions)
+        if state is None or (state.initial is not None and state.initial.shape[-1] == size):
+            return fused_attention(q, k, v, state, by_distance, document_starts, move)
+        q, k = rotate_qk(q, k, state)
         if not move:
             return fused_attention(q, k, v, None, by_distance, document_starts, False)
-        e = positions.tensor(k.shape[2]).to(v.dtype)
+        e = state.tensor(k.shape[2]).to(v.dtype)
         content, *parts = (
             fused_attention(q, k, values, None, None, document_starts, False)[0] for values in (v, *e.split(size, dim=-1))
         )

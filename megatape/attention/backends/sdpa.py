@@ -54,7 +54,7 @@ class Sdpa(Backend):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        positions: PositionState | None,
+        state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
         move: bool,
@@ -63,7 +63,7 @@ class Sdpa(Backend):
         assert bias is None
         if q.is_cuda and not torch.compiler.is_compiling():  # a run has tried its backend before it compiles
             prefer_fast_kernels(q.device)
-        q, k, e = rotated_heads(q, k, positions, move)
+        q, k, e = rotated_heads(q, k, state, move)
         scale = q.shape[-1] ** -0.5
         q = _padded(q, e)
         k = _padded(k, e)

@@ -70,7 +70,7 @@ def fused_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    positions: PositionState | None,
+    state: PositionState | None,
     by_distance: Tensor | None,
     document_starts: DocumentStarts,
     move: bool,
@@ -79,7 +79,7 @@ def fused_attention(
 
     by_distance: float32 [H, N], a bias on scores, or None.
     """
-    initial, delta = positions or (None, None)
+    initial, delta = state or (None, None)
     return _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, document_starts)
 
 

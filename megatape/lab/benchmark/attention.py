@@ -125,7 +125,7 @@ class Problem:
             q,
             k,
             v,
-            positions=None if biased else PositionState(self.state, rest[0] if moving else None),
+            state=None if biased else PositionState(self.state, rest[0] if moving else None),
             bias=DistanceBias(*rest) if biased else None,
             document_starts=self.starts,
             move=moving,
