@@ -28,9 +28,9 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
         for tensor in arguments:
             tensor.grad = None
         q, k, v, delta = arguments
-        content, attended_positions = moving(backend, q, k, v, initial, delta, document_starts)
-        (content.sin().sum() + attended_positions.square().sum()).backward()
-        pairs: list[tuple[Tensor | None, Tensor | None]] = [(content, expected[0]), (attended_positions, expected[1])]
+        content, attended_state = moving(backend, q, k, v, initial, delta, document_starts)
+        (content.sin().sum() + attended_state.square().sum()).backward()
+        pairs: list[tuple[Tensor | None, Tensor | None]] = [(content, expected[0]), (attended_state, expected[1])]
         pairs += [(tensor.grad, reference.grad) for tensor, reference in zip(arguments, exact, strict=True)]
         for ours, theirs in pairs:
             assert ours is not None and theirs is not None
@@ -42,9 +42,9 @@ def test_wide_state_equals_blocks() -> None:
     results = []
     for backend in ("sdpa", "blocked"):
         q, k, v, delta = widths(2, 24, 4, 2, WIDEST, 2 * WIDEST)
-        content, attended_positions = moving(backend, q, k, v, initial_state(delta), delta)
-        loss = content.sin().sum() + attended_positions.square().sum()
-        results.append([content, attended_positions, *torch.autograd.grad(loss, (q, k, v, delta))])
+        content, attended_state = moving(backend, q, k, v, initial_state(delta), delta)
+        loss = content.sin().sum() + attended_state.square().sum()
+        results.append([content, attended_state, *torch.autograd.grad(loss, (q, k, v, delta))])
     for found, expected in zip(*results, strict=True):
         assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
 
@@ -54,8 +54,8 @@ def test_bfloat16_computes_in_float32() -> None:
     q, k, v, e = inputs(SHAPES[2], torch.bfloat16)
     e = e.detach().float()
     initial = initial_state(e)
-    content, attended_positions = moving("blocked", q, k, v, initial, e)
-    assert content.dtype == attended_positions.dtype == torch.bfloat16
+    content, attended_state = moving("blocked", q, k, v, initial, e)
+    assert content.dtype == attended_state.dtype == torch.bfloat16
     exact, _ = moving("blocked", q.float(), k.float(), v.float(), initial, e)
     assert torch.equal(content, exact.bfloat16())
 

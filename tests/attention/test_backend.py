@@ -98,9 +98,9 @@ def test_every_layer_takes_the_forced_one(monkeypatch: pytest.MonkeyPatch) -> No
     kernel = get_backend("blocked").attend
 
     def counted(*arguments: Any) -> tuple[Tensor, Tensor | None]:
-        content, attended_positions = kernel(*arguments)
+        content, attended_state = kernel(*arguments)
         calls.append(content)
-        return content, attended_positions
+        return content, attended_state
 
     monkeypatch.setattr(get_backend("blocked"), "attend", counted)
     (found, _), (reference, _) = (attend(q, k, v, backends=backends_by_priority(name)) for name in ("blocked", "sdpa"))

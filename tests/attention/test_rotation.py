@@ -24,7 +24,7 @@ def test_gradients_are_those_of_finite_differences(width: int, moved: bool) -> N
 def test_it_compiles_into_one_graph(gradients: bool) -> None:
     """As exported models do: with other arguments torch.compile can fail where gradients are off."""
     q, k = (torch.randn(B, N, heads, R, requires_grad=True) for heads in (H, L))
-    positions = PositionState(torch.randn(B, N, 1, R))
+    state = PositionState(torch.randn(B, N, 1, R))
     with torch.set_grad_enabled(gradients):
-        compiled = torch.compile(rotate_qk, fullgraph=True, backend="eager")(q, k, positions)
-        assert all(map(torch.equal, compiled, rotate_qk(q, k, positions)))
+        compiled = torch.compile(rotate_qk, fullgraph=True, backend="eager")(q, k, state)
+        assert all(map(torch.equal, compiled, rotate_qk(q, k, state)))

@@ -78,12 +78,12 @@ class Masked(ShiftedSparse):
         k: Tensor,
         v: Tensor,
         *,
-        positions: PositionState | None,
+        state: PositionState | None,
         bias: None,
         document_starts: Tensor | None,
         move: bool,
     ) -> tuple[Tensor, None]:
-        return masked_attention(*rotate_qk(q, k, positions), v, document_starts, self.num_unshifted), None
+        return masked_attention(*rotate_qk(q, k, state), v, document_starts, self.num_unshifted), None
 
 
 def rope_model() -> Transformer:

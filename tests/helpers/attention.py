@@ -25,9 +25,9 @@ def moving(
     backend: str, q: Tensor, k: Tensor, v: Tensor, initial: Tensor, delta: Tensor | None, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """A v and A e by a backend."""
-    content, attended_positions = get_backend(backend).attend(q, k, v, PositionState(initial, delta), None, mask, True)
-    assert attended_positions is not None
-    return content, attended_positions
+    content, attended_state = get_backend(backend).attend(q, k, v, PositionState(initial, delta), None, mask, True)
+    assert attended_state is not None
+    return content, attended_state
 
 
 def inputs(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -61,7 +61,7 @@ def initial_state(e: Tensor) -> Tensor:
 def plain(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor) -> tuple[Tensor, Tensor]:
     """The formula of docs/model.md, one head at a time, with complex numbers."""
     size, group = q.shape[-1], q.shape[2] // k.shape[2]
-    content, attended_positions = [], []
+    content, attended_state = [], []
     for head in range(q.shape[2]):
         channel = head // group
         half = size // 2
@@ -71,5 +71,5 @@ def plain(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor) -
         scores = (query @ key.mH).real / math.sqrt(size)
         weights = scores.masked_fill(~visible(document_starts), -math.inf).softmax(-1)
         content.append(weights @ v[:, :, channel])
-        attended_positions.append(weights @ e[:, :, channel])
-    return torch.stack(content, 2), torch.stack(attended_positions, 2)
+        attended_state.append(weights @ e[:, :, channel])
+    return torch.stack(content, 2), torch.stack(attended_state, 2)

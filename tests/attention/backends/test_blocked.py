@@ -53,8 +53,8 @@ def results(shape: tuple[int, ...], context: Axis, move: bool, mask: Tensor | No
     """Outputs and gradients of this rank's tokens."""
     given = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
     q, k, v, delta = given
-    positions = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if move else None)
-    found = Blocked(context).attend(q, k, v, positions, None, zigzag(mask, context), move)
+    state = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if move else None)
+    found = Blocked(context).attend(q, k, v, state, None, zigzag(mask, context), move)
     outputs = [part for part in found if part is not None]
     gradients = torch.autograd.grad([part.float().sin().sum() for part in outputs], given[: 4 if move else 3])
     return [*outputs, *gradients]
