@@ -31,6 +31,7 @@ from megatape.utils.options import read_options
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 # Placeholders for the reader, as something that parses.
 PLACEHOLDERS = {"FILE": "configs/tape_tiny.json", "K": "3"}
 NOT_KEYS = {"model.safetensors", "model.safetensors.index.json"}  # of an exported model

@@ -8,8 +8,8 @@ from platform import python_version
 from typing import Any, ClassVar
 
 from megatape.data.counts import RecordCounts
-from megatape.data.io.listing import Listing
 from megatape.data.io.compression import MAGIC_BYTES
+from megatape.data.io.listing import Listing
 from megatape.data.io.records import BYTE_ORDER_MARK
 from megatape.data.io.remote import list_inputs, open_file, relative
 from megatape.data.sources.source import Document, Reader, Source
