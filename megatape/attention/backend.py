@@ -8,13 +8,14 @@ Shapes as in model/transformer.py.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
+from megatape.moved_modules import old_names
 
 # The bias that an encoding adds to the scores: none, one by the distance or one by the pair of tokens.
 BiasKind = Literal["none", "distance", "pair"]
@@ -93,3 +94,7 @@ def attend_v_and_e(v: Tensor, e: Tensor | None, attend: Callable[[Tensor], Tenso
         return both[..., :width], both[..., width:]
     parts = [attend(part) for part in e.split(max(width, WIDEST), dim=-1)]
     return attend(v), parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from megatape.errors import UserError
 from megatape.hf.modeling import stand_ins
+from megatape.moved_modules import current_name
 
 # Prefixes of the modules that exports carry, in addition to those that encodings import relatively.
 CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.encodings.")
@@ -181,7 +182,8 @@ class CarriedFile:
 
     def _source(self, node: ast.ImportFrom) -> str:
         """Return the absolute name of the module that a statement imports from."""
-        return resolve_name("." * node.level + (node.module or ""), self.module.rpartition(".")[0])
+        module = resolve_name("." * node.level + (node.module or ""), self.module.rpartition(".")[0])
+        return current_name(module)
 
     def _carried_module(self, node: _Import) -> str | None:
         """Return the module that an export carries for an import statement, None if it carries none."""

@@ -10,6 +10,7 @@ PACKAGE = ROOT / "megatape"
 
 # Folders and single modules of the package, lowest first. A layer imports only from layers above it in this list.
 LAYERS = (
+    "moved_modules",
     "search_path",
     "errors",
     "imports",

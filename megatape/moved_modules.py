@@ -1,0 +1,175 @@
+"""Modules and names of version 0.1 under their old names, for users' own files.
+
+`import megatape.parallel.mesh` gives the module megatape.distributed.mesh, and warns with the name to write instead. A module
+with renamed definitions has `__getattr__ = old_names(__name__)` at its end. CHANGELOG.md lists the moves.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+# Package of version 0.1 -> module in it -> its present name. "*" stands for all other modules of the package.
+MOVED = {
+    "megatape": {
+        "files": "megatape.utils.files",
+        "masking": "megatape.utils.masking",
+        "options": "megatape.utils.options",
+        "paper": "megatape.lab.paper",
+        "pictures": "megatape.lab.pictures",
+        "tables": "megatape.utils.tables",
+        "targets": "megatape.utils.targets",
+        "torch_internals": "megatape.utils.torch_internals",
+        "units": "megatape.utils.units",
+    },
+    "megatape.attention": {
+        "blocked": "megatape.attention.backends.blocked",
+        "flex": "megatape.attention.backends.flex",
+        "fused": "megatape.attention.backends.fused",
+        "operation": "megatape.attention.attend",
+        "sdpa": "megatape.attention.backends.sdpa",
+    },
+    "megatape.benchmark": {"*": "megatape.lab.benchmark.*"},
+    "megatape.cluster": {"*": "megatape.tools.cluster.*"},
+    "megatape.model": {
+        "accounting": "megatape.accounting.counts",
+        "backends": "megatape.model.smoke_test",
+        "norm": "megatape.nn.norm",
+    },
+    "megatape.model.encodings": {"*": "megatape.encodings.*"},
+    "megatape.model.kernels": {"*": "megatape.nn.kernels.*"},
+    "megatape.parallel": {
+        "collectives": "megatape.distributed.collectives",
+        "launch": "megatape.nn.kernels.launch",
+        "layout": "megatape.distributed.layout",
+        "loss_kernel": "megatape.nn.kernels.loss",
+        "mesh": "megatape.distributed.mesh",
+        "traffic": "megatape.distributed.traffic",
+        "*": "megatape.nn.*",
+    },
+    "megatape.plan": {
+        "gpus": "megatape.accounting.gpus",
+        "matrices": "megatape.accounting.matrices",
+        "memory": "megatape.accounting.memory",
+        "needs": "megatape.accounting.needs",
+        "remedy": "megatape.accounting.remedy",
+        "trace": "megatape.accounting.trace",
+        "traffic": "megatape.accounting.traffic",
+        "zero3": "megatape.accounting.zero3",
+        "*": "megatape.tools.planner.*",
+    },
+    "megatape.report": {"*": "megatape.lab.report.*"},
+    "megatape.runtime": {
+        "encoding": "megatape.distributed.serialization",
+        "exchange": "megatape.distributed.exchange",
+        "launchers": "megatape.distributed.launchers",
+        "private_folder": "megatape.utils.private_folder",
+        "python_process": "megatape.utils.python_process",
+        "software": "megatape.utils.software",
+        "store": "megatape.distributed.store",
+        "topology": "megatape.distributed.topology",
+        "waiting": "megatape.utils.waiting",
+        "*": "megatape.reliability.*",
+    },
+    "megatape.study": {"*": "megatape.lab.study.*"},
+    "megatape.study.suite": {"*": "megatape.lab.study.suite.*"},
+    "megatape.tasks": {"*": "megatape.lab.tasks.*"},
+    "megatape.tasks.engine": {"*": "megatape.lab.tasks.engine.*"},
+}
+
+# Module -> old name of a definition -> its present name.
+RENAMED = {
+    "megatape.attention.backend": {"Mask": "DocumentStarts", "Need": "AttentionRequirements"},
+}
+
+
+def old_names(module: str) -> "Callable[[str], object]":
+    """Return the `__getattr__` of a module with renamed definitions.
+
+    Assign it inside `if not TYPE_CHECKING`: type checkers would take every attribute of the module to exist.
+    """
+
+    def __getattr__(name: str) -> object:
+        new_name = RENAMED[module].get(name)
+        if new_name is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        import warnings
+
+        warnings.warn(f"{module}.{name} is now called {new_name}", FutureWarning, stacklevel=2)
+        return getattr(sys.modules[module], new_name)
+
+    return __getattr__
+
+
+def current_name(module: str) -> str:
+    """Return the present name of a module: another one than `module` if it has moved since version 0.1."""
+    package, _, name = module.rpartition(".")
+    moves = MOVED.get(package, {})
+    if name in moves:
+        return moves[name]
+    if "*" in moves and module not in MOVED:
+        return moves["*"].replace("*", name)
+    return module
+
+
+class OldNames:
+    """Finder that gives a moved module under its old name, and an empty package in the place of one that is gone.
+
+    It comes last in sys.meta_path, so it is only asked about modules that are nowhere else. Its methods import what they need:
+    this module is imported before the current directory leaves the search path (megatape/search_path.py).
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
+        """Return the spec of a module that has moved, or None."""
+        from importlib.machinery import ModuleSpec
+        from importlib.util import find_spec
+
+        if name in MOVED:
+            return ModuleSpec(name, EmptyPackage(), is_package=True)  # type: ignore[arg-type]
+        new_name = current_name(name)
+        if new_name == name or find_spec(new_name) is None:
+            return None
+        return ModuleSpec(name, MovedModule(new_name))  # type: ignore[arg-type]
+
+
+class EmptyPackage:
+    """Loader of a package without modules of its own."""
+
+    @staticmethod
+    def create_module(spec: "ModuleSpec") -> None:
+        """Let Python create the package."""
+
+    @staticmethod
+    def exec_module(module: "ModuleType") -> None:
+        """Leave the package empty."""
+
+
+class MovedModule:
+    """Loader that gives a moved module, which is the same object under both names.
+
+    Args:
+        new_name: Present name of the module.
+    """
+
+    def __init__(self, new_name: str) -> None:
+        self.new_name = new_name
+        self.spec: ModuleSpec | None = None
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType":
+        """Import the module, and warn about its old name."""
+        import warnings
+        from importlib import import_module
+
+        module = import_module(self.new_name)
+        # Python gives every module that it loads a new spec. Remember the true one.
+        self.spec = module.__spec__
+        warnings.warn(f"{spec.name} has moved: import {self.new_name} instead", FutureWarning, stacklevel=2)
+        return module
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Give the module its own spec back. Its code has already run."""
+        module.__spec__ = self.spec
