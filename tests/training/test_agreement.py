@@ -11,8 +11,9 @@ import pytest
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch
-from megatape.training import pretrain as agreement
-from megatape.training.pretrain import open_together, pretrain
+from megatape.training import agreement
+from megatape.training.agreement import open_together
+from megatape.training.pretrain import pretrain
 from tests.helpers.workers import Workers, run_workers
 
 ARGUMENTS = {"resume": None, "profile": 0, "allow_changes": False}

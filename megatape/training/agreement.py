@@ -1,0 +1,87 @@
+"""Opens the data of a run on all ranks, and checks that they agree on configuration, arguments, code and data."""
+
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from megatape.checkpoint.manifest import load_manifest
+from megatape.config import Config, LoggingConfig, shared_values
+from megatape.data.training.mixture import RunData, open_data
+from megatape.distributed.agreement import find_disagreement
+from megatape.distributed.exchange import exchange
+from megatape.distributed.topology import Topology
+from megatape.errors import RankMismatch, UserError
+from megatape.imports import file_hashes
+from megatape.registry import SINKS
+from megatape.utils.software import install_command, source_hash, versions
+
+# Number of characters of a hash that ranks compare and messages show.
+HASH_LENGTH = 12
+
+
+def open_together(config: Config, arguments: dict[str, Any], topology: Topology) -> RunData:
+    """Open this rank's data. Collective.
+
+    Args:
+        config: Configuration of the run.
+        arguments: Arguments of the command line besides the configuration, by name.
+        topology: All ranks.
+
+    Raises:
+        RankMismatch: One rank cannot open its data, or configuration, arguments, code or data differ between ranks. Raised on
+            all ranks.
+    """
+    data = None
+    fault = ""
+    values = shared_values(config) | arguments | _code_versions()
+    try:
+        config.accumulation(topology.world_size)
+        if arguments["resume"] not in (None, "auto"):
+            load_manifest(Path(arguments["resume"]))
+        data = open_data(config)
+        if topology.is_main:
+            check_packages(config.logging)
+        values |= _data_hashes(data)
+    except (UserError, OSError) as error:
+        fault = str(error)
+    hosts, faults, values_of_ranks = zip(*exchange([socket.gethostname(), fault, values], topology), strict=True)
+    disagreement = find_disagreement(hosts, faults, values_of_ranks)
+    if disagreement:
+        raise RankMismatch(disagreement)
+    assert data is not None
+    return data
+
+
+def check_packages(logging: LoggingConfig) -> None:
+    """Check that the packages of logging.sinks are installed.
+
+    Raises:
+        UserError: A package is missing.
+    """
+    for name in logging.sinks:
+        package = SINKS[name].package
+        if package and find_spec(package) is None:
+            raise UserError(
+                f"logging.sinks has {name}, but its package {package} is not installed: install it by: "
+                f"{install_command(package)}, or remove {name}"
+            )
+
+
+def _code_versions() -> dict[str, Any]:
+    """Return the versions of the code on this rank, by description."""
+    versions_by_name = {"the code's hash": source_hash()[:HASH_LENGTH], "Python/torch/DeepSpeed": versions()}
+    for name, value in file_hashes().items():
+        versions_by_name[f"the hash of the module {name}"] = value[:HASH_LENGTH]
+    return versions_by_name
+
+
+def _data_hashes(data: RunData) -> dict[str, str]:
+    """Return the hashes of this rank's data, by description."""
+    hashes = {f"the hash of the {name}": value[:HASH_LENGTH] for name, value in data.fingerprints.items()}
+    for name, split in data.validation.items():
+        description = "the hash of the validation data"
+        if name:
+            description += f" {name}"
+        hashes[description] = split.fingerprint[:HASH_LENGTH]
+    return hashes
