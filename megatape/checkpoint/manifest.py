@@ -1,31 +1,32 @@
-"""What makes a folder a checkpoint: its list of files with sizes and hashes.
+"""Manifest of a checkpoint: the list of its files, with sizes and hashes.
 
     checkpoints/step-00000100/
-        weight-00000.safetensors ...        float32 master weights under their own names, whatever the run's topology was
-        exp_avg-*.safetensors ...           each kind of the optimizer's state, AdamW's moments for example
-        ema-*.safetensors ...               exponential moving average of the trained weights, of runs that keep one
+        weight-00000.safetensors ...        float32 master weights by parameter name, independent of the run's topology
+        exp_avg-*.safetensors ...           optimizer state, one kind a file: for example AdamW's moments
+        ema-*.safetensors ...               exponential moving average of the trained weights, if the run has one
         rng.safetensors                     generator state of every rank
         state.json                          step, updates, samples, tokens, resolved configuration, fingerprints
-        tokenizer.model                     or tokenizer.json and its companions, of an imported tokenizer
-        manifest.json                       written last: every file's size and sha256, every tensor's file, its own sha256;
-                                            where frozen weights are that the checkpoint leaves out (tensors.py)
+        tokenizer.model                     or tokenizer.json and its companions, for an imported tokenizer
+        manifest.json                       written last: features (features.py), size and sha256 of every file, file of every
+                                            tensor, folder of the frozen weights that are left out (tensors.py), own sha256
 
-The folder is written as `step-00000100.NONCE.tmp` and renamed, so that one without a manifest is an incomplete write.
+The folder is written as `step-00000100.NONCE.tmp` and then renamed. A folder without a manifest is an incomplete checkpoint.
 """
 
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from megatape.checkpoint.features import EARLIER_FORMATS, Feature, check_supported, earlier_features, format_of
 from megatape.config import Section
 from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
-from megatape.errors import CheckpointError, MissingPath, UserError, content_errors
+from megatape.errors import MissingPath, UserError, content_errors
 from megatape.run_folder import RunFolder
 from megatape.utils.files import (
     FileName,
@@ -38,32 +39,47 @@ from megatape.utils.files import (
     write_atomically,
 )
 
-# What earlier versions read is still written as they know it. WITHOUT_STEPS: the optimizer has not taken every step, with which
-# they would go on wrongly. WITH_EMA: they would lose it. AVERAGE: of several checkpoints (average.py), no step of a run.
-COMPLETE, WITH_BASE, WITHOUT_STEPS, WITH_EMA, AVERAGE = FORMATS = 1, 2, 3, 4, 5
 MANIFEST = "manifest.json"
 STATE = "state.json"
 RNG = "rng.safetensors"
-ANOTHER = "use another checkpoint"  # what to do with a corrupted one
+ANOTHER = "use another checkpoint"  # Advice for a corrupted checkpoint.
 
 
 class FileRecord(Section):
-    """Size and hash of a file, as `describe` gives them."""
+    """Size and hash of a file.
+
+    Attributes:
+        bytes: Size in bytes.
+        sha256: Hash of the content, in hexadecimal digits.
+    """
 
     bytes: int
     sha256: str
 
 
 class TensorRecord(Section):
-    """Where a tensor is, in a file of its folder, and under which name there."""
+    """Location of a tensor.
+
+    Attributes:
+        file: Name of the file in its folder.
+        name: Name of the tensor in the file.
+        shape: Shape of the tensor.
+    """
 
     file: FileName
     name: str
-    shape: tuple[int, ...] = Field(strict=False)  # JSON has lists
+    shape: tuple[int, ...] = Field(strict=False)  # A list in JSON.
 
 
 class BaseRecord(Section):
-    """The entry `base` of a manifest: a folder that has weights which the checkpoint leaves out (tensors.py)."""
+    """Entry `base` of a manifest: the folder with the weights that the checkpoint leaves out (tensors.py).
+
+    Attributes:
+        folder: Absolute path of the folder.
+        relative: Path of the folder relative to the checkpoint.
+        files: Name -> size and hash of every file with such weights.
+        tensors: Parameter -> location of its weight.
+    """
 
     folder: str
     relative: str
@@ -72,42 +88,65 @@ class BaseRecord(Section):
 
     @model_validator(mode="after")
     def _check_tensors(self) -> Self:
-        _check_listed("weight", {name: tensor.file for name, tensor in self.tensors.items()}, self.files)
+        files = {name: tensor.file for name, tensor in self.tensors.items()}
+        _check_listed("weight", files, self.files)
         return self
 
 
 class Manifest(Section):
-    """The content of a manifest, but for its own hash. tensors: kind -> parameter -> file."""
+    """Content of a manifest, except for its own hash.
+
+    Attributes:
+        format: Number of the format (checkpoint/features.py).
+        files: Name -> size and hash of every file.
+        tensors: Kind of tensor -> parameter -> name of the file.
+        features: Features of the checkpoint. None in checkpoints of earlier versions.
+        base: Folder of the weights that the checkpoint leaves out, None if it has all weights.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
     format: int
     files: dict[FileName, FileRecord]
     tensors: dict[str, dict[str, str]]
+    features: list[str] | None = None
     base: BaseRecord | None = None
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
-        if self.format < WITHOUT_STEPS and (self.base is not None) != (self.format == WITH_BASE):
-            raise UserError(f"format {self.format} with{'out' * (self.base is None)} a base")
-        if ("ema" in self.tensors) != (self.format == WITH_EMA):
-            raise UserError(f"format {self.format} with{'out' * ('ema' not in self.tensors)} an average of weights")
+        has_base = self.base is not None
+        has_ema = "ema" in self.tensors
+        features: Collection[str]
+        if self.features is not None:
+            features = self.features
+            source = f"features {self.features}"
+        elif self.format in EARLIER_FORMATS:
+            features = earlier_features(self.format, has_base)
+            source = f"format {self.format}"
+        else:
+            raise UserError(f"format {self.format} without features")
+
+        if has_base != (Feature.BASE in features):
+            raise UserError(f"{source} {'with' if has_base else 'without'} a base")
+        if has_ema != (Feature.EMA in features):
+            raise UserError(f"{source} {'with' if has_ema else 'without'} an average of weights")
         for kind, names in self.tensors.items():
             _check_listed(kind, names, self.files)
         return self
 
 
 def _check_listed(kind: str, names: dict[str, str], files: Container[str]) -> None:
+    """Raise UserError if a tensor is in a file that is not among `files`."""
     for name, file in names.items():
         if file not in files:
             raise UserError(f"{kind} of {name} is in {file!r}, which is not among the files")
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Size in bytes and sha256 of a file that is there. For one that we write, `write_file` returns them."""
+    """Return size in bytes and sha256 of an existing file. For a new file, `write_file` returns them."""
     with open_regular(path) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
+        digest = hashlib.file_digest(file, "sha256")
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
 def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any]:
@@ -147,50 +186,65 @@ def load_manifest(directory: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: The folder is not a complete checkpoint.
-        UserError: The checkpoint is corrupted or has another format.
+        CheckpointError: The checkpoint has a feature that this version does not know.
+        UserError: The checkpoint is corrupted.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
         raise MissingPath(f"{directory}: no such folder; give a checkpoint such as runs/NAME/checkpoints/step-00000100")
-    if runs := RunFolder(directory).list_checkpoints():
-        raise MissingPath(f"{directory} is a run, not a checkpoint; its newest checkpoint is {runs[0]}")
+    checkpoints = RunFolder(directory).list_checkpoints()
+    if checkpoints:
+        raise MissingPath(f"{directory} is a run, not a checkpoint; its newest checkpoint is {checkpoints[0]}")
     if not path.exists():
         raise MissingPath(
             f"{directory}: no {MANIFEST}, so this is no complete checkpoint; give a folder such as checkpoints/step-00000100"
         )
+
     with content_errors(f"{path}: corrupted", ANOTHER, (ValueError, KeyError, TypeError, AttributeError)):
-        manifest = read_json(path)
-        version = manifest["format"]
-        recorded = manifest.pop("sha256")
-    if recorded != _own_hash(manifest):
+        manifest: dict[str, Any] = read_json(path)
+        recorded_hash = manifest.pop("sha256")
+    if recorded_hash != _own_hash(manifest):
         raise UserError(f"{path}: corrupted, its sha256 is not the one it records; {ANOTHER}")
-    if type(version) is int and version not in FORMATS:
-        raise CheckpointError(
-            f"{path}: checkpoint format {version}, this version of MegaTAPE reads {FORMATS[0]} to {FORMATS[-1]}"
-        )
+    check_supported(path, manifest)
     with content_errors(f"{path}: no manifest of MegaTAPE", ANOTHER):
         as_type(manifest, Manifest)
-    for name in os.listdir(directory):
-        if _is_part(name) and name not in manifest["files"]:
-            raise UserError(
-                f"{directory / name}: the manifest does not list it, so it does not belong to this checkpoint: remove it"
-            )
-    for name, entry in manifest["files"].items():
-        file = directory / name
-        try:
-            status = file.stat()
-        except FileNotFoundError:
-            raise UserError(f"{file}: missing, though the manifest lists it; {ANOTHER}") from None
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{file}: a folder, a pipe or a device, no file; {ANOTHER}")
-        if (size := status.st_size) != entry["bytes"]:
-            raise UserError(f"{file}: {size} bytes instead of {entry['bytes']}; the checkpoint is truncated or was changed")
+
+    _check_files(directory, manifest["files"])
     return manifest
 
 
+def _check_files(directory: Path, files: dict[str, Any]) -> None:
+    """Check the folder's files against the manifest by name and size.
+
+    Args:
+        directory: Folder of the checkpoint.
+        files: Name -> size and hash of every file, from the manifest.
+
+    Raises:
+        UserError: A file is missing, unlisted, not a regular file, or has another size.
+    """
+    for name in os.listdir(directory):
+        if _is_part(name) and name not in files:
+            raise UserError(
+                f"{directory / name}: the manifest does not list it, so it does not belong to this checkpoint: remove it"
+            )
+    for name, record in files.items():
+        path = directory / name
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise UserError(f"{path}: missing, though the manifest lists it; {ANOTHER}") from None
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path}: a folder, a pipe or a device, no file; {ANOTHER}")
+        if status.st_size != record["bytes"]:
+            raise UserError(
+                f"{path}: {status.st_size} bytes instead of {record['bytes']}; the checkpoint is truncated or was changed"
+            )
+
+
 def _is_part(name: str) -> bool:
-    """Whether checkpoints have files of this name: tensors, the training state or a tokenizer's file."""
-    return name in (STATE, *TOKENIZER_FILES) or name.endswith(".safetensors")
+    """Whether a file of this name can be part of a checkpoint: tensors, training state or a tokenizer's file."""
+    return name == STATE or name in TOKENIZER_FILES or name.endswith(".safetensors")
 
 
 def save_manifest(
@@ -198,25 +252,33 @@ def save_manifest(
     files: dict[str, Any],
     tensors: dict[str, dict[str, str]],
     base: dict[str, Any] | None = None,
-    all_steps_taken: bool = True,
-    is_average: bool = False,
+    features: Collection[Feature] = (),
 ) -> None:
     """Write the manifest.
 
     Args:
-        directory: of the checkpoint.
-        files: what `write_file` returned for each.
-        tensors: kind -> parameter -> file.
-        base: what `describe_base` returned, None for a checkpoint that holds all weights.
-        all_steps_taken: the optimizer counts as many steps as the run.
-        is_average: the weights are the average of several checkpoints.
+        directory: Folder of the checkpoint.
+        files: Name -> result of `write_file`, for each file.
+        tensors: Kind of tensor -> parameter -> name of the file.
+        base: Result of `describe_base`, None for a checkpoint with all weights.
+        features: Features of the checkpoint, except for BASE and EMA, which follow from the other arguments.
     """
-    version = (WITH_BASE if base else COMPLETE) if all_steps_taken else WITHOUT_STEPS
-    version = AVERAGE if is_average else WITH_EMA if "ema" in tensors else version
-    manifest: dict[str, Any] = {"format": version, "files": files, "tensors": tensors}
-    if base:
+    present = set(features)
+    if base is not None:
+        present.add(Feature.BASE)
+    if "ema" in tensors:
+        present.add(Feature.EMA)
+
+    manifest: dict[str, Any] = {
+        "format": format_of(present),
+        "features": sorted(present),
+        "files": files,
+        "tensors": tensors,
+    }
+    if base is not None:
         manifest["base"] = base
-    write_atomically(directory / MANIFEST, as_json(manifest | {"sha256": _own_hash(manifest)}, MANIFEST))
+    own_hash = _own_hash(manifest)
+    write_atomically(directory / MANIFEST, as_json(manifest | {"sha256": own_hash}, MANIFEST))
 
 
 def as_json(value: Any, name: str = "a file") -> bytes:
@@ -233,16 +295,23 @@ def as_json(value: Any, name: str = "a file") -> bytes:
 
 
 def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:
-    """Hash every `shares`-th file, beginning with number `share`, so that ranks can divide the work.
+    """Compare the hashes of every `shares`-th file, starting with file `share`, so that ranks can divide the work.
 
-    Raises UserError naming the first file whose content is not what was written.
+    Args:
+        directory: Folder of the checkpoint.
+        manifest: Manifest of the checkpoint.
+        share: Number of the first file.
+        shares: Distance between files: the number of ranks that divide the work.
+
+    Raises:
+        UserError: The content of a file has changed. The message names the first such file.
     """
     for name in sorted(manifest["files"])[share::shares]:
         check_file(directory, manifest, name)
 
 
 def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
-    """Raise UserError if the file's content is not what was written."""
+    """Raise UserError if the hash of a file is not the one in the manifest."""
     if name not in manifest["files"]:
         raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; {ANOTHER}")
     if describe(directory / name) != manifest["files"][name]:
@@ -250,4 +319,6 @@ def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
 
 
 def _own_hash(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    """Return the sha256 of a manifest that does not contain its own hash yet."""
+    text = json.dumps(manifest, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

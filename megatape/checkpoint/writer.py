@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.features import Feature
 from megatape.checkpoint.manifest import RNG, STATE, as_json, load_manifest, save_manifest, write_file
 from megatape.checkpoint.tensors import StoredWeights, describe_base, save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
@@ -206,7 +207,10 @@ def _complete(
     for kind, file, names in files:
         tensors[kind] |= dict.fromkeys(names, file)
     base = describe_base(contents.base, final) if contents.base else None
-    save_manifest(partial, written, tensors, base, contents.state["updates"] == contents.state["step"])
+    features = []
+    if contents.state["updates"] != contents.state["step"]:
+        features.append(Feature.SKIPPED_STEPS)
+    save_manifest(partial, written, tensors, base, features)
     sync(partial)
     environment.lease.check()  # gathering took long
     replaced = _move_aside(final, environment.lease) if os.path.lexists(final) else None

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from megatape.checkpoint.features import Feature
 from megatape.checkpoint.manifest import MANIFEST, STATE, as_json, save_manifest, write_file
 from megatape.checkpoint.reader import Average, CheckpointReader
 from megatape.checkpoint.resume import IMMUTABLE
@@ -132,7 +133,11 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
             link_file(newest.directory / file, folder / file)
             files[file] = newest.manifest["files"][file]
         files[STATE] = write_file(folder / STATE, [as_json(newest.state | {"average": made.model_dump()})])
-        save_manifest(folder, files, tensors, describe_base(newest.base, out) if newest.base else None, is_average=True)
+        base = describe_base(newest.base, out) if newest.base else None
+        features = [Feature.AVERAGE]
+        if newest.updates != newest.step:
+            features.append(Feature.SKIPPED_STEPS)
+        save_manifest(folder, files, tensors, base, features)
         sync(folder)
     return made
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, save_manifest, write_file
-from megatape.errors import CheckpointError
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
 BASE: dict[str, Any] = {"folder": "/base", "relative": "../base", "files": {}, "tensors": {}}
@@ -99,23 +98,37 @@ def test_ranks_divide_the_hashing(checkpoint: Path) -> None:
         check_hashes(checkpoint, manifest, share=1, shares=2)
 
 
-def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def rewrite(path: Path, content: dict[str, Any]) -> None:
+    """Write a manifest with its own hash."""
+    content = {key: value for key, value in content.items() if key != "sha256"}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(content | {"sha256": digest}))
+
+
+def test_corrupted_manifests(checkpoint: Path) -> None:
     path = checkpoint / MANIFEST
     content = json.loads(path.read_text())
-    for corrupted in ("{", "[]", json.dumps({key: value for key, value in content.items() if key != "sha256"})):
+    without_hash = {key: value for key, value in content.items() if key != "sha256"}
+    for corrupted in ("{", "[]", json.dumps(without_hash)):
         path.write_text(corrupted)
         with pytest.raises(ValueError, match="corrupted"):
             load_manifest(checkpoint)
     path.write_text(json.dumps(content | {"tensors": {}}))
     with pytest.raises(ValueError, match="sha256 is not the one it records"):
         load_manifest(checkpoint)
-    path.write_text(json.dumps(content))
-    for forged, told in (
+
+
+@pytest.mark.parametrize(
+    ("forged", "error"),
+    [
         ({"format": "1"}, "format: must be a valid integer, got '1'"),
         ({"format": True}, "format: must be a valid integer, got true"),
-        ({"format": 2}, "format 2 without a base"),
+        ({"features": "ema"}, "features: must be"),
+        ({"features": [1]}, "features.0: must be"),
+        ({"features": ["base"]}, "features ['base'] without a base"),
+        ({"features": ["ema"]}, "features ['ema'] without an average of weights"),
         ({"base": {}}, "base.folder: Field required"),
-        ({"base": BASE}, "format 1 with a base"),
+        ({"base": BASE}, "features [] with a base"),
         ({"base": BASE | {"folder": 1}}, "base.folder: must be a valid string"),
         ({"base": BASE | {"tensors": {"w": {"file": "a", "name": "x", "shape": "none"}}}}, "base.tensors.w.shape"),
         ({"base": BASE | {"files": {"../a": {"bytes": 1, "sha256": ""}}}}, "'../a': not a plain file name"),
@@ -127,12 +140,11 @@ def test_faults_of_the_manifest(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         ({"files": {"a": {"bytes": 5}}}, "files.a.sha256: Field required"),
         ({"tensors": {"weight": ["w"]}}, "tensors.weight: must be an object"),
         ({"tensors": {"weight": {"w": "d"}}}, "weight of w is in 'd', which is not among the files"),
-    ):
-        other: dict[str, Any] = {key: value for key, value in (content | forged).items() if key != "sha256"}
-        path.write_text(json.dumps(other | {"sha256": hashlib.sha256(json.dumps(other, sort_keys=True).encode()).hexdigest()}))
-        with pytest.raises(ValueError, match=re.escape(told)):
-            load_manifest(checkpoint)
-    path.write_text(json.dumps(content))
-    monkeypatch.setattr("megatape.checkpoint.manifest.FORMATS", (2, 3))
-    with pytest.raises(CheckpointError, match="checkpoint format 1, this version of MegaTAPE reads 2 to 3"):
+        ({"tensors": {"ema": {"w": "a"}}}, "features [] with an average of weights"),
+    ],
+)
+def test_faults_of_the_manifest(checkpoint: Path, forged: dict[str, Any], error: str) -> None:
+    path = checkpoint / MANIFEST
+    rewrite(path, json.loads(path.read_text()) | forged)
+    with pytest.raises(ValueError, match=re.escape(error)):
         load_manifest(checkpoint)

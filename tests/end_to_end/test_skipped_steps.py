@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from megatape.checkpoint.manifest import MANIFEST, STATE, WITHOUT_STEPS
+from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
@@ -45,7 +45,7 @@ def test_skipped_steps(raw_config: dict[str, Any], tmp_path: Path) -> None:
     # The save that was due after the step that was left out came with the next one.
     assert [path.name for path in straight.list_checkpoints()] == ["step-00000005", "step-00000004", "step-00000003"]
     saved = straight.checkpoint(3)
-    assert json.loads((saved / MANIFEST).read_text())["format"] == WITHOUT_STEPS
+    assert json.loads((saved / MANIFEST).read_text())["features"] == ["skipped_steps"]
     state = json.loads((saved / STATE).read_text())
     assert (state["step"], state["updates"], state["samples"]) == (3, 2, 24)
 

@@ -1,0 +1,97 @@
+"""Features of the checkpoint format.
+
+A feature is a property that a program must know about to read a checkpoint correctly. The manifest lists the features of its
+checkpoint, and MegaTAPE refuses a checkpoint with a feature that it does not know. A new feature is a new member of `Feature`.
+
+Earlier versions had no list. They wrote a format number from 1 to 5 for at most one feature, and refuse any higher number.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from megatape.errors import CheckpointError
+
+
+class Feature(StrEnum):
+    """Features that this version of MegaTAPE reads and writes."""
+
+    # Frozen weights are in another folder (checkpoint/tensors.py).
+    BASE = "base"
+    # The optimizer has taken fewer steps than the run (`updates` in state.json).
+    SKIPPED_STEPS = "skipped_steps"
+    # The checkpoint has a moving average of the trained weights.
+    EMA = "ema"
+    # The weights are the average of several checkpoints, so that they are no step of a run.
+    AVERAGE = "average"
+
+
+# Format of a checkpoint without features, which every version of MegaTAPE reads.
+PLAIN_FORMAT = 1
+# Format of a checkpoint that lists its features. It only keeps earlier versions from reading the checkpoint.
+FEATURES_FORMAT = 6
+# Formats written before there was a list of features -> the features that they stand for.
+EARLIER_FORMATS: dict[int, frozenset[Feature]] = {
+    1: frozenset(),
+    2: frozenset({Feature.BASE}),
+    3: frozenset({Feature.SKIPPED_STEPS}),
+    4: frozenset({Feature.EMA}),
+    5: frozenset({Feature.AVERAGE}),
+}
+# From this format on, earlier versions could store a base without saying so in the number.
+FIRST_FORMAT_WITH_OPTIONAL_BASE = 3
+
+
+def format_of(features: Collection[Feature]) -> int:
+    """Return the format number for a checkpoint with these features."""
+    if features:
+        return FEATURES_FORMAT
+    return PLAIN_FORMAT
+
+
+def earlier_features(version: int, has_base: bool) -> frozenset[Feature]:
+    """Return the features of a checkpoint that does not list them.
+
+    Args:
+        version: Format number in the manifest.
+        has_base: Whether the manifest has a base.
+
+    Raises:
+        KeyError: Checkpoints of this format list their features.
+    """
+    features = EARLIER_FORMATS[version]
+    if has_base and version >= FIRST_FORMAT_WITH_OPTIONAL_BASE:
+        features |= {Feature.BASE}
+    return features
+
+
+def check_supported(path: Path, manifest: dict[str, Any]) -> None:
+    """Check that this version of MegaTAPE knows the format and every feature of a checkpoint.
+
+    Entries of a wrong type are ignored here: the manifest's own check names them.
+
+    Args:
+        path: The manifest's file, for messages.
+        manifest: Content of the manifest.
+
+    Raises:
+        CheckpointError: The format or a feature is unknown.
+    """
+    version = manifest.get("format")
+    if type(version) is int and not PLAIN_FORMAT <= version <= FEATURES_FORMAT:
+        raise CheckpointError(
+            f"{path}: checkpoint format {version}, this version of MegaTAPE reads {PLAIN_FORMAT} to {FEATURES_FORMAT}: "
+            "use the version that wrote the checkpoint, or a newer one"
+        )
+
+    listed = manifest.get("features")
+    if not isinstance(listed, list):
+        return
+    known = list(Feature)
+    unknown = [name for name in listed if isinstance(name, str) and name not in known]
+    if unknown:
+        raise CheckpointError(
+            f"{path}: the checkpoint has the feature {', '.join(unknown)}, which this version of MegaTAPE does not know: use "
+            "the version that wrote the checkpoint, or a newer one"
+        )
