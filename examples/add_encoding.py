@@ -44,7 +44,9 @@ class Kerple(Encoding):
         return KerpleBias(self.config.num_heads, axis)
 
 
-ENCODINGS["kerple"] = EncodingEntry(f"{__name__}:Kerple", "KERPLE's logarithmic attention bias", divides_heads=True)
+ENCODINGS["kerple"] = EncodingEntry(
+    f"{__name__}:Kerple", "KERPLE's logarithmic attention bias", divides_heads=True, by_layer=True, reads_scores=False
+)
 
 if __name__ == "__main__":
     from examples import train

@@ -84,4 +84,6 @@ class Forgetting(Encoding):
         return Forget()
 
 
-ENCODINGS["forgetting"] = EncodingEntry(f"{__name__}:Forgetting", "forget gates", divides_heads=True)
+ENCODINGS["forgetting"] = EncodingEntry(
+    f"{__name__}:Forgetting", "forget gates", divides_heads=True, by_layer=True, reads_scores=False
+)

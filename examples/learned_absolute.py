@@ -32,4 +32,6 @@ class LearnedAbsolute(Encoding):
         return LearnedEmbedding(self.config.max_positions, self.config.hidden_size, axis)
 
 
-ENCODINGS["learned_absolute"] = EncodingEntry(f"{__name__}:LearnedAbsolute", "learned absolute positions", divides_heads=True)
+ENCODINGS["learned_absolute"] = EncodingEntry(
+    f"{__name__}:LearnedAbsolute", "learned absolute positions", divides_heads=True, reads_scores=False
+)

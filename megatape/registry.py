@@ -1,223 +1,116 @@
-"""Everything that a configuration or a command selects by name. A line says where it is defined and what constrains its use.
+"""Tables of everything that a configuration or a command selects by name: one line for each part.
 
-To add something, write its file and its line here (the table in CONTRIBUTING.md). A program outside of this package
-adds its entries when it starts (examples/add_encoding.py). Nothing here imports torch, so checking a configuration or
-printing help does not either.
+To add a part, write its file and its line here (the table in CONTRIBUTING.md). A program outside of this package adds its
+entries when it starts (examples/add_encoding.py). Nothing here imports torch, so checking a configuration or printing help does
+not either. The types of the entries are in megatape/entries.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pkgutil import resolve_name
+from dataclasses import replace
 from typing import Any
 
+from megatape.entries import EncodingEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry, ScheduleEntry, SinkEntry
 
-@dataclass(frozen=True)
-class Entry:
-    """A named definition.
-
-    target: its "package.module:attribute". description: a phrase for help texts, tables and model cards.
-    """
-
-    target: str
-    description: str
-
-    def load(self) -> Any:
-        """Import and return the definition."""
-        return resolve_name(self.target)
-
-
-@dataclass(frozen=True)
-class EncodingEntry(Entry):
-    """A position encoding: a subclass of megatape.encodings.encoding.Encoding.
-
-    rotates           it rotates pairs of a head's channels, so head_dim must be even
-    scalable          model.scaling may rescale its frequencies
-    shiftable         training.num_shifted_groups may divide its attention into groups
-    divides_heads     its per-head weights follow sequence-parallel ranks by EncodingModule.local_heads, for parallel.sp above 1
-    whole_samples     why attention with it needs all tokens of a sample on one rank, which rules out parallel.cp above 1; ""
-                      if it rotates each token on its own
-    sliced            it divides the hidden state into a slice for each key/value head, so hidden_size must be a multiple
-    by_layer          layers apply it, so that model.nope_every may leave some without it
-    reads_scores      its positions depend on the scores, which model.attention_scale would change
-    paired_embedding  it adds pairs of a sine and a cosine to the embedding, so hidden_size must be even
-    max_positions     upper limit of model.max_positions, or None
-    """
-
-    rotates: bool = False
-    scalable: bool = False
-    shiftable: bool = False
-    divides_heads: bool = False
-    whole_samples: str = 'its registry entry does not set whole_samples to ""'
-    sliced: bool = False
-    by_layer: bool = True
-    reads_scores: bool = False
-    paired_embedding: bool = False
-    max_positions: int | None = None
-
-
-@dataclass(frozen=True)
-class FamilyEntry(Entry):
-    """An architecture of transformers: a subclass of megatape.hf.families.family.Family.
-
-    encodings       the position encodings that it has; None for all
-    attention_bias  the values of model.attention_bias that it has
-    qk_norm         those of model.qk_norm
-    normalizations  those of model.normalization
-    switches        whether it may have model.logit_softcap, nope_every, rotary_fraction and attention_scale
-    whole_heads     hidden_size must be a multiple of num_heads
-    windows         whether it may have model.sliding_window
-    """
-
-    encodings: tuple[str, ...] | None = ("rope",)
-    attention_bias: tuple[str, ...] = ("none",)
-    qk_norm: tuple[bool, ...] = (False,)
-    normalizations: tuple[str, ...] = ("rms",)
-    switches: bool = False
-    whole_heads: bool = False
-    windows: bool = False
-
-
-@dataclass(frozen=True)
-class ConfigurableEntry(Entry):
-    """A definition with a section of its own in the configuration.
-
-    Attributes:
-        options: "module:class" of the section.
-    """
-
-    options: str
-
-    def load_options(self) -> Any:
-        """Import and return the type of the section."""
-        return resolve_name(self.options)
-
-
-@dataclass(frozen=True)
-class OptimizerEntry(ConfigurableEntry):
-    """An optimizer: a function that takes parameter groups and its section, and returns a torch optimizer.
-
-    Its section is a subclass of megatape.config.OptimizerConfig.
-
-    Attributes:
-        state: names of the float32 tensors that it keeps for each element of a weight, in torch's
-            state_dict and in checkpoints.
-        counts_steps: whether it also keeps `step`, the number of steps, beside these tensors.
-        matrix_state: "module:function" from the shape of a whole matrix to the shape of each tensor
-            that it keeps for one, by name. Such an optimizer is a subclass of
-            megatape.optim.matrices.MatrixOptimizer; `state` is that of the other weights.
-        matrix_flops: "module:function" from the shape of a whole matrix to the FLOPs of its update, by which
-            matrices are divided over ranks and plans estimate time; by elements, and none, without it.
-    """
-
-    state: tuple[str, ...] = ()
-    counts_steps: bool = False
-    matrix_state: str | None = None
-    matrix_flops: str | None = None
-
-    def matrix_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Shape of each float32 tensor that it keeps for a whole matrix of this shape."""
-        return resolve_name(self.matrix_state or "")(shape)
-
-    def update_flops(self, shape: tuple[int, ...]) -> int:
-        """FLOPs of the update of a whole matrix of this shape, 0 if they are not known."""
-        return resolve_name(self.matrix_flops)(shape) if self.matrix_flops else 0
-
-
-@dataclass(frozen=True)
-class SinkEntry(Entry):
-    """A receiver of metrics: a subclass of megatape.training.callbacks.callback.Sink.
-
-    Attributes:
-        package: that it needs beside those of every installation, which an extra of the same name installs, or "".
-    """
-
-    package: str = ""
-
-
-@dataclass(frozen=True)
-class ScheduleEntry(ConfigurableEntry):
-    """A decay of the learning rate: a function of progress and its section.
-
-    Its section is a megatape.config.ScheduleConfig or a subclass.
-    """
-
-    options: str = "megatape.config:ScheduleConfig"
-
-
-def _in(package: str) -> Callable[[str, str], Entry]:
-    """Makes entries of a package from "module:attribute" there and a description."""
-    return lambda target, description: Entry(f"{package}.{target}", description)
-
-
-def _family(target: str, description: str, **properties: Any) -> FamilyEntry:
-    """Entry of "file:class" in megatape/hf/families/."""
-    return FamilyEntry(f"megatape.hf.families.{target}", description, **properties)
-
-
-def _schedule(name: str, description: str, options: str = "") -> ScheduleEntry:
-    """Entry of a function in megatape/optim/schedules.py. options: the class of its section there, if it has its own."""
-    module = "megatape.optim.schedules"
-    return ScheduleEntry(f"{module}:{name}", description, f"{module}:{options}" if options else ScheduleEntry.options)
-
+# Traits of encodings that rotate each token on its own.
+_ROTATION = EncodingTraits(rotates=True, divides_heads=True, whole_samples="", by_layer=True, reads_scores=False)
+# Traits of encodings that turn channels of each token on its own, without pairs.
+_POLAR = EncodingTraits(divides_heads=True, whole_samples="", by_layer=True, reads_scores=False)
+# Traits of encodings that no layer applies.
+_NO_LAYER = EncodingTraits(divides_heads=True, whole_samples="", by_layer=False, reads_scores=False)
+# Traits of encodings that bias the scores by distance.
+_BIAS = EncodingTraits(
+    divides_heads=True, whole_samples="the ring of ranks computes no bias on scores", by_layer=True, reads_scores=False
+)
+# Traits of encodings that sum up or multiply what they compute from the content, along the sequence.
+_SUM = EncodingTraits(
+    divides_heads=True,
+    whole_samples="the ranks do not exchange what it sums up along the sequence",
+    by_layer=True,
+    reads_scores=False,
+)
+_SUM_OF_SCORES = replace(_SUM, reads_scores=True)
+_ROTATION_BY_SUM = replace(_SUM, rotates=True)
+_SELECTIVE = replace(_ROTATION_BY_SUM, sliced=True)
 
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
 
 
-_BIAS = "the ring of ranks computes no bias on scores"
-_SUM = "the ranks do not exchange what it sums up along the sequence"
+def _in(package: str) -> Callable[[str, str], Entry]:
+    """Return a function that makes entries of a package from "module:attribute" in it and a description."""
+    return lambda target, description: Entry(f"{package}.{target}", description)
 
 
-def _encoding(target: str, description: str, whole_samples: str = "", **properties: Any) -> EncodingEntry:
-    """Entry of "file:class" in megatape/encodings/."""
-    target = f"megatape.encodings.{target}"
-    return EncodingEntry(target, description, divides_heads=True, whole_samples=whole_samples, **properties)
+def _encoding(target: str, description: str, traits: EncodingTraits) -> EncodingEntry:
+    """Return the entry of "file:class" in megatape/encodings/."""
+    return EncodingEntry(f"megatape.encodings.{target}", description, **vars(traits))
 
 
-def _ablation(target: str, description: str) -> EncodingEntry:
-    """Entry of an ablation of TAPE."""
-    return _encoding(target, f"{_TAPE}, {description}", rotates=True)
+def _family(target: str, description: str, **supported: Any) -> FamilyEntry:
+    """Return the entry of "file:class" in megatape/hf/families/."""
+    return FamilyEntry(f"megatape.hf.families.{target}", description, **supported)
 
 
-def _selective(name: str, description: str) -> EncodingEntry:
-    """Entry of a form of Selective RoPE."""
-    return _encoding(f"selective_rope:{name}", description, _SUM, rotates=True, sliced=True)
+def _schedule(name: str, description: str, options: str | None = None) -> ScheduleEntry:
+    """Return the entry of a function in megatape/optim/schedules.py.
+
+    Args:
+        name: Name of the function.
+        description: Phrase for help texts.
+        options: Class of its section in the same file, or None if it has no section of its own.
+    """
+    module = "megatape.optim.schedules"
+    if options is None:
+        return ScheduleEntry(f"{module}:{name}", description)
+    return ScheduleEntry(f"{module}:{name}", description, f"{module}:{options}")
 
 
 ENCODINGS: dict[str, EncodingEntry] = {
-    "tape": _encoding("tape:Tape", _TAPE, rotates=True, scalable=True),
-    "tape_attention_only": _ablation("tape:TapeAttentionOnly", "updated by attention only"),
-    "tape_mlp_only": _ablation("tape:TapeMlpOnly", "updated by the feed-forward network only"),
-    "tape_no_rotation_equivariance": _ablation("tape_ablations:TapeNoRotationEquivariance", "without rotation equivariance"),
-    "tape_vector": _ablation("tape_ablations:TapeVector", "updated along the head size instead of the channels"),
-    "tape_vector_no_rotation_equivariance": _ablation(
-        "tape_ablations:TapeVectorNoRotationEquivariance", "updated along the head size, without rotation equivariance"
+    "tape": _encoding("tape:Tape", _TAPE, replace(_ROTATION, scalable=True)),
+    "tape_attention_only": _encoding("tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", _ROTATION),
+    "tape_mlp_only": _encoding("tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", _ROTATION),
+    "tape_no_rotation_equivariance": _encoding(
+        "tape_ablations:TapeNoRotationEquivariance", f"{_TAPE}, without rotation equivariance", _ROTATION
     ),
-    "tape_no_equivariance": _ablation("tape_ablations:TapeNoEquivariance", "without equivariance"),
-    "tape_fox": _encoding("tape_combinations:TapeFox", f"{_TAPE}, with forget gates (FoX)", _SUM, rotates=True),
+    "tape_vector": _encoding(
+        "tape_ablations:TapeVector", f"{_TAPE}, updated along the head size instead of the channels", _ROTATION
+    ),
+    "tape_vector_no_rotation_equivariance": _encoding(
+        "tape_ablations:TapeVectorNoRotationEquivariance",
+        f"{_TAPE}, updated along the head size, without rotation equivariance",
+        _ROTATION,
+    ),
+    "tape_no_equivariance": _encoding("tape_ablations:TapeNoEquivariance", f"{_TAPE}, without equivariance", _ROTATION),
+    "tape_fox": _encoding("tape_combinations:TapeFox", f"{_TAPE}, with forget gates (FoX)", _ROTATION_BY_SUM),
     "tape_selective_rope": _encoding(
-        "tape_combinations:TapeSelectiveRope", f"{_TAPE}, from Selective RoPE's angles", _SUM, rotates=True, sliced=True
+        "tape_combinations:TapeSelectiveRope", f"{_TAPE}, from Selective RoPE's angles", _SELECTIVE
     ),
-    "rope": _encoding("rope:Rope", "rotary position encoding", rotates=True, scalable=True, shiftable=True),
-    "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", rotates=True),
+    "rope": _encoding("rope:Rope", "rotary position encoding", replace(_ROTATION, scalable=True, shiftable=True)),
+    "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", _ROTATION),
     # Beyond 2^18 positions xPos scales overflow float32.
-    "xpos": _encoding("xpos:XPos", "xPos position encoding", rotates=True, max_positions=2**18),
+    "xpos": _encoding("xpos:XPos", "xPos position encoding", replace(_ROTATION, max_positions=2**18)),
     "alibi": _encoding("alibi:Alibi", "ALiBi attention biases", _BIAS),
     "t5": _encoding("t5:T5", "T5's relative attention biases", _BIAS),
     "fire": _encoding("fire:Fire", "FIRE attention biases", _BIAS),
     "fox": _encoding("fox:Fox", "forget gates (FoX)", _SUM),
-    "cope": _encoding("cope:Cope", "positions counted by content (CoPE)", _SUM, reads_scores=True),
-    "cope_scaled": _encoding("cope:CopeScaled", "CoPE divided by the root of the head size", _SUM, reads_scores=True),
-    "pope": _encoding("pope:Pope", "polar position encoding (PoPE)"),
-    "pope_uniform": _encoding("pope:PopeUniform", "PoPE whose phases start anywhere"),
+    "cope": _encoding("cope:Cope", "positions counted by content (CoPE)", _SUM_OF_SCORES),
+    "cope_scaled": _encoding("cope:CopeScaled", "CoPE divided by the root of the head size", _SUM_OF_SCORES),
+    "pope": _encoding("pope:Pope", "polar position encoding (PoPE)", _POLAR),
+    "pope_uniform": _encoding("pope:PopeUniform", "PoPE whose phases start anywhere", _POLAR),
     "path": _encoding("path:Path", "products of reflections by the content (PaTH)", _SUM),
     "path_fox": _encoding("path_fox:PathFox", "products of reflections, and forget gates (PaTH-FoX)", _SUM),
     "path_fox_scaled": _encoding("path_fox:PathFoxScaled", "PaTH-FoX divided by the root of the head size", _SUM),
-    "selective_rope": _selective("SelectiveRope", "rotations by the content (Selective RoPE)"),
-    "selective_rope_linear": _selective("SelectiveRopeLinear", "Selective RoPE without SiLU"),
-    "selective_rope_constant": _selective("SelectiveRopeConstant", "Selective RoPE with a constant step"),
-    "selective_rope_gated": _selective("SelectiveRopeGated", "Selective RoPE with a constant step and gates"),
-    "sinusoidal": _encoding("sinusoidal:Sinusoidal", "sinusoidal position embeddings", paired_embedding=True, by_layer=False),
-    "nope": _encoding("nope:NoPE", "no position encoding (NoPE)", by_layer=False),
+    "selective_rope": _encoding("selective_rope:SelectiveRope", "rotations by the content (Selective RoPE)", _SELECTIVE),
+    "selective_rope_linear": _encoding("selective_rope:SelectiveRopeLinear", "Selective RoPE without SiLU", _SELECTIVE),
+    "selective_rope_constant": _encoding(
+        "selective_rope:SelectiveRopeConstant", "Selective RoPE with a constant step", _SELECTIVE
+    ),
+    "selective_rope_gated": _encoding(
+        "selective_rope:SelectiveRopeGated", "Selective RoPE with a constant step and gates", _SELECTIVE
+    ),
+    "sinusoidal": _encoding(
+        "sinusoidal:Sinusoidal", "sinusoidal position embeddings", replace(_NO_LAYER, paired_embedding=True)
+    ),
+    "nope": _encoding("nope:NoPE", "no position encoding (NoPE)", _NO_LAYER),
 }
 
 # Normalizations of the content and of query and key heads: modules made of the number of channels, model.norm_eps and the
@@ -229,16 +122,47 @@ NORMALIZATIONS: dict[str, Entry] = {
 # Architectures of exported and imported models, by the model_type of their config.json. Unless export.family says otherwise,
 # the first that has a model's parts is used.
 FAMILIES: dict[str, FamilyEntry] = {
-    "llama": _family("llama:Llama", "transformers' Llama", attention_bias=("none", "qkvo"), whole_heads=True),
-    "mistral": _family("mistral:Mistral", "transformers' Mistral", windows=True),
-    "qwen2": _family("qwen2:Qwen2", "transformers' Qwen2", attention_bias=("qkv",)),
-    "qwen3": _family("qwen3:Qwen3", "transformers' Qwen3", attention_bias=("none", "qkvo"), qk_norm=(True,)),
+    "llama": _family(
+        "llama:Llama",
+        "transformers' Llama",
+        encodings=("rope",),
+        attention_bias=("none", "qkvo"),
+        qk_norm=(False,),
+        normalizations=("rms",),
+        whole_heads=True,
+    ),
+    "mistral": _family(
+        "mistral:Mistral",
+        "transformers' Mistral",
+        encodings=("rope",),
+        attention_bias=("none",),
+        qk_norm=(False,),
+        normalizations=("rms",),
+        windows=True,
+    ),
+    "qwen2": _family(
+        "qwen2:Qwen2",
+        "transformers' Qwen2",
+        encodings=("rope",),
+        attention_bias=("qkv",),
+        qk_norm=(False,),
+        normalizations=("rms",),
+    ),
+    "qwen3": _family(
+        "qwen3:Qwen3",
+        "transformers' Qwen3",
+        encodings=("rope",),
+        attention_bias=("none", "qkvo"),
+        qk_norm=(True,),
+        normalizations=("rms",),
+    ),
     "tape": _family(
         "tape:Tape",
         "a transformer with any position encoding, exported with its code",
         encodings=None,
         attention_bias=("none", "qkv", "qkvo"),
         qk_norm=(False, True),
+        normalizations=("rms",),
         switches=True,
     ),
 }
@@ -325,7 +249,7 @@ SOURCES: dict[str, Entry] = {
 # Rules by which documents are left out or changed, subclasses of megatape.data.cleaning.rule.Rule.
 _rule = _in("megatape.data.cleaning")
 RULES: dict[str, Entry] = {
-    "length": _rule("filters:Length", "at least and at most so many characters"),
+    "length": _rule("filters:Length", "minimum and maximum length in characters"),
     "language": _rule("filters:Language", "languages by fastText's model"),
     "c4_quality": _rule("quality:C4Quality", "C4's rules about lines and sentences"),
     "gopher_quality": _rule("quality:GopherQuality", "Gopher's rules about words"),
@@ -340,7 +264,7 @@ RULES: dict[str, Entry] = {
     "fasttext_classifier": _rule("classifier:FastTextClassifier", "scores by a model of fastText"),
     "transformers_classifier": _rule("classifier:TransformersClassifier", "scores by a model of transformers"),
     "distinct": _rule("distinct:Distinct", "no documents of data directories"),
-    "near_duplicates": _rule("near_duplicates:NearDuplicates", "no resemblance of an earlier document"),
+    "near_duplicates": _rule("near_duplicates:NearDuplicates", "near duplicates (MinHash)"),
 }
 
 # Formats of fine-tuning data, subclasses of megatape.data.finetuning.prompt_format.Format.

@@ -177,7 +177,16 @@ class ModelConfig(Section):
         rotated = self.head_dim * self.rotary_fraction
         scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         in_pairs = abs(rotated - round(rotated)) < 1e-6 and round(rotated) % 2 == 0 < round(rotated)
-        refusals = {
+        unclaimed = {
+            f"nope_every {self.nope_every} is not for encoding {self.encoding}, whose registry entry does not set "
+            "by_layer=True: set it if layers apply the encoding (docs/own_encodings.md), or remove nope_every": (
+                self.nope_every is not None and not encoding.by_layer and not encoding.is_built_in
+            ),
+            f"attention_scale {self.attention_scale} is not for encoding {self.encoding}, whose registry entry does not set "
+            "reads_scores=False: set it if the encoding does not depend on the scores (docs/own_encodings.md), or remove "
+            "attention_scale": self.attention_scale is not None and encoding.reads_scores and not encoding.is_built_in,
+        }
+        refusals = unclaimed | {
             f"head_dim {self.head_dim} is odd: encoding {self.encoding} rotates pairs of a head's channels, so head_dim must "
             "be even": self.head_dim % 2 and encoding.rotates,
             f"hidden_size {self.hidden_size} is odd: the embeddings of encoding {self.encoding} are pairs of a sine and a "

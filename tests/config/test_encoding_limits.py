@@ -9,7 +9,7 @@ from megatape.attention.attend import check_forced_backend
 from megatape.config import Config, parse_config
 from megatape.errors import UserError
 from megatape.model.smoke_test import attention_needs
-from megatape.registry import ENCODINGS
+from megatape.registry import ENCODINGS, EncodingEntry
 
 ABLATIONS = {name for name in ENCODINGS if name.startswith("tape_")} - {"tape_fox", "tape_selective_rope"}
 ROTARY = {"tape", *ABLATIONS, "rope", "randpe", "xpos"}
@@ -71,3 +71,25 @@ def test_triton_moves_no_state_under_a_bias(raw_config: dict[str, Any]) -> None:
     need, *_ = attention_needs(parsed(raw_config, "tape", {}), "cuda")
     with pytest.raises(UserError, match="triton, which has no kernel that moves the position state under a bias on the scores"):
         check_forced_backend(replace(need, bias="distance"), "triton", "own")
+
+
+UNCLAIMED: dict[str, tuple[dict[str, Any], str]] = {
+    "nope_every": ({"model": {"nope_every": 2}}, "by_layer=True"),
+    "rotary_fraction": ({"model": {"rotary_fraction": 0.5}}, "rotates no pairs"),
+    "attention_scale": ({"model": {"attention_scale": "log_n"}}, "reads_scores=False"),
+    "scaling": ({"model": {"scaling": {"kind": "linear", "factor": 2.0}}}, "choose one of tape, rope"),
+    "sp": ({"parallel": {"sp": 2}}, "divides_heads"),
+    "cp": ({"parallel": {"cp": 2}}, "whole_samples"),
+    "num_shifted_groups": ({"training": {"num_shifted_groups": 2}}, "choose rope"),
+}
+
+
+@pytest.mark.parametrize("setting", UNCLAIMED)
+def test_an_entry_claims_nothing_by_default(raw_config: dict[str, Any], setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoding from outside the package is refused with every setting that its entry does not claim."""
+    monkeypatch.setitem(ENCODINGS, "own", EncodingEntry("own:Own", "claims nothing"))
+    parsed(raw_config, "own", {})
+    changes, claim = UNCLAIMED[setting]
+    with pytest.raises(ValueError, match=r"encoding own\b") as error:
+        parsed(raw_config, "own", changes)
+    assert setting in str(error.value) and claim in str(error.value)
