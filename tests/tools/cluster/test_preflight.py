@@ -1,6 +1,5 @@
-"""The check before a run: what it finds on two hosts, and how it fails when one is missing."""
+"""The check before a run: its results on two hosts, and its error if one is missing."""
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -13,8 +12,8 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.distributed.launchers import free_port
-from megatape.tools.cluster import preflight
-from megatape.tools.cluster.preflight import Rate, Report, find_faults, table
+from megatape.tools.cluster.bandwidth import measure
+from megatape.tools.cluster.preflight import Timeouts, preflight
 from tests.helpers.cluster_runs import write_config
 from tests.helpers.hosts import Hosts
 from tests.helpers.workers import ROOT, run_workers
@@ -22,61 +21,14 @@ from tests.helpers.workers import ROOT, run_workers
 MPIRUN = ("mpirun", "--allow-run-as-root")
 
 
-def report(rank: int, **changes: Any) -> Report:
-    """The report of a healthy rank."""
-    well = Report(rank, f"n{rank}", "3.11/2.13/0.19", "c0de", "c0f1", "cpu", "eth0 10.0.0.1", 0.0, 2**40)
-    return dataclasses.replace(well, **changes)
-
-
-def test_nothing_to_fix() -> None:
-    reports = [report(0), report(1, clock=-0.3)]
-    assert find_faults(reports) == []
-    text = table(reports, [Rate("all-reduce", True, 2**30)], [])
-    assert (
-        text.splitlines()[-1] == "all checks passed" and "all-reduce  correct  1.00 GiB/s a rank" in text and "-300 ms" in text
-    )
-    assert "all-reduce  correct  one rank moves nothing" in table(reports[:1], [Rate("all-reduce", True, 0.0)], [])
-
-
-def test_ranks_that_could_not_exchange_data_compare_nothing() -> None:
-    """A rank without an answer or a network must not read as one whose clock is wrong or whose folder is not shared."""
-    silent = Report(1, faults=["no answer within 20 s"])
-    reports = [report(0), silent, report(2, clock=None, free=None), report(3, free=None)]
-    lines = table(reports, [], faults := find_faults(reports)).splitlines()
-    assert "+0 ms" in lines[1] and "shared, 1.00 TiB free" in lines[1]
-    assert all("not compared" in line and line.rstrip().endswith("not checked") for line in lines[2:4])
-    assert "+0 ms" in lines[4] and "NOT SHARED" in lines[4]
-    assert "nan" not in "\n".join(lines) and faults == ["rank 1 (): no answer within 20 s"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"versions": "3.12/2.13/0.19"},
-            "versions of Python, torch or DeepSpeed differ: 3.11/2.13/0.19 on ranks 0, 2 (n0, n2); 3.12/2.13/0.19 on rank 1",
-        ),
-        ({"code": "beef"}, "versions of megatape differ: c0de on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
-        ({"config": "beef"}, "configurations differ: c0f1 on ranks 0, 2 (n0, n2); beef on rank 1 (n1)"),
-        ({"device": "H100"}, "devices differ: cpu on ranks 0, 2 (n0, n2); H100 on rank 1 (n1)"),
-        ({"clock": 7.0}, "clocks differ from rank 0's (n1 +7.0 s)"),
-        ({"free": 2**20}, "only 1.00 MiB free in run.directory"),
-        ({"faults": ["no such interface"]}, "rank 1 (n1): no such interface"),
-    ],
-)
-def test_each_fault_is_named_with_its_ranks(changes: dict[str, Any], message: str) -> None:
-    faults = find_faults([report(0), report(1, **changes), report(2)])
-    assert len(faults) == 1 and faults[0].startswith(message)
-
-
 def measure_rightly_and_wrongly(payload: Any, topology: Any) -> list[list[Any]]:
     import torch
     import torch.distributed as dist
 
-    right = preflight.measure(torch.device("cpu"), topology)
+    right = measure(torch.device("cpu"), topology)
     original = dist.all_to_all_single
     dist.all_to_all_single = lambda output, value: output.copy_(value)  # type: ignore[assignment, misc]  # a network that moves nothing
-    wrong = preflight.measure(torch.device("cpu"), topology)
+    wrong = measure(torch.device("cpu"), topology)
     dist.all_to_all_single = original
     return [[[rate.name, rate.correct, rate.bandwidth > 1e6] for rate in rates] for rates in (right, wrong)]
 
@@ -152,8 +104,10 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
     config = write_config(tmp_path, cluster_config)
     (tmp_path / "hostfile").write_text("n1 slots=1\nn3 slots=1\n")
     (tmp_path / "impatient.py").write_text(
-        "import sys\nfrom megatape.tools.cluster import preflight\nfrom megatape.commands.main import main\n"
-        "preflight.MEETING_SECONDS = 10.0\nsys.exit(main(['preflight', *sys.argv[1:]]))\n"
+        "import functools\nimport sys\nfrom megatape.tools.cluster import preflight\nfrom megatape.commands.main import main\n"
+        "timeouts = preflight.Timeouts(arrival=10.0)\n"
+        "preflight.preflight = functools.partial(preflight.preflight, timeouts=timeouts)\n"
+        "sys.exit(main(['preflight', *sys.argv[1:]]))\n"
     )
     started = time.monotonic()
     command = ("deepspeed", "--hostfile", str(tmp_path / "hostfile"), "--launcher", "pdsh", str(tmp_path / "impatient.py"))
@@ -173,10 +127,12 @@ def start_ranks(config: Path, *second: str, freezes: bool = False) -> "list[subp
         freezes: the second one does once the ranks have met.
     """
     code = (
-        "import os, signal, sys; from megatape.tools.cluster import preflight; from megatape.commands.main import main; "
-        "preflight.TALKING_SECONDS, preflight.SHARING_SECONDS = 8.0, 1.0; "
+        "import functools, os, signal, sys; "
+        "from megatape.tools.cluster import preflight; from megatape.commands.main import main; "
+        "timeouts = preflight.Timeouts(answer=8.0, file=1.0); "
+        "preflight.preflight = functools.partial(preflight.preflight, timeouts=timeouts); "
     )
-    frozen = "preflight._look = lambda *_: os.kill(os.getpid(), signal.SIGSTOP); " if freezes else ""
+    frozen = "preflight.inspect_host = lambda *_: os.kill(os.getpid(), signal.SIGSTOP); " if freezes else ""
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [
         subprocess.Popen(
@@ -218,7 +174,7 @@ def test_a_rank_that_freezes(raw_config: dict[str, Any], tmp_path: Path) -> None
 def test_rank_0_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(preflight, "MEETING_SECONDS", 2.0)
+    timeouts = Timeouts(arrival=2.0)
     for name, value in {
         "RANK": "1",
         "WORLD_SIZE": "2",
@@ -227,9 +183,9 @@ def test_rank_0_cannot_be_reached(
         "MASTER_PORT": "9",
     }.items():
         monkeypatch.setenv(name, value)
-    assert preflight.preflight(parse_config(raw_config, "test")) == 2
+    assert preflight(parse_config(raw_config, "test"), timeouts) == 2
     assert "rank 0 did not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err
     monkeypatch.setattr("megatape.distributed.launchers.NAME_TIMEOUT", 0.0)
     monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
-    assert preflight.preflight(parse_config(raw_config, "test")) == 2
+    assert preflight(parse_config(raw_config, "test"), timeouts) == 2
     assert "error: MASTER_ADDR is 'no-such-host.invalid', which " in capsys.readouterr().err
