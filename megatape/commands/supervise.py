@@ -23,7 +23,7 @@ class Options(ConfigOptions):
 def run(options: Options) -> int:
     """Run until the end. Returns the last status."""
     from megatape.run_folder import RunFolder
-    from megatape.tools.cluster.restarts import supervise
+    from megatape.tools.cluster.supervisor import supervise
 
     folder = RunFolder(Path(options.load().run.directory))
     overrides = [word for item in options.set for word in ("--set", item)]

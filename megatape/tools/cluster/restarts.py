@@ -1,210 +1,120 @@
-"""Starting a run again that ended for a reason that may pass: a rank died, a device was lost, a disk was full."""
+"""Policy for starting a run again that ended for a reason that may pass: a rank died, a device was lost, a disk was full.
 
-import ctypes
-import logging
-import os
+`megatape supervise` asks `Restarts`. The batch script of a Slurm job runs where there may be no Python, so its constants and
+cases are rendered from the same policy (job.sh.jinja).
+"""
+
 import signal
-import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
 
-import psutil
+from megatape.errors import ExitStatus
 
-from megatape.checkpoint.manifest import MANIFEST, load_manifest
-from megatape.distributed.launchers import PR_SET_PDEATHSIG
-from megatape.errors import ExitStatus, UserError
-from megatape.reliability.signals import STOPPING, handled
-from megatape.run_folder import RunFolder
-from megatape.utils.files import read_lines, retry_transient_errors
-from megatape.utils.python_process import launcher_environment
-from megatape.utils.waiting import wait_until
+# Exit status of a process that a signal killed, as shells number it, minus the signal's number.
+KILLED_BY = 128
 
-LOG = logging.getLogger(__name__)
+# Slurm sends SIGUSR1 before the time limit. It kills a rank that is still starting and has no handler yet.
+KILLED_BY_USR1 = KILLED_BY + signal.SIGUSR1.value
 
-PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), on Linux only
-ORPHAN_NOTICE = 10.0  # seconds of waiting for the command's orphans before a warning
-ORPHAN_TIMEOUT = 1800.0  # seconds for the command's orphans, which may be writing a checkpoint
+# Exit statuses after which a Slurm job is requeued -> reason in its log. After other errors it is requeued if a node is lost.
+REQUEUE_REASONS = {
+    ExitStatus.UNFINISHED.value: "stopped before its end",
+    KILLED_BY_USR1: "stopped before training began",
+    ExitStatus.NOT_SAVED.value: "the last checkpoint was not saved",
+}
+
+# A job is not requeued after this many starts in a row without a new checkpoint.
+MAX_IDLE_STARTS = 3
 
 
-class Command:
-    """A running command. It gets SIGTERM when this process ends in any way, SIGKILL included.
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Rules for starting a run again.
 
-    Raises:
-        UserError: The command cannot be started.
+    A run that has died is started again only if it has completed a checkpoint since its start: a run that dies at the same step
+    each time would die forever. A run that could not save its last checkpoint is started again without progress, a few times
+    and after a pause, because other jobs may free space on the disk.
+
+    Attributes:
+        final: Exit statuses after which a run is not started again. All others except NOT_SAVED are deaths.
+        max_unsaved_starts: Maximum number of restarts in a row after NOT_SAVED.
+        pause: Seconds before a restart after NOT_SAVED.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._prctl = ctypes.CDLL(None).prctl
-        pid = os.getpid()
-        self._prctl(PR_SET_CHILD_SUBREAPER, 1)  # the kernel gives this process the children of those that end
-        self._others = set(psutil.Process().children())
+    final: tuple[int, ...] = (
+        ExitStatus.DONE.value,
+        ExitStatus.USER_ERROR.value,
+        ExitStatus.DIVERGED.value,
+        ExitStatus.UNFINISHED.value,
+        ExitStatus.INTERRUPTED.value,
+    )
+    max_unsaved_starts: int = 3
+    pause: int = 60
 
-        def bind() -> None:
-            self._prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != pid:  # which has ended meanwhile
-                os.kill(os.getpid(), signal.SIGTERM)
 
-        try:
-            self._process = subprocess.Popen(
-                words,
-                env=launcher_environment(words),
-                preexec_fn=bind,  # noqa: PLW1509 (it needs no lock of another thread)
-            )
-        except OSError as error:
-            raise UserError(f"{words[0]!r} cannot be started ({error}): give the command that starts the ranks") from None
+SUPERVISOR_POLICY = RestartPolicy()
+JOB_POLICY = RestartPolicy(final=(*SUPERVISOR_POLICY.final, KILLED_BY_USR1))
 
-    def send(self, number: int) -> None:
-        """Send the command a signal, unless it has ended."""
-        self._process.send_signal(number)
 
-    def wait(self) -> tuple[int, list[int]]:
-        """Wait until the command and its orphans end. Orphans are killed after ORPHAN_TIMEOUT.
+class Action(Enum):
+    """Reaction to the end of a start."""
 
-        Returns:
-            The exit status of the command, as shells number it, and those of its orphans.
+    END = auto()  # final status, or no restarts left
+    GIVE_UP = auto()  # no new checkpoint since the start
+    RESTART = auto()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Decision after the end of a start.
+
+    Attributes:
+        status: Exit status to report. It can differ from that of the command.
+        action: What to do next.
+        pause: Seconds to wait before a restart.
+    """
+
+    status: int
+    action: Action
+    pause: int = 0
+
+
+class Restarts:
+    """The starts of one run, and the decisions between them.
+
+    Args:
+        policy: Rules for starting the run again.
+        max_restarts: Maximum number of restarts.
+    """
+
+    def __init__(self, policy: RestartPolicy, max_restarts: int) -> None:
+        self.left = max_restarts
+        self._policy = policy
+        self._num_unsaved = 0  # starts in a row that ended with NOT_SAVED
+
+    def decide(self, status: int, has_advanced: Callable[[], bool]) -> Decision:
+        """Decide whether to start the run again.
+
+        Args:
+            status: Exit status of the start that has ended.
+            has_advanced: Returns whether a checkpoint was completed since that start. Only called if it matters.
         """
-        status = _shell_status(self._process.wait())
-        orphan_statuses = []
-        while orphans := [process for process in psutil.Process().children() if self._is_orphan(process)]:
-            ended, alive = psutil.wait_procs(orphans, ORPHAN_NOTICE)
-            if alive:
-                pids = ", ".join(str(process.pid) for process in alive)
-                LOG.warning("the command has ended, waiting for processes that it left: %s", pids)
-                ended_later, alive = psutil.wait_procs(alive, ORPHAN_TIMEOUT)
-                ended += ended_later
-            orphan_statuses += [_shell_status(process.returncode) for process in ended]
-            for process in alive:
-                process.kill()
-        self._prctl(PR_SET_CHILD_SUBREAPER, 0)
-        return status, orphan_statuses
+        if self._num_unsaved and status == ExitStatus.USER_ERROR:
+            status = ExitStatus.NOT_SAVED.value  # A disk that is still full also fails the next start.
+        if status in self._policy.final or not self.left:
+            return Decision(status, Action.END)
 
-    def _is_orphan(self, process: psutil.Process) -> bool:
-        """Whether the command started this child. Daemons have process groups of their own."""
-        return process not in self._others and os.getpgid(process.pid) == os.getpgrp()
+        if status == ExitStatus.NOT_SAVED:
+            self._num_unsaved += 1
+        else:
+            self._num_unsaved = 0
+        may_free_space = 0 < self._num_unsaved <= self._policy.max_unsaved_starts
+        if not (may_free_space or has_advanced()):
+            return Decision(status, Action.GIVE_UP)
 
-
-def _shell_status(code: int) -> int:
-    return code if code >= 0 else 128 - code
-
-
-# After these a run is not started again. Every other status but NOT_SAVED is a death.
-FINAL = (ExitStatus.DONE, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.UNFINISHED, ExitStatus.INTERRUPTED)
-UNSAVED_STARTS = 3  # in a row after NOT_SAVED, without a new checkpoint
-PAUSE = 60  # seconds before each of them
-
-
-def supervise(words: Sequence[str], folder: RunFolder, restarts: int, ends_process: bool = False) -> int:
-    """Run a command that trains in `folder` and resumes, and start it again up to `restarts` times.
-
-    After a death it is started again only if a checkpoint was completed since its start: a run that
-    dies at the same step each time would die for ever. After NOT_SAVED it is started again without
-    one, UNSAVED_STARTS times in a row. A signal is passed on and ends this, too.
-
-    Args:
-        words: The command.
-        folder: Folder of the run.
-        restarts: Maximum number of restarts.
-        ends_process: Whether this process ends afterwards. It then ignores further signals.
-
-    Returns:
-        The exit status of the last start.
-
-    Raises:
-        OSError: The command cannot be started, or the folder cannot be read.
-    """
-    stopped = by_user = False
-    command: Command | None = None
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped, by_user
-        stopped = True
-        by_user = by_user or number == signal.SIGINT
-        if command is not None and number != signal.SIGINT:  # a terminal has sent that to the command as well
-            command.send(number)
-
-    unsaved = 0  # starts in a row that ended with NOT_SAVED
-    with handled(stop, *STOPPING, ends_process=ends_process):
-        for left in range(restarts, -1, -1):
-            before = completed(folder)
-            num_events = len(_events(folder))
-            command = Command(words)
-            if stopped:  # before there was a command to pass the signal on to
-                command.send(signal.SIGTERM)
-            status, orphans = command.wait()
-            if stopped:
-                if ExitStatus.UNFINISHED in orphans:
-                    status = ExitStatus.UNFINISHED
-                status = _status_of_stop(status, _events(folder)[num_events:], by_user)
-            elif status in FINAL and any(orphans):
-                status = ExitStatus.DIED  # the launcher died
-            elif unsaved and status == ExitStatus.USER_ERROR:
-                status = ExitStatus.NOT_SAVED  # a disk that is still full fails the start, too
-            if stopped or status in FINAL or not left:
-                break
-            unsaved = unsaved + 1 if status == ExitStatus.NOT_SAVED else 0
-            if not (completed(folder) - before or 0 < unsaved <= UNSAVED_STARTS):
-                LOG.warning("supervise: status %d, and no checkpoint was completed since the start: not started again", status)
-                break
-            pause = PAUSE if unsaved else 0
-            after = f" in {pause} s" if pause else ""
-            LOG.warning("supervise: status %d: started again%s, %d restarts left", status, after, left - 1)
-            if wait_until(lambda: stopped, pause, interval=1.0):
-                break
-    return status
-
-
-def _status_of_stop(status: int, events: Sequence[dict[str, Any]], by_user: bool) -> int:
-    """Return the exit status of a run after a request to stop.
-
-    The signal often ends the launcher as well, or makes it report 1, while its ranks write their checkpoint. In this case the
-    events recorded by the ranks decide.
-
-    Args:
-        status: Exit status of the command.
-        events: Events recorded by the run since the start of the command.
-        by_user: Whether the user pressed Ctrl-C.
-    """
-    comes_from_ranks = status in FINAL and status != ExitStatus.INTERRUPTED
-    if comes_from_ranks or status == ExitStatus.NOT_SAVED or not events:
-        return status
-    last = events[-1]
-    if last.get("event") == "finished":
-        return ExitStatus.DONE
-    if last.get("event") != "stopped":
-        return status
-    if not by_user:
-        return ExitStatus.UNFINISHED
-    if last.get("step"):
-        return ExitStatus.DONE
-    return ExitStatus.INTERRUPTED
-
-
-def _events(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the events of the run, or an empty list if they cannot be read."""
-    try:
-        return [event for _, event in read_lines(folder.events)]
-    except (OSError, UserError):
-        return []
-
-
-def completed(folder: RunFolder) -> set[tuple[str, int]]:
-    """Name and time of completion of every valid checkpoint, as far as its manifest tells.
-
-    Their steps would not show that a run advances: one that resumes from an older checkpoint, since
-    newer ones are corrupted or led to a spike, writes smaller steps.
-
-    Raises:
-        OSError: The folder cannot be read for some time.
-    """
-
-    def look() -> set[tuple[str, int]]:
-        found = set()
-        for path in folder.list_checkpoints():
-            with suppress(ValueError, FileNotFoundError):  # corrupted, stray or removed meanwhile
-                load_manifest(path)
-                found.add((path.name, (path / MANIFEST).stat().st_mtime_ns))
-        return found
-
-    return retry_transient_errors(look)
+        self.left -= 1
+        pause = 0
+        if self._num_unsaved:
+            pause = self._policy.pause
+        return Decision(status, Action.RESTART, pause)

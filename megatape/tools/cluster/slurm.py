@@ -28,11 +28,9 @@ from megatape.errors import ExitStatus, UserError, check_line, check_word, conte
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.job import Job
-from megatape.tools.cluster.restarts import FINAL, PAUSE, UNSAVED_STARTS
+from megatape.tools.cluster.restarts import JOB_POLICY, MAX_IDLE_STARTS, REQUEUE_REASONS, RestartPolicy
 from megatape.utils.software import PACKAGE
 
-KILLED_BY_USR1 = 128 + 10  # the shell's status of a task that was still starting and had no handler yet
-IDLE_STARTS = 3  # in a row without a new checkpoint, after which a job is not requeued
 IMPORTS = "imports"  # folder of a snapshot with the files that --import gave
 
 
@@ -86,7 +84,7 @@ def check(study: Study, job: Job, resume: bool) -> None:
         )
 
 
-def render(study: Study, job: Job, snapshot: Path) -> str:
+def render(study: Study, job: Job, snapshot: Path, policy: RestartPolicy = JOB_POLICY) -> str:
     """The batch script of a job whose code and configurations are in `snapshot`."""
     task = "%A_%a" if study.is_array else "%j"
     logs = f"{_logs(study.directory, job.name)}-{task}"
@@ -118,11 +116,9 @@ def render(study: Study, job: Job, snapshot: Path) -> str:
         cpus=job.requested_cpus or (f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))" if job.exclusive else None),
         restarts=job.restarts,
         status=ExitStatus,
-        final=[*(status.value for status in FINAL), KILLED_BY_USR1],
-        killed_by_usr1=KILLED_BY_USR1,
-        unsaved_starts=UNSAVED_STARTS,
-        pause=PAUSE,
-        idle_starts=IDLE_STARTS,
+        policy=policy,
+        requeue_reasons=REQUEUE_REASONS,
+        max_idle_starts=MAX_IDLE_STARTS,
     )
 
 

@@ -1,0 +1,378 @@
+"""A run that failed is started again while it advances, by `megatape supervise` and by the batch script of a Slurm job."""
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from megatape.checkpoint.manifest import save_manifest
+from megatape.config import parse_config
+from megatape.errors import UserError
+from megatape.run_folder import RunFolder, read_metrics
+from megatape.tools.cluster.restarts import JOB_POLICY, SUPERVISOR_POLICY
+from megatape.tools.cluster.slurm import Study, render
+from megatape.tools.cluster.supervisor import supervise
+from megatape.utils.files import read_lines
+from tests.helpers.command import Command
+from tests.helpers.jobs import new_job
+from tests.helpers.workers import ROOT, free_port
+
+# Each start takes a line of FILE: a status, and the step of a checkpoint that it writes before it ends so, 0 for none. One with
+# a minus sign has no manifest. No two starts may overlap.
+TRAINER = """
+import os, pathlib, shutil, signal, sys, time
+file, run = map(pathlib.Path, sys.argv[1:3])
+alive = run / "alive"
+alive.touch(exist_ok=False)
+line, *rest = file.read_text().splitlines()
+file.write_text("\\n".join(rest))
+with open(run / "starts", "a") as starts:
+    print(*sys.argv[3:], file=starts)
+status, step = line.split()
+def end(status):
+    if step != "0":
+        checkpoint = run / "checkpoints" / f"step-{abs(int(step)):08d}"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        if int(step) > 0:
+            shutil.copyfile(file.parent / "manifest.json", checkpoint / "manifest.json")
+    alive.unlink()
+    if status in (134, 137, 138, 139):
+        os.kill(os.getpid(), status - 128)
+    sys.exit(status)
+if status == "sleep":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: end(75))
+    (run / "asleep").touch()
+    time.sleep(60)
+if status == "orphan":
+    parent = os.getppid()
+    if len(rest) == 1:
+        os.kill(parent, signal.SIGKILL)
+    (run / "asleep").touch()
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    end(75)
+end(int(status))
+"""
+LAUNCHER = """
+import subprocess, sys
+sys.exit(subprocess.Popen(sys.argv[1:]).wait())
+"""
+SUPERVISOR = """
+import os, pathlib, signal, sys
+from megatape.tools.cluster.supervisor import RunFolder, supervise
+status = supervise(sys.argv[2:], RunFolder(pathlib.Path(sys.argv[1])), 3, ends_process=True)
+os.kill(os.getpid(), signal.SIGTERM)  # process groups and schedulers repeat signals
+sys.exit(status)
+"""
+# Launcher whose ranks record the end of the run, as on SIGTERM or Ctrl-C. The launcher itself reports another status.
+STOPPED_LAUNCHER = """
+import json, pathlib, signal, sys, time
+folder, event, step, status = sys.argv[1:]
+run = pathlib.Path(folder)
+def end(*_):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    with open(run / "events.jsonl", "a") as events:
+        print(json.dumps({"event": event, "step": int(step)}), file=events)
+    sys.exit(int(status))
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, end)
+(run / "asleep").touch()
+time.sleep(60)
+"""
+# What the starts do, how many restarts are allowed -> the last status, and how many starts there are.
+CASES: dict[str, tuple[list[str], int, int, int]] = {
+    "complete": (["0 10"], 3, 0, 1),
+    "once": (["1 10", "0 20"], 3, 0, 2),
+    "killed twice": (["137 10", "137 20", "0 30"], 3, 0, 3),
+    "killed under deepspeed": (["247 10", "245 20", "250 30", "0 40"], 3, 0, 4),
+    "faults of libraries": (["134 10", "139 20", "0 30"], 3, 0, 3),
+    "no step further": (["1 10", "1 0", "0 20"], 3, 1, 2),
+    "a partial checkpoint": (["1 -10", "0 20"], 3, 1, 1),
+    "smaller steps, after a rewind": (["1 10", "1 5", "0 20"], 3, 0, 3),
+    "none left": (["1 10", "1 20", "1 30"], 1, 1, 2),
+    "an error of the user's": (["2 10", "0 20"], 3, 2, 1),
+    "diverged": (["3 10", "0 20"], 3, 3, 1),
+    "asked to stop": (["75 10", "0 20"], 3, 75, 1),
+    "not saved": (["74 0", "0 20"], 3, 0, 2),
+    "not saved, and the disk is still full": (["74 0", "2 0", "0 20"], 3, 0, 3),
+    "never saved": (["74 0", "74 0", "74 0", "74 0", "0 20"], 9, 74, 4),
+    "not saved, then no step further": (["74 0", "1 0", "0 20"], 3, 1, 2),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    for name, text in (("trainer.py", TRAINER), ("deepspeed.py", LAUNCHER)):
+        (tmp_path / name).write_text(text)
+    save_manifest(tmp_path, {}, {})
+    (tmp_path / "run").mkdir()
+    return RunFolder(tmp_path / "run")
+
+
+def trainer(folder: RunFolder, lines: list[str]) -> list[str]:
+    """The command whose starts do what the lines say."""
+    file = folder.directory.with_name("file")
+    file.write_text("\n".join(lines))
+    return [sys.executable, "-SE", str(file.with_name("trainer.py")), str(file), str(folder.directory)]
+
+
+def launched(words: list[str], folder: RunFolder) -> list[str]:
+    """The command, started by a process that is its parent."""
+    return [sys.executable, "-SE", str(folder.directory.with_name("deepspeed.py")), *words]
+
+
+def starts(folder: RunFolder) -> list[str]:
+    return (folder.directory / "starts").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_supervise(folder: RunFolder, name: str) -> None:
+    lines, allowed, status, number = CASES[name]
+    policy = dataclasses.replace(SUPERVISOR_POLICY, pause=0)
+    assert supervise(trainer(folder, lines), folder, allowed, policy=policy) == status
+    assert len(starts(folder)) == number
+
+
+def test_a_command_that_does_not_exist(folder: RunFolder) -> None:
+    with pytest.raises(UserError, match="'nosuch' cannot be started .*No such file or directory.*: give the command"):
+        supervise(["nosuch"], folder, 1)
+
+
+def leave_invalid_checkpoints(folder: RunFolder) -> None:
+    """Of later steps than those of CASES: a stray one, and one whose manifest is corrupted."""
+    for step in (400, 500):
+        folder.checkpoint(step).mkdir(parents=True)
+    (folder.checkpoint(500) / "manifest.json").write_text("{}")
+
+
+def test_invalid_checkpoints_are_no_progress(folder: RunFolder) -> None:
+    leave_invalid_checkpoints(folder)
+    assert supervise(trainer(folder, ["1 340", "0 380"]), folder, 3) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_both(folder: RunFolder, number: signal.Signals) -> None:
+    supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
+    with subprocess.Popen([*supervisor, *trainer(folder, ["sleep 10", "0 20"])]) as process:
+        wait_for((folder.directory / "asleep").exists, process)
+        process.send_signal(number)
+        assert process.wait(30) == 75
+    assert len(starts(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "event", "step", "reported", "status"),
+    [
+        (signal.SIGTERM, "stopped", 7, 1, 75),
+        (signal.SIGTERM, "finished", 9, 143, 0),
+        (signal.SIGTERM, "failed", 7, 1, 1),
+        (signal.SIGTERM, "save failed", 7, 74, 74),
+        (signal.SIGINT, "stopped", 7, 130, 0),
+        (signal.SIGINT, "stopped", 0, 1, 130),
+    ],
+)
+def test_what_ranks_recorded_is_the_status_of_a_stop(
+    folder: RunFolder, number: signal.Signals, event: str, step: int, reported: int, status: int
+) -> None:
+    """Launchers end with statuses of their own if the whole process group gets a signal."""
+    folder.events.write_text(json.dumps({"event": "stopped", "step": 3}) + "\n")  # recorded by an earlier start
+    launcher = [sys.executable, "-SE", "-c", STOPPED_LAUNCHER, str(folder.directory), event, str(step), str(reported)]
+    supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
+    with subprocess.Popen([*supervisor, *launcher], start_new_session=True) as process:
+        wait_for((folder.directory / "asleep").exists, process)
+        os.killpg(process.pid, number)
+        assert process.wait(30) == status
+
+
+def test_a_signal_ends_the_pause(folder: RunFolder) -> None:
+    supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
+    words = trainer(folder, ["74 0", "0 20"])
+    with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr and "status 74: started again in 60 s" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 74
+    assert len(starts(folder)) == 1
+
+
+def test_a_signal_ends_ranks_whose_launcher_dies_by_it(folder: RunFolder) -> None:
+    """The ranks of `deepspeed` write their checkpoint after its end. They are waited for, although nobody reads the output of a
+    closed terminal, and theirs is the status."""
+    supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
+    words = launched(trainer(folder, ["orphan 10", "0 20", "0 30"]), folder)
+    with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE) as process:
+        wait_for((folder.directory / "asleep").exists, process)
+        assert process.stderr
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == 75
+    assert len(starts(folder)) == 1 and folder.checkpoint(10).exists()
+
+
+def test_a_launcher_that_is_killed(folder: RunFolder) -> None:
+    """The next start waits for the end of its ranks, which would refuse it."""
+    assert supervise(launched(trainer(folder, ["orphan 10", "0 20"]), folder), folder, 3) == 0
+    assert len(starts(folder)) == 2
+
+
+def test_the_run_ends_with_a_supervisor_that_is_killed(folder: RunFolder) -> None:
+    supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
+    with subprocess.Popen([*supervisor, *trainer(folder, ["sleep 10", "0 20"])]) as process:
+        wait_for((folder.directory / "asleep").exists, process)
+        (child,) = psutil.Process(process.pid).children()
+        process.kill()
+    try:
+        child.wait(30)
+    except psutil.TimeoutExpired:
+        child.kill()
+        raise
+    assert folder.checkpoint(10).exists() and len(starts(folder)) == 1
+
+
+def test_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command) -> None:
+    """It adds the configuration and --resume auto."""
+    raw_config["run"]["directory"] = str(folder.directory)
+    (tmp_path / "config.json").write_text(json.dumps(raw_config))
+    config = ["--config", str(tmp_path / "config.json"), "--set", "training.steps=5"]
+    status, _, errors = command("supervise", *config, "--restarts", 2, "--", *trainer(folder, ["1 10", "0 20"]))
+    assert status == 0, errors
+    assert starts(folder) == [" ".join([*config, "--resume", "auto"])] * 2
+
+
+@pytest.mark.parametrize(("more", "is_quiet"), [([], True), (["--verbose"], False)])
+def test_the_log_of_deepspeeds_launcher_is_hidden(
+    more: list[str], is_quiet: bool, raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command
+) -> None:
+    raw_config["run"]["directory"] = str(folder.directory)
+    (tmp_path / "config.json").write_text(json.dumps(raw_config))
+    launcher = tmp_path / "deepspeed"
+    launcher.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    launcher.chmod(0o755)
+    words = ["--config", tmp_path / "config.json", "--restarts", 1, "--", launcher, "launch/pretrain.py", *more]
+    status, _, errors = command("supervise", *words)
+    assert status == 0, errors
+    assert (tmp_path / "asked").read_text().startswith("--quiet launch/pretrain.py --config") == is_quiet
+
+
+def test_the_command_gets_an_absolute_path(
+    raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path beginning with - would be an option of the command."""
+    raw_config["run"]["directory"] = str(folder.directory)
+    (tmp_path / "--help").write_text(json.dumps(raw_config))
+    monkeypatch.chdir(tmp_path)
+    status, _, errors = command("supervise", "--config=--help", "--restarts", 1, "--", *trainer(folder, ["0 20"]))
+    assert status == 0, errors
+    assert starts(folder) == [f"--config {tmp_path}/--help --resume auto"]
+
+
+class Script:
+    """The batch script of a run, with stand-ins for Slurm's commands: srun is the trainer."""
+
+    def __init__(self, raw_config: dict[str, Any], folder: RunFolder, lines: list[str], restarts: int = 0) -> None:
+        self.folder, programs = folder, folder.directory.with_name("bin")
+        programs.mkdir()
+        # The second srun of the script asks whether all nodes answer.
+        for program, text in {
+            "srun": f'case "$*" in *pretrain*) exec {shlex.join(trainer(folder, lines))} "$@" ;; esac',
+            "squeue": "echo RUNNING",
+            "scontrol": "",
+        }.items():
+            (programs / program).write_text(f"#!/bin/bash\n{text}\n")
+            (programs / program).chmod(0o755)
+        raw_config["run"]["directory"] = str(folder.directory)
+        study = Study({"config.json": parse_config(raw_config, "test")}, folder.directory, False)
+        snapshot = folder.directory / "snapshot"
+        snapshot.mkdir()
+        policy = dataclasses.replace(JOB_POLICY, pause=0)
+        self._text = render(study, new_job("job", 1, 1, False, restarts=restarts), snapshot, policy)
+        self._variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "here"}
+
+    def run(self, requeues: int = 0) -> "subprocess.CompletedProcess[str]":
+        """Run it as Slurm does after so many requeues."""
+        variables = self._variables | {"SLURM_JOB_ID": "1", "SLURM_RESTART_COUNT": str(requeues)}
+        return subprocess.run(["bash", "-c", self._text], env=variables, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batch_script(raw_config: dict[str, Any], folder: RunFolder, name: str) -> None:
+    """It does the same, and requeues a job that was stopped, or whose last checkpoint was not saved."""
+    lines, allowed, status, number = CASES[name]
+    done = Script(raw_config, folder, lines, allowed).run()
+    assert done.returncode == status, done
+    assert len(starts(folder)) == number
+    assert done.stdout.count("started again") == number - 1
+    assert done.stdout.count("requeued") == (status in (74, 75)), done.stdout
+
+
+def test_invalid_checkpoints_are_no_progress_of_a_job(raw_config: dict[str, Any], folder: RunFolder) -> None:
+    leave_invalid_checkpoints(folder)
+    assert Script(raw_config, folder, ["1 340", "0 380"], 1).run().returncode == 0
+
+
+def test_requeues_end_without_progress(raw_config: dict[str, Any], folder: RunFolder) -> None:
+    """After three starts in a row without a new checkpoint, whatever ended them."""
+    lines = ["75 10", "75 0", "138 0", "74 20", "75 0", "138 0", "74 0"]
+    script = Script(raw_config, folder, lines)
+    outputs = [script.run(requeues).stdout for requeues in range(len(lines))]
+    assert ["; requeued" in output for output in outputs] == [True] * 6 + [False], outputs
+    assert "not requeued: no new checkpoint in the last 3 starts" in outputs[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["rank 1", "deepspeed"])
+def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, victim: str) -> None:
+    """Two ranks under the real launcher: killed after the first checkpoint, and started again to the same end as any run."""
+    raw_config["run"]["directory"] = str(folder.directory)
+    raw_config["training"]["steps"] = 80
+    raw_config["checkpoint"] = {"interval": 20, "keep": 2}
+    raw_config["evaluation"]["interval"] = 1000
+    (tmp_path / "config.json").write_text(json.dumps(raw_config))
+    words = ["supervise", "--restarts", "1", "--config", str(tmp_path / "config.json"), "--"]
+    launcher = ["deepspeed", "--num_accelerators", "2", "--master_port", str(free_port()), "launch/pretrain.py"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where the deepspeed command is
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "PATH": path}
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "megatape", *words, *launcher], cwd=ROOT, env=variables, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            wait_for(lambda: len(folder.list_checkpoints()) > 1, process)
+            (runner,) = psutil.Process(process.pid).children()
+            ranks = {found.environ().get("RANK"): found for found in runner.children(recursive=True)}
+            (ranks["1"] if victim == "rank 1" else runner).kill()
+            status = process.wait(240)
+        finally:
+            process.kill()  # ends its run, too
+    text = (tmp_path / "log").read_text()
+    assert status == 0 and text.count("started again, 0 restarts left") == 1, text
+    assert f"supervise: status {247 if victim == 'rank 1' else 137}" in text, text
+    assert list(read_metrics(folder.metrics)) == list(range(1, 81))
+    assert [
+        event["event"] for _, event in read_lines(folder.events) if event["event"] in ("started", "resumed", "finished")
+    ] == [
+        "started",
+        "resumed",
+        "finished",
+    ]
+
+
+def wait_for(condition: Callable[[], object], process: "subprocess.Popen[Any]") -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
