@@ -1,7 +1,5 @@
 """megatape study suite: `megatape study suite --tasks flip_flop --encodings rope,tape --seeds 3 --out runs/suite`."""
 
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +14,9 @@ from megatape.utils.options import Count, Listed, Paragraphs, Words, option
 if TYPE_CHECKING:
     from megatape.lab.study.suite.plan import Plan
 
+# Options that select runs. A plan file has their values.
+SELECTION = {"tasks", "encodings", "seeds", "size", "rates"}
+
 
 class Options(RunsOptions, ImportOptions):
     """Tasks and encodings to compare, and how they are trained.
@@ -26,11 +27,9 @@ class Options(RunsOptions, ImportOptions):
         seeds: runs per task and encoding (default: 5; of demo 3)
         size: models and samples: demo for ten minutes of two cores, tiny for a core, small or base
             for a GPU
-        budget: plan what fits, by a timed pilot, down to a core of two tasks, four encodings and
-            three seeds, print the plan and ask before it is trained (docs/suite.md; default: run
-            everything)
-        plan: train a plan that --budget wrote, perhaps edited
-        yes: with --budget: train the plan without a question
+        plan: train the plan of a file that --dry-run wrote, perhaps edited
+        dry_run: write the selected runs into the file of --plan (default: OUT/plan.json), and train
+            nothing
         cell: train only the task and encoding number K, counted from 0, as the tasks of an array
             job do
         slurm: submit an array job with one task for each task and encoding; options of sbatch, as
@@ -40,7 +39,7 @@ class Options(RunsOptions, ImportOptions):
             it is
     """
 
-    at_most_one = (("budget", "plan", "cell", "slurm"),)
+    at_most_one = (("plan", "cell", "slurm"),)
 
     tasks: str | None = option(
         None,
@@ -57,9 +56,8 @@ class Options(RunsOptions, ImportOptions):
     jobs: Count | None = option(None, metavar="J")  # type: ignore[assignment]  # its default follows from the machine
     seeds: Count | None = option(None, metavar="S")
     size: str = "tiny"
-    budget: Count | None = option(None, metavar="MINUTES")
     plan: Path | None = option(None, metavar="FILE")
-    yes: bool = False
+    dry_run: bool = False
     cell: int | None = option(None, metavar="K")
     slurm: Words | None = option(None, metavar="OPTIONS")
     rates: Listed[Annotated[float, Field(gt=0, lt=1)]] | None = option(None, metavar="A,B")
@@ -69,51 +67,45 @@ def run(options: Options) -> Paragraphs:
     """Train and score the models, print the table."""
     from megatape.lab.report.suite_page import write_page
     from megatape.lab.study.runs import Machine, default_jobs
-    from megatape.lab.study.suite.plan import parse_plan, read_plan
+    from megatape.lab.study.suite.plan import parse_plan
     from megatape.lab.study.suite.run import suite
 
+    if options.dry_run:
+        return [_write_plan(options)]
     if options.plan is not None:
-        if given := sorted(options.model_fields_set & {"tasks", "encodings", "seeds", "size", "rates"}):
-            raise UserError(f"{given[0]}: the file of `plan` has its own: remove one of them")
-        plan = read_plan(options.plan)
+        plan = _read_plan(options, options.plan)
     else:
         plan = options.fill(parse_plan)
-    jobs = options.jobs or default_jobs(options.launcher)
-    if options.budget is not None:
-        confirmed = _confirm(options, plan, options.budget, jobs)
-        if confirmed is None:
-            print("nothing was trained")
-            return ()
-        plan = confirmed
     if options.slurm is not None:
         _submit(options, plan, options.slurm)
         return ()
+    jobs = options.jobs or default_jobs(options.launcher)
     machine = Machine(jobs, options.launcher)
     return options.fill(suite, plan=plan, machine=machine, command=options.typed, write_page=write_page, only=options.cell)
 
 
-def _confirm(options: Options, asked: "Plan", minutes: float, jobs: int) -> "Plan | None":
-    """Print the plan that fits. Returns it, as the user may have edited it, or None if the user does not confirm it.
+def _write_plan(options: Options) -> str:
+    """Write the runs that the options select into a file, and return their description."""
+    from megatape.lab.study.suite.plan import PLAN, parse_plan
 
-    Raises UserError if there is nobody to ask.
-    """
-    from megatape.lab.study.suite.plan import PLAN, propose, read_plan
+    for name in ("cell", "slurm"):
+        if name in options.model_fields_set:
+            raise UserError(f"{name}: not allowed with `dry_run`, which trains nothing: remove one of them")
+    plan = options.fill(parse_plan)
+    file = options.plan or options.out / PLAN
+    file.parent.mkdir(parents=True, exist_ok=True)
+    plan.write(file)
+    return f"{plan.describe()}\n\nwrote {file}: edit it if you like, and train it with --plan {file}"
 
-    plan, text = propose(asked, options.out, minutes, jobs)
-    file = options.out / PLAN
-    print(f"{text}\n", flush=True)
-    if options.yes:
-        return plan
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UserError(
-            f"nothing was trained: train the plan by {options.typed} --yes; or edit {file} and give `plan` {file} in place of "
-            "`budget`, `size`, `tasks`, `encodings`, `seeds` and `rates`"
-        )
-    print(f"It is in {file}: edit it if you like.")
-    answer = ""
-    with suppress(EOFError):  # Ctrl-D
-        answer = input("Train it? [y/N] ")
-    return read_plan(file) if answer.strip().lower() in ("y", "yes") else None
+
+def _read_plan(options: Options, file: Path) -> "Plan":
+    """Return the plan of a file. Raises UserError if other options select runs as well."""
+    from megatape.lab.study.suite.plan import read_plan
+
+    given = sorted(options.model_fields_set & SELECTION)
+    if given:
+        raise UserError(f"{given[0]}: the file of `plan` has its own: remove one of them")
+    return read_plan(file)
 
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> None:

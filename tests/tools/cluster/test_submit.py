@@ -322,5 +322,5 @@ def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert started == (
         f"1 {code} {code}/megatape/__main__.py study suite --seeds 2 --size tiny --out {out} --rates 0.001 --cell 3\n"
     )
-    # Each says what is trained here.
-    assert "not allowed with" in command("study", "suite", "--out", out, "--slurm", "", "--budget", 60)[2]
+    # A plan file and an array job select the runs in different ways.
+    assert "not allowed with" in command("study", "suite", "--out", out, "--slurm", "", "--plan", "plan.json")[2]

@@ -5,7 +5,7 @@ OUT/config/TASK.json                    the configuration that its runs share
 OUT/baselines/TASK.jsonl                scores of its baselines
 OUT/TASK/ENCODING/rate-0.001/seed-1/    a run of `megatape pretrain`, with its log.txt; seed-0 is for the choice of the rate
     scores.json                         its scores
-OUT/pilot.json, plan.json               seconds that runs are expected to take, and the plan of --budget
+OUT/plan.json                           the plan of --dry-run
 OUT/results.jsonl                       all scores but those of seed 0
 OUT/suite.md, suite.html                their tables, and a page with pictures
 """

@@ -1,12 +1,16 @@
 """Plans from options and from files. Every size suits every task and encoding."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatape.config import parse_config
+from megatape.lab.study.suite import run
 from megatape.lab.study.suite.measure import inapplicable
-from megatape.lab.study.suite.plan import CORE_ENCODINGS, CORE_SEEDS, CORE_TASKS, SIZES, parse_plan
+from megatape.lab.study.suite.plan import DEMO_ENCODINGS, DEMO_SEEDS, DEMO_TASKS, PLAN, SIZES, Plan, parse_plan, read_plan
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from tests.helpers.capitals import QUICK
 from tests.helpers.command import Command
@@ -31,10 +35,10 @@ def test_bad_input() -> None:
 
 
 def test_a_size_has_its_own_plan() -> None:
-    """What is not given is the size's: of `demo` the core, without a choice of rates."""
+    """Options that are not given have the size's values: `demo` has few tasks and one learning rate."""
     plan = parse_plan("demo", None, None, None, None)
-    assert ([task.name for task in plan.tasks], plan.encodings) == (list(CORE_TASKS), CORE_ENCODINGS)
-    assert (plan.seeds, plan.rates, plan.runs_of_pair) == (CORE_SEEDS, (SIZES["tiny"].rate,), CORE_SEEDS)
+    assert ([task.name for task in plan.tasks], plan.encodings) == (list(DEMO_TASKS), DEMO_ENCODINGS)
+    assert (plan.seeds, plan.rates, plan.runs_of_pair) == (DEMO_SEEDS, (SIZES["tiny"].rate,), DEMO_SEEDS)
     assert {task.size for task in plan.tasks} == {"tiny"}
     other = parse_plan("demo", "copy", "all", 7, [0.1])
     assert ([task.name for task in other.tasks], other.seeds, other.rates) == (["copy"], 7, (0.1,))
@@ -69,3 +73,96 @@ def test_every_size_suits_every_encoding(size: str, tmp_path: Path) -> None:
         assert training.global_batch_size % training.micro_batch_size == 0
         assert sizing.tokens / 2 < training.steps * sizing.batch * task.tokens("train") <= sizing.tokens
         assert sizing.rate in sizing.rates
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that the command would train."""
+    plans: list[Plan] = []
+
+    def suite(plan: Plan, *arguments: Any, **options: Any) -> list[str]:
+        plans.append(plan)
+        return []
+
+    monkeypatch.setattr(run, "suite", suite)
+    return plans
+
+
+SELECTION = ("--tasks", "copy,flip_flop", "--encodings", "rope,tape", "--seeds", 3, "--rates", "0.01")
+
+
+def facts(plan: Plan) -> dict[str, Any]:
+    """A plan with the definitions of its tasks, which can be compared."""
+    return vars(plan) | {"tasks": [task.definition for task in plan.tasks]}
+
+
+def test_options_alone_select_the_runs(command: Command, trained: list[Plan], tmp_path: Path) -> None:
+    code, _, errors = command("study", "suite", *SELECTION, "--out", tmp_path)
+    assert code == 0, errors
+    assert facts(*trained) == facts(parse_plan("tiny", "copy,flip_flop", "rope,tape", 3, [0.01]))
+
+
+@pytest.mark.parametrize("name", [PLAN, "my_plan.json"])
+def test_a_dry_run_writes_a_plan_that_can_be_edited_and_trained(
+    command: Command, trained: list[Plan], tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "out"
+    file = out / PLAN
+    words: list[Any] = ["study", "suite", *SELECTION, "--out", out, "--dry-run"]
+    if name != PLAN:
+        file = tmp_path / "plans" / name
+        words += ["--plan", file]
+    code, printed, errors = command(*words)
+    assert code == 0 and not trained, errors
+    assert "12 runs: copy, flip_flop; rope, tape; 3 seeds; learning rate 0.01" in printed and f"--plan {file}" in printed
+    assert facts(read_plan(file)) == facts(parse_plan("tiny", "copy,flip_flop", "rope,tape", 3, [0.01]))
+
+    code, _, errors = command(*words)
+    assert code == 2 and f"{file} exists: remove it, or give another file as --plan" in errors
+
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"tasks": ["copy"], "left_out": ["flip_flop (too long)"]}))
+    code, _, errors = command("study", "suite", "--plan", file, "--out", out)
+    assert code == 0, errors
+    edited = replace(parse_plan("tiny", "copy", "rope,tape", 3, [0.01]), left_out=("flip_flop (too long)",))
+    assert facts(*trained) == facts(edited)
+
+
+@pytest.mark.parametrize("words", [("--cell", 1), ("--slurm", "--time 60")])
+def test_a_dry_run_trains_nothing(command: Command, trained: list[Plan], tmp_path: Path, words: tuple[Any, ...]) -> None:
+    code, _, errors = command("study", "suite", "--dry-run", *words, "--out", tmp_path)
+    assert code == 2 and f"{words[0]}: not allowed with --dry-run" in errors
+    assert not trained and not list(tmp_path.iterdir())
+
+
+def test_a_search_of_learning_rates_is_described() -> None:
+    plan = parse_plan("tiny", "copy", "rope", 1, [0.001, 0.01])
+    assert plan.describe() == "3 runs: copy; rope; 1 seed; a learning rate of 0.001, 0.01"
+
+
+def test_bad_plan_files(command: Command, trained: list[Plan], tmp_path: Path) -> None:
+    file = tmp_path / PLAN
+    parse_plan("tiny", "copy", "rope", 1, [0.01]).write(file)
+    content = json.loads(file.read_text())
+    for changes, words, message in [
+        ({}, ("--tasks", "copy"), "--tasks: the file of --plan has its own: remove one of them"),
+        ({}, ("--cell", 1), "not allowed with argument"),
+        ({"tasks": ["copies"]}, (), f"{file}: tasks: 'copies' is not a task"),
+        ({"seeds": 0}, (), f"{file}: seeds: must be greater than or equal to 1, got 0"),
+        ({"seed": 1}, (), f"{file}: seed: Extra inputs are not permitted"),
+    ]:
+        file.write_text(json.dumps(content | changes))
+        try:
+            code, _, errors = command("study", "suite", "--plan", file, "--out", tmp_path, *words)
+        except SystemExit as exit:
+            assert exit.code == 2 and "--cell" in words
+            continue
+        assert code == 2 and message in errors, errors
+    file.write_text("{")
+    for path, message in (
+        (tmp_path / "none.json", f"no plan at {tmp_path}/none.json: --dry-run writes one"),
+        (file, f"{file}: Expecting property name"),
+        (tmp_path, f"Is a directory: '{tmp_path}'"),
+    ):
+        assert message in command("study", "suite", "--plan", path, "--out", tmp_path)[2]
+    assert not trained
