@@ -97,3 +97,13 @@ def test_training_does_not_import_transformers() -> None:
     """Importing it takes as long as all other imports of a rank. Only reading its models needs it."""
     code = "import sys, megatape.training.pretrain; sys.exit('transformers' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(("folder", "other"), [("study", "benchmark"), ("benchmark", "study")])
+def test_studies_and_benchmarks_do_not_import_each_other(folder: str, other: str) -> None:
+    """What both need is in modules of lab/ itself."""
+    modules = [module for module in MODULES if module.startswith(f"megatape.lab.{folder}.")]
+    assert modules
+    for module in modules:
+        for imported in imports_of(module):
+            assert not f"{imported}.".startswith(f"megatape.lab.{other}."), f"{module} imports {imported}"

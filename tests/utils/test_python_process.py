@@ -11,7 +11,7 @@ import torch
 
 from megatape.attention.backend import AttentionRequirements
 from megatape.imports import import_given
-from megatape.lab.benchmark.children import child, finish
+from megatape.lab.processes import child, finish
 from megatape.model.smoke_test import failure_in_child
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.supervisor import supervise

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from megatape.config import load_config
-from megatape.lab.benchmark.encodings import parse_encodings
+from megatape.lab.encodings import parse_encodings
 from megatape.lab.paper import COST_LENGTH
 from megatape.registry import ENCODINGS
 from megatape.utils.options import CommandOptions, Count, Paragraphs, option

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Literal
 
 from megatape.errors import UserError
-from megatape.lab.benchmark.encodings import parse_names
 from megatape.lab.benchmark.parts import PARTS
+from megatape.lab.encodings import parse_names
 from megatape.utils.options import CommandOptions, Count, option
 
 

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Literal
 
 from megatape.config import load_config
-from megatape.lab.benchmark.encodings import parse_encodings
+from megatape.lab.encodings import parse_encodings
 from megatape.registry import ENCODINGS
 from megatape.utils.options import CommandOptions, Count, Listed, Paragraphs, option
 

@@ -16,9 +16,9 @@ from megatape.accounting.counts import count_parameters, forward_flops, record_s
 from megatape.attention.attend import backends_by_priority
 from megatape.attention.rotation import PositionState
 from megatape.config import ActivationCheckpointing, ModelConfig
-from megatape.lab.benchmark.encodings import BASELINE, with_encoding
 from megatape.lab.benchmark.models import Shape, compute_dtype, compute_precision, paper_config
 from megatape.lab.benchmark.timing import Timer, ratio, spread
+from megatape.lab.encodings import BASELINE, with_encoding
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.model.block import Block, Streams
 from megatape.model.build import build_model

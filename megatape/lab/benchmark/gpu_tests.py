@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import MissingPath
-from megatape.lab.benchmark.children import ending
 from megatape.lab.benchmark.results import Results
 from megatape.lab.benchmark.worker import Bench
+from megatape.lab.processes import ending
 
 TESTS = Path(__file__).parents[3] / "tests/gpu"
 

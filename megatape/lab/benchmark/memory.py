@@ -20,8 +20,8 @@ from megatape.accounting.memory import plan_memory
 from megatape.config import Config, parse_config
 from megatape.distributed.launchers import discover, free_port
 from megatape.distributed.mesh import make_mesh
-from megatape.lab.benchmark.children import child, finish
 from megatape.lab.benchmark.models import SHAPES
+from megatape.lab.processes import child, finish
 from megatape.model.build import build_model
 from megatape.training.hardware import peak_memory
 from megatape.training.start import fresh_state

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from megatape.attention.attend import backends_by_priority
 from megatape.config import Config, ModelConfig, parse_config
 from megatape.encodings import encoding_of
-from megatape.lab.benchmark.encodings import BASELINE
 from megatape.lab.benchmark.timing import captured
+from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, SHAPE
 from megatape.model.build import build_model
 from megatape.model.smoke_test import attention_needs

@@ -19,11 +19,11 @@ from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.sources.source import Source
-from megatape.lab.benchmark.children import child, finish
-from megatape.lab.benchmark.encodings import BASELINE
 from megatape.lab.benchmark.models import RawStep, compute_precision, shapes
 from megatape.lab.benchmark.results import Result, Results, rows_of, titled
 from megatape.lab.benchmark.worker import Bench
+from megatape.lab.encodings import BASELINE
+from megatape.lab.processes import child, finish
 from megatape.run_folder import RunFolder, read_steps
 from megatape.utils.python_process import python_command
 from megatape.utils.units import format_bytes, format_milliseconds

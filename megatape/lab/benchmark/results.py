@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from megatape.errors import ExistingPath, MissingPath, UserError
-from megatape.lab.benchmark.encodings import BASELINE
 from megatape.lab.benchmark.parts import PARTS
+from megatape.lab.encodings import BASELINE
 from megatape.utils.files import append_lines, read_lines
 from megatape.utils.tables import markdown
 

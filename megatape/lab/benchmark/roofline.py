@@ -12,10 +12,10 @@ from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.trace import activations
 from megatape.errors import UserError
-from megatape.lab.benchmark.encodings import BASELINE
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.results import Result, met, read_results
 from megatape.lab.benchmark.steps import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
+from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.operations import ASSUMPTIONS, Attention, DeviceTime, Work, device_times, middle
 from megatape.tools.planner.speed import optimizer_work
 from megatape.tools.planner.work import attention_layer_work, step_work

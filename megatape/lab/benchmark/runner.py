@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
 
-from megatape.lab.benchmark.children import child, ending, interruptible
 from megatape.lab.benchmark.parts import LIMIT, Part
 from megatape.lab.benchmark.results import RESULTS, Journal, Result, measured, read_results, report
 from megatape.lab.benchmark.worker import LOST, TINY
+from megatape.lab.processes import child, ending, interruptible
 from megatape.utils.files import write_atomically
 from megatape.utils.python_process import python_command
 

@@ -20,12 +20,12 @@ from megatape.errors import UserError
 from megatape.hf.families.family import FIELDS
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
-from megatape.lab.benchmark.encodings import BASELINE as BASELINE_ENCODING
-from megatape.lab.benchmark.encodings import with_encoding
 from megatape.lab.benchmark.models import compute_dtype, shapes
 from megatape.lab.benchmark.results import Result, Results, rows_of, titled
 from megatape.lab.benchmark.timing import Timer, ratio
 from megatape.lab.benchmark.worker import Bench
+from megatape.lab.encodings import BASELINE as BASELINE_ENCODING
+from megatape.lab.encodings import with_encoding
 from megatape.utils.tables import markdown
 from megatape.utils.torch_internals import TorchDispatchMode, tree_leaves
 from megatape.utils.units import format_milliseconds, plural

@@ -27,11 +27,11 @@ from megatape.accounting.memory import plan_activations
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config, Fp8Recipe
 from megatape.lab.benchmark.efficiency import Subject
-from megatape.lab.benchmark.encodings import BASELINE, with_encoding
 from megatape.lab.benchmark.models import RawStep, Shape, compute_precision, shapes
 from megatape.lab.benchmark.results import Result, Results, met, over_rope, rows_of, titled
 from megatape.lab.benchmark.timing import Timer, captured, ratio
 from megatape.lab.benchmark.worker import Bench
+from megatape.lab.encodings import BASELINE, with_encoding
 from megatape.model.smoke_test import attention_needs
 from megatape.registry import AUTO, BACKENDS
 from megatape.training.hardware import peak_flops

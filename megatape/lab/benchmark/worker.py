@@ -16,8 +16,8 @@ from functools import cached_property
 from pkgutil import resolve_name
 from typing import IO, TYPE_CHECKING, Any
 
-from megatape.lab.benchmark.children import ERROR_LENGTH, ERROR_LINES, lines
 from megatape.lab.benchmark.results import Result
+from megatape.lab.processes import ERROR_LENGTH, ERROR_LINES, lines
 
 if TYPE_CHECKING:
     from megatape.lab.benchmark.timing import Timer

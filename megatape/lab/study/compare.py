@@ -19,8 +19,8 @@ from megatape.accounting.counts import count_parameters
 from megatape.config import Config, load_config
 from megatape.data.training.selection import Selection
 from megatape.errors import UserError
-from megatape.lab.benchmark.children import interruptible
 from megatape.lab.pictures import save
+from megatape.lab.processes import interruptible
 from megatape.lab.study.measure import check_measurable, measure
 from megatape.lab.study.runs import PERPLEXITY, VALIDATION_LOSS, Machine, Outcome, Run, check_all, locked_study
 from megatape.lab.study.variants import Variant, parse_variants

@@ -25,9 +25,9 @@ from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.folder_weights import open_import
 from megatape.hf.importer import import_model
 from megatape.hf.model_folder import open_model_folder
-from megatape.lab.benchmark.children import interruptible
-from megatape.lab.benchmark.encodings import parse_names
+from megatape.lab.encodings import parse_names
 from megatape.lab.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
+from megatape.lab.processes import interruptible
 from megatape.lab.study.compare import (
     are_evaluated_differently,
     describe_shape,

@@ -33,7 +33,7 @@ from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.distributed.launchers import quiet_launcher
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.imports import arguments
-from megatape.lab.benchmark.children import child
+from megatape.lab.processes import child
 from megatape.run_folder import RunFolder
 from megatape.utils.files import first_fault, json_content, locked, read_json, read_regular, write_atomically
 from megatape.utils.options import Line

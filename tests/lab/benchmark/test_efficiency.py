@@ -12,8 +12,8 @@ from megatape.accounting.counts import count_parameters, forward_flops, saved_by
 from megatape.config import ModelConfig
 from megatape.lab.benchmark import efficiency
 from megatape.lab.benchmark.efficiency import PARTS, LlamaSubject, costs_table, prepare, report, train
-from megatape.lab.benchmark.encodings import with_encoding
 from megatape.lab.benchmark.models import Shape, paper_config
+from megatape.lab.encodings import with_encoding
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from tests.helpers.cells import cells

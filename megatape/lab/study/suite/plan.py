@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
 from megatape.errors import MissingPath, UserError, choose_one, path_errors
-from megatape.lab.benchmark.encodings import parse_names
+from megatape.lab.encodings import parse_names
 from megatape.lab.study.variants import parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.files import as_type, json_content, read_json, write_atomically

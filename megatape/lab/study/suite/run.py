@@ -22,7 +22,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
 from megatape.errors import UserError
-from megatape.lab.benchmark.children import interruptible
+from megatape.lab.processes import interruptible
 from megatape.lab.study.runs import DIVERGED, Machine, Run, check_all, locked_study
 from megatape.lab.study.suite.measure import baseline_records, measure
 from megatape.lab.study.suite.plan import SIZES, Plan, Sizing

@@ -3,7 +3,7 @@
 import pytest
 
 from megatape.config import ModelConfig
-from megatape.lab.benchmark.encodings import parse_encodings, with_encoding
+from megatape.lab.encodings import parse_encodings, with_encoding
 from tests.helpers.models import SHAPE
 
 

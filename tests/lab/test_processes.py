@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from megatape.lab.benchmark.children import child, ending, finish
+from megatape.lab.processes import child, ending, finish
 
 
 def python(code: str) -> list[str]:
