@@ -22,7 +22,7 @@ def run(options: Options) -> Paragraphs:
     """Train and evaluate the models, print the table."""
     options.load()  # report errors before importing torch
     from megatape.lab.study.compare import compare
-    from megatape.lab.study.runs import Machine
+    from megatape.lab.study.runs import RunPool
 
-    machine = options.fill(Machine)
-    return options.fill(compare, file=options.config, settings=options.set, machine=machine, command=options.typed)
+    pool = options.fill(RunPool)
+    return options.fill(compare, file=options.config, settings=options.set, pool=pool, command=options.typed)

@@ -29,8 +29,8 @@ def run(options: Options) -> Paragraphs:
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.lab.study.finetune import finetune
-    from megatape.lab.study.runs import Machine
+    from megatape.lab.study.runs import RunPool
 
     disable_progress_bar()
-    machine = options.fill(Machine)
-    return options.fill(finetune, folder=options.base, settings=options.set, machine=machine, command=options.typed)
+    pool = options.fill(RunPool)
+    return options.fill(finetune, folder=options.base, settings=options.set, pool=pool, command=options.typed)

@@ -66,7 +66,7 @@ class Options(RunsOptions, ImportOptions):
 def run(options: Options) -> Paragraphs:
     """Train and score the models, print the table."""
     from megatape.lab.report.suite_page import write_page
-    from megatape.lab.study.runs import Machine, default_jobs
+    from megatape.lab.study.runs import RunPool, default_jobs
     from megatape.lab.study.suite.plan import parse_plan
     from megatape.lab.study.suite.run import suite
 
@@ -80,8 +80,8 @@ def run(options: Options) -> Paragraphs:
         _submit(options, plan, options.slurm)
         return ()
     jobs = options.jobs or default_jobs(options.launcher)
-    machine = Machine(jobs, options.launcher)
-    return options.fill(suite, plan=plan, machine=machine, command=options.typed, write_page=write_page, only=options.cell)
+    pool = RunPool(jobs, options.launcher)
+    return options.fill(suite, plan=plan, pool=pool, command=options.typed, write_page=write_page, only=options.cell)
 
 
 def _write_plan(options: Options) -> str:

@@ -22,7 +22,7 @@ from megatape.errors import UserError
 from megatape.lab.pictures import save
 from megatape.lab.processes import interruptible
 from megatape.lab.study.measure import check_measurable, measure
-from megatape.lab.study.runs import PERPLEXITY, VALIDATION_LOSS, Machine, Outcome, Run, check_all, locked_study
+from megatape.lab.study.runs import PERPLEXITY, VALIDATION_LOSS, Outcome, Run, RunPool, check_all, locked_study
 from megatape.lab.study.variants import Variant, parse_variants
 from megatape.run_folder import RunFolder
 from megatape.utils.tables import markdown
@@ -42,7 +42,7 @@ def compare(
     encodings: str,
     seeds: int,
     out: Path,
-    machine: Machine,
+    pool: RunPool,
     command: str,
 ) -> Iterator[str]:
     """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
@@ -54,7 +54,7 @@ def compare(
         seeds: Number of seeds, from training.seed upwards. A seed gives all encodings the same samples in the same order, and
             weights of the same name the same initial values.
         out: Folder of the comparison.
-        machine: Where the runs are made.
+        pool: Pool that runs them.
         command: Command line of the user, for the table.
 
     Raises:
@@ -69,10 +69,10 @@ def compare(
         )
     variants = parse_variants(encodings)
     seed_range = range(base.training.seed, base.training.seed + seeds)
-    runs = _runs(file, settings, variants, seed_range, out, machine)
+    runs = _runs(file, settings, variants, seed_range, out, pool)
 
     with interruptible(), locked_study(out) as lock:
-        failures = yield from machine.finish(runs, out, lock)
+        failures = yield from pool.finish(runs, out, lock)
         rows = [(variant.label, _outcomes(variant, seed_range, out)) for variant in variants]
         if rows := [row for row in rows if row[1]]:
             controls = [variant for variant in variants if variant.control]
@@ -82,7 +82,7 @@ def compare(
 
 
 def _runs(
-    file: str, settings: Sequence[str], variants: list[Variant], seed_range: range, out: Path, machine: Machine
+    file: str, settings: Sequence[str], variants: list[Variant], seed_range: range, out: Path, pool: RunPool
 ) -> list[Run[Outcome]]:
     """All runs, ordered by seed so that every encoding has results early.
 
@@ -103,7 +103,7 @@ def _runs(
             for scaling in scalings:
                 check_measurable(config, scaling)
             measures = {folder.outcome(scaling): (measure, str(folder.directory), scaling) for scaling in scalings}
-            runs.append(Run(f"{trained}, seed {seed}", config, machine.pretrain(file, own), measures, Outcome.read))
+            runs.append(Run(f"{trained}, seed {seed}", config, pool.pretrain(file, own), measures, Outcome.read))
     return runs
 
 

@@ -37,7 +37,7 @@ from megatape.lab.study.compare import (
     write_report,
 )
 from megatape.lab.study.measure import check_exportable, check_text, extended_lengths, measure_extended
-from megatape.lab.study.runs import Machine, Outcome, Run, check_all, locked_study
+from megatape.lab.study.runs import Outcome, Run, RunPool, check_all, locked_study
 from megatape.run_folder import RunFolder
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number
@@ -169,7 +169,7 @@ def finetune(
     steps: int,
     settings: Sequence[str],
     out: Path,
-    machine: Machine,
+    pool: RunPool,
     command: str,
 ) -> Iterator[str]:
     """Train and evaluate the missing runs, write table and plot; yields progress messages, then the table.
@@ -182,7 +182,7 @@ def finetune(
         steps: Steps of each method.
         settings: Overrides of the recipe that an import gives; the methods' own cannot be overridden.
         out: Folder of the comparison.
-        machine: Where the runs are made.
+        pool: Pool that runs them.
         command: Command line of the user, for the table.
 
     Raises:
@@ -216,11 +216,11 @@ def finetune(
                 config = _base_config(config, base)
                 train = None
             else:
-                train = machine.pretrain(str(imported / "config.json"), overrides)
+                train = pool.pretrain(str(imported / "config.json"), overrides)
             run = RunFolder(out / name)
             measures = {run.outcome(None): (measure_extended, str(run.directory), lengths, name != BASE)}
             runs.append(Run(name, config, train, measures, Outcome.read))
-        failures = yield from machine.finish(runs, out, lock)
+        failures = yield from pool.finish(runs, out, lock)
         if outcomes := {run.name: outcome for run in runs for outcome in run.results()}:
             yield report(outcomes, base.length, command, out)
     check_all(failures, runs)

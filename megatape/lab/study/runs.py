@@ -296,7 +296,7 @@ def _is_whole(checkpoint: Path) -> bool:
     return True
 
 
-class Machine:
+class RunPool:
     """Trains `jobs` runs at a time, each on a GPU of its own or with an equal share of the cores.
 
     Attributes:

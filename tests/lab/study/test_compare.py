@@ -18,7 +18,7 @@ from megatape.config import parse_config
 from megatape.data.prepare.addition import ALPHABET, AdditionTask, longest_document, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.lab.study.compare import compare, report
-from megatape.lab.study.runs import Machine, Outcome, RunsFailed
+from megatape.lab.study.runs import Outcome, RunPool, RunsFailed
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.cells import cells
@@ -26,7 +26,7 @@ from tests.helpers.cells import cells
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
     """Output of the command."""
-    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, Machine(jobs, launcher), "typed"))
+    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, RunPool(jobs, launcher), "typed"))
 
 
 def steps(run: Path) -> list[dict[str, float]]:

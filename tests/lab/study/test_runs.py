@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.lab.study.runs import Machine, default_jobs, locked_study, threads_of_run
+from megatape.lab.study.runs import RunPool, default_jobs, locked_study, threads_of_run
 
 
 def test_a_command_says_that_it_waits(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -59,8 +59,8 @@ def test_runs_on_a_cpu_keep_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     given_back = [
         int(subprocess.run([sys.executable, "-c", GIVEN_BACK], env=environment, check=True, capture_output=True).stdout)
-        for environment in (Machine(1, None)._environments.get(), dict(os.environ))
+        for environment in (RunPool(1, None)._environments.get(), dict(os.environ))
     ]
     assert given_back == [0, 16]
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=0")
-    assert Machine(1, None)._environments.get()["GLIBC_TUNABLES"] == "glibc.malloc.perturb=0"
+    assert RunPool(1, None)._environments.get()["GLIBC_TUNABLES"] == "glibc.malloc.perturb=0"

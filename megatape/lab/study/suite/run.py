@@ -23,7 +23,7 @@ from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
 from megatape.errors import UserError
 from megatape.lab.processes import interruptible
-from megatape.lab.study.runs import DIVERGED, Machine, Run, check_all, locked_study
+from megatape.lab.study.runs import DIVERGED, Run, RunPool, check_all, locked_study
 from megatape.lab.study.suite.measure import baseline_records, measure
 from megatape.lab.study.suite.plan import SIZES, Plan, Sizing
 from megatape.lab.study.suite.records import SCORES, Record, Scores, read_records, write_records
@@ -110,12 +110,12 @@ class Cell:
         """The configuration but for a control's width, and for what differs between runs."""
         return load_config(self.folder.config, [*self.variant.settings, f"run.directory={self.directory}"])
 
-    def tuning(self, machine: Machine) -> list[Run[Scores]]:
+    def tuning(self, pool: RunPool) -> list[Run[Scores]]:
         """A run for each learning rate, scored on the validation split."""
         if len(self.rates) == 1:
             return []
         open_rates = [rate for rate in self.rates if rate not in self.diverged]
-        return [self._run(machine, rate, TUNING_SEED, [VALIDATION], self.folder.sizing.validation) for rate in open_rates]
+        return [self._run(pool, rate, TUNING_SEED, [VALIDATION], self.folder.sizing.validation) for rate in open_rates]
 
     def rate(self) -> float | None:
         """The learning rate with the lowest validation loss, None while one has not been tried, or if all diverged."""
@@ -130,9 +130,9 @@ class Cell:
         folders = {rate: self._folder(rate, TUNING_SEED).directory for rate in self.rates}
         return [rate for rate, folder in folders.items() if (folder / DIVERGED).exists() and not (folder / SCORES).exists()]
 
-    def run(self, machine: Machine, rate: float, seed: int) -> Run[Scores]:
+    def run(self, pool: RunPool, rate: float, seed: int) -> Run[Scores]:
         """The run of a seed, scored on all tests."""
-        return self._run(machine, rate, seed, list(self.folder.task.tests), self.folder.sizing.test)
+        return self._run(pool, rate, seed, list(self.folder.task.tests), self.folder.sizing.test)
 
     def scored(self, seeds: range) -> dict[int, Scores]:
         """By seed, what has been scored with the chosen learning rate."""
@@ -146,7 +146,7 @@ class Cell:
     def _folder(self, rate: float, seed: int) -> RunFolder:
         return RunFolder(self.directory / f"rate-{rate:g}" / f"seed-{seed}")
 
-    def _run(self, machine: Machine, rate: float, seed: int, splits: list[str], count: int) -> Run[Scores]:
+    def _run(self, pool: RunPool, rate: float, seed: int, splits: list[str], count: int) -> Run[Scores]:
         file = str(self.folder.config)
         folder = self._folder(rate, seed)
         base = self.base
@@ -160,7 +160,7 @@ class Cell:
         if most is not None and most < max(map(self.folder.task.tokens, self.folder.task.splits)) - 1:
             settings.append(f"model.max_positions={most}")  # scores of longer splits say why there are none
         config = load_config(file, settings)
-        train = machine.pretrain(file, settings)
+        train = pool.pretrain(file, settings)
         measures = {folder.directory / SCORES: (measure, str(folder.directory), self.encoding, splits, count)}
         return Run(f"{self.name}, rate {rate:g}, seed {seed}", config, train, measures, Scores.read)
 
@@ -175,7 +175,7 @@ WritePage = Callable[[list[Record], list[str], Plan, dict[str, list[float]], str
 def suite(
     plan: Plan,
     out: Path,
-    machine: Machine,
+    pool: RunPool,
     command: str,
     write_page: WritePage,
     only: int | None = None,
@@ -185,7 +185,7 @@ def suite(
     Args:
         plan: Tasks, encodings, seeds and learning rates.
         out: Folder of the suite.
-        machine: Where the runs are made.
+        pool: Pool that runs them.
         command: Command line of the user, for the tables.
         write_page: `write_page` of megatape/lab/report/suite_page.py.
         only: Number of the one task and encoding to train, as a task of an array job; the tables have all.
@@ -206,7 +206,7 @@ def suite(
     with interruptible(), locked_study(out if only is None else cells[only].directory) as lock:
         results = partial(_write_results, cells, plan, out, command, write_page, locked_already=only is None)
         try:
-            runs, failures = yield from _finish(cells if only is None else [cells[only]], plan, machine, out, lock)
+            runs, failures = yield from _finish(cells if only is None else [cells[only]], plan, pool, out, lock)
         except KeyboardInterrupt:
             results()
             raise
@@ -215,19 +215,19 @@ def suite(
 
 
 def _finish(
-    cells: list[Cell], plan: Plan, machine: Machine, out: Path, lock: IO[bytes]
+    cells: list[Cell], plan: Plan, pool: RunPool, out: Path, lock: IO[bytes]
 ) -> Generator[str, None, tuple[list[Run[Scores]], list[str]]]:
     """Train and score what is missing of the cells. Returns all runs, and an error for each that failed."""
     for folder in dict.fromkeys(cell.folder for cell in cells):
         yield f"preparing {folder.data}"
         folder.prepare()
         folder.baselines()
-    tuning = [run for cell in cells for run in cell.tuning(machine)]
-    failures = (yield from machine.finish(tuning, out, lock)) if tuning else []
+    tuning = [run for cell in cells for run in cell.tuning(pool)]
+    failures = (yield from pool.finish(tuning, out, lock)) if tuning else []
     rates = {cell: rate for cell in cells if (rate := cell.rate()) is not None}
     # By seed, so that every task and every encoding has results early.
-    runs = [cell.run(machine, rate, seed) for seed in plan.range for cell, rate in rates.items()]
-    failures += yield from machine.finish(runs, out, lock)
+    runs = [cell.run(pool, rate, seed) for seed in plan.range for cell, rate in rates.items()]
+    failures += yield from pool.finish(runs, out, lock)
     return [*tuning, *runs], failures
 
 

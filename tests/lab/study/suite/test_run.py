@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from megatape.lab.report.suite_page import write_page
-from megatape.lab.study.runs import Children, Machine, RunsFailed, locked_study
+from megatape.lab.study.runs import Children, RunPool, RunsFailed, locked_study
 from megatape.lab.study.suite.measure import BASELINES
 from megatape.lab.study.suite.plan import SIZES, parse_plan
 from megatape.lab.study.suite.records import read_records
@@ -30,7 +30,7 @@ def read_scores(run: Path, file: str = "scores.json") -> dict[str, Any]:
 def run(out: Path, seeds: int, rates: Sequence[float] = (1e-3, 1e-2), only: int | None = None) -> str:
     """Output of the command with two encodings."""
     plan = parse_plan("tiny", "capitals", "rope,tape", seeds, rates)
-    return "\n".join(suite(plan, out, Machine(1, None), "typed", write_page, only=only))
+    return "\n".join(suite(plan, out, RunPool(1, None), "typed", write_page, only=only))
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
@@ -147,5 +147,5 @@ def test_a_last_checkpoint_that_was_cut_off(tmp_path: Path) -> None:
 def test_a_failed_run_is_named(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "capitals", "rope", 1, [1e-3])
     with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
-        list(suite(plan, tmp_path, Machine(1, "false"), "typed", write_page))
+        list(suite(plan, tmp_path, RunPool(1, "false"), "typed", write_page))
     assert not RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1").list_checkpoints()
