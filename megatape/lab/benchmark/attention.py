@@ -56,7 +56,9 @@ def attention(bench: Bench) -> None:
     for name, attends, masked in CASES:
         shape = shapes(bench.tiny)[name]
         case = f"{name}{', documents' * masked}/{attends}"
-        variants = [each for each in _variants(timer.device, attends, shape, masked) if not bench.skips(f"{case}/{each.label}")]
+        variants = [
+            each for each in _variants(timer.device, attends, shape, masked) if not bench.has_result(f"{case}/{each.label}")
+        ]
         if variants:
             problem = Problem(shape, attends, masked, timer.device)
             baseline = Problem(shape, "plain", False, timer.device)  # of documents, too: every kernel knows that much

@@ -24,7 +24,7 @@ class Reports:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what is known."""
         self.num_found = len(items)
-        known = [item for item in items if self.bench.skips(_name(item.nodeid))]
+        known = [item for item in items if self.bench.has_result(_name(item.nodeid))]
         config.hook.pytest_deselected(items=known)
         items[:] = [item for item in items if item not in known]
 

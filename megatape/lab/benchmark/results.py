@@ -89,7 +89,7 @@ def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator
         yield markdown(header, rows)
 
 
-def met(met: bool) -> str:
+def yes_no(met: bool) -> str:
     """Whether a target is met, as a cell."""
     return "yes" if met else "no"
 

@@ -13,7 +13,7 @@ from megatape.accounting.memory import plan_memory
 from megatape.accounting.trace import activations
 from megatape.errors import UserError
 from megatape.lab.benchmark.models import Shape, shapes
-from megatape.lab.benchmark.results import Result, met, read_results
+from megatape.lab.benchmark.results import Result, read_results, yes_no
 from megatape.lab.benchmark.steps import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.operations import ASSUMPTIONS, Attention, DeviceTime, Work, device_times, middle
@@ -23,7 +23,7 @@ from megatape.utils.tables import markdown
 from megatape.utils.units import format_bytes
 
 PRECISION = "bfloat16"
-HERE = ("sdpa", "triton")  # what has code here; of the others there are estimates only
+IMPLEMENTED = ("sdpa", "triton")  # what has code here; of the others there are estimates only
 ONE_PASS = "one pass at cuDNN's rates"
 ONCE = 7 / 10  # products of TAPE's backward pass if it computed the scores once, over those of our kernels
 
@@ -85,7 +85,7 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
 
 def _steps(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
     for encoding, mode in product((BASELINE, "tape"), ("eager", "compiled")):
-        configs = {name: shape.config(encoding, PRECISION, attention=name, compile=mode == "compiled") for name in HERE}
+        configs = {name: shape.config(encoding, PRECISION, attention=name, compile=mode == "compiled") for name in IMPLEMENTED}
         works = {attention: Counter(step_work(config)) for attention, config in configs.items()}
         works |= _without_code(encoding, works)
         optimizer = optimizer_work(plan_memory(configs["triton"], 1, on_gpu=True))
@@ -97,7 +97,7 @@ def _steps(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
 
 def _layers(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
     for encoding in (BASELINE, "tape"):
-        configs = {attention: shape.config(encoding, PRECISION, attention=attention) for attention in HERE}
+        configs = {attention: shape.config(encoding, PRECISION, attention=attention) for attention in IMPLEMENTED}
         works = {attention: attention_layer_work(config) for attention, config in configs.items()}
         works |= _without_code(encoding, works)
         for attention, work in works.items():
@@ -118,7 +118,7 @@ def _without_code(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
 
 
 def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: dict[str, Result]) -> str:
-    baseline = _fastest(steps, BASELINE, *HERE).seconds
+    baseline = _fastest(steps, BASELINE, *IMPLEMENTED).seconds
     numbers = shape.batch * shape.length * shape.model.hidden_size * shape.model.num_layers
     rows = []
     for each in steps:
@@ -159,21 +159,21 @@ def _step_targets(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate]) -> I
     over = own[0] / base[0]
     label = f"saved activations at {name}, TAPE over RoPE"
     target = f"at most {SAVED_TARGET}"
-    yield [label, f"{over:.3f}", own[1], target, met(over <= SAVED_TARGET)]
+    yield [label, f"{over:.3f}", own[1], target, yes_no(over <= SAVED_TARGET)]
     if name == MFU_TARGET[0]:
-        fastest = _fastest(steps, "tape", *HERE)
+        fastest = _fastest(steps, "tape", *IMPLEMENTED)
         least = MFU_TARGET[1]
         share = _utilization(shape, gpu, fastest)
-        yield [f"MFU of TAPE at {name}", f"{share:.0%}", fastest.by, f"at least {least:.0%}", met(share >= least)]
+        yield [f"MFU of TAPE at {name}", f"{share:.0%}", fastest.by, f"at least {least:.0%}", yes_no(share >= least)]
 
 
 def _ratios(name: str, estimates: list[Estimate], target: float) -> Iterator[list[str]]:
     """TAPE, by the fastest that has code and by one pass, over the fastest RoPE that has code: rows of the table of targets."""
-    base = _fastest(estimates, BASELINE, *HERE)
-    for attentions in (HERE, (ONE_PASS,)):
+    base = _fastest(estimates, BASELINE, *IMPLEMENTED)
+    for attentions in (IMPLEMENTED, (ONE_PASS,)):
         own = _fastest(estimates, "tape", *attentions)
         over = own.seconds / base.seconds
-        yield [name, f"{over:.3f}", own.by, f"at most {target}", met(over <= target)]
+        yield [name, f"{over:.3f}", own.by, f"at most {target}", yes_no(over <= target)]
 
 
 def _fastest(estimates: list[Estimate], encoding: str, *attentions: str) -> Estimate:

@@ -97,14 +97,14 @@ class StaticSession:
 
     def read(self) -> Tensor:
         """Read the prompt. Returns the logits of its last token, [B, 1, V]."""
-        return self._rewound(0)._run(self.forward, 0, self.length)
+        return self._truncate_cache(0)._run(self.forward, 0, self.length)
 
     def decode(self) -> Tensor:
         """Decode STEPS tokens after the prompt. Returns the logits of the last one."""
-        self._rewound(self.length)
+        self._truncate_cache(self.length)
         return [self._run(self.forward, first, first + 1) for first in range(self.length, self.length + STEPS)][-1]
 
-    def _rewound(self, length: int) -> Self:
+    def _truncate_cache(self, length: int) -> Self:
         """With only this many tokens in the cache."""
         for layer in self.cache.layers:
             layer.cumulative_length.fill_(length)

@@ -28,7 +28,7 @@ from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config, Fp8Recipe
 from megatape.lab.benchmark.efficiency import Subject
 from megatape.lab.benchmark.models import RawStep, Shape, compute_precision, shapes
-from megatape.lab.benchmark.results import Result, Results, met, over_rope, rows_of, titled
+from megatape.lab.benchmark.results import Result, Results, over_rope, rows_of, titled, yes_no
 from megatape.lab.benchmark.timing import Timer, captured, ratio
 from megatape.lab.benchmark.worker import Bench
 from megatape.lab.encodings import BASELINE, with_encoding
@@ -176,11 +176,11 @@ def _targets(results: Results) -> Iterator[str]:
     rows = []
     for name, ratios, target in cases:
         if tape := [ratio for (encoding, *_), ratio in ratios.items() if encoding == "tape"]:
-            rows.append([f"{name}, TAPE over RoPE", f"{min(tape):.3f}", f"at most {target}", met(min(tape) <= target)])
+            rows.append([f"{name}, TAPE over RoPE", f"{min(tape):.3f}", f"at most {target}", yes_no(min(tape) <= target)])
     shape, share = MFU_TARGET
     reached = [r["MFU"] for words, r in rows_of(results, f"step {shape}") if words[0] == "tape" and "MFU" in r]
     if reached:
-        rows.append([f"MFU of TAPE at {shape}", f"{max(reached):.0%}", f"at least {share:.0%}", met(max(reached) >= share)])
+        rows.append([f"MFU of TAPE at {shape}", f"{max(reached):.0%}", f"at least {share:.0%}", yes_no(max(reached) >= share)])
     yield from titled("Targets", ["", "measured", "target", "met"], rows)
 
 

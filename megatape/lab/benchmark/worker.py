@@ -52,7 +52,7 @@ class Bench:
 
     def measure(self, name: str, action: Callable[[], Result]) -> None:
         """Keep what the action returns, or that it failed, unless there is a result already."""
-        if self.skips(name):
+        if self.has_result(name):
             return
         self.begin(name)
         try:
@@ -80,7 +80,7 @@ class Bench:
             sys.stderr.flush()
             os._exit(LOST)  # nothing of CUDA can be shut down any more
 
-    def skips(self, name: str) -> bool:
+    def has_result(self, name: str) -> bool:
         """Whether there is a result already."""
         return self._key(name) in self._skipped
 

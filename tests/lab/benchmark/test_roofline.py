@@ -29,8 +29,8 @@ def test_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert moved["tape", roofline.ONE_PASS, mode] == moved["tape", "triton", mode]
     assert [row[10] for row in steps if row[10]] == ["123.4"]
     ratios = {(row[1], row[2]): row[4] for row in steps if row[0] == "tape"}
-    assert min(float(row[4]) for row in steps if row[0] == "rope" and row[1] in roofline.HERE) == 1
-    for row, attentions in zip(targets[:2], (roofline.HERE, [roofline.ONE_PASS]), strict=True):
+    assert min(float(row[4]) for row in steps if row[0] == "rope" and row[1] in roofline.IMPLEMENTED) == 1
+    for row, attentions in zip(targets[:2], (roofline.IMPLEMENTED, [roofline.ONE_PASS]), strict=True):
         best = min(ratio for (attention, _), ratio in ratios.items() if attention in attentions)
         assert row[1] == best and row[4] == ("yes" if float(best) <= 1.1 else "no")
     assert len(targets) == 2 + 1 + 2
@@ -43,7 +43,7 @@ def test_attention_without_code() -> None:
         forward, backward = (Attention(backend, direction, 64) for direction in ("forward", "backward"))
         return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation("product", 5, 7): -1})
 
-    works = {name: work(name) for name in roofline.HERE}
+    works = {name: work(name) for name in roofline.IMPLEMENTED}
     assert roofline._without_code("rope", works) == {}
     assert roofline._without_code("tape", works) == {
         roofline.ONE_PASS: Work(

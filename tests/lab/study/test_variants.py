@@ -9,7 +9,7 @@ from megatape.accounting.counts import count_parameters, forward_flops
 from megatape.config import parse_config
 from megatape.lab.study.measure import with_scaling
 from megatape.lab.study.suite.plan import SIZES, parse_plan
-from megatape.lab.study.suite.run import Cell, TaskFolder
+from megatape.lab.study.suite.run import Experiment, TaskFolder
 from megatape.lab.study.variants import Variant, parse_variants
 
 
@@ -81,7 +81,7 @@ def test_the_suite_takes_variants(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "copy", "rope,rope:params=tape,tape:nope_every=2", 1, None)
     assert plan.encodings == ("rope", "rope:params=tape", "tape:nope_every=2")
     folder = TaskFolder(tmp_path, plan.tasks[0], SIZES[plan.size])
-    names = [Cell(folder, encoding, plan.rates).directory.name for encoding in plan.encodings]
+    names = [Experiment(folder, encoding, plan.rates).directory.name for encoding in plan.encodings]
     assert names == ["rope", "rope_params=tape", "tape_nope_every=2"]
     with pytest.raises(ValueError, match="rope\\+yarn: the suite's tests do not scale frequencies: remove the scaling"):
         parse_plan("tiny", "copy", "rope+yarn", 1, None)

@@ -80,7 +80,7 @@ class TaskFolder:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Experiment:
     """A task and a model.
 
     encoding: label of its variant. rates: the learning rates of which one is chosen; one alone is not tried but taken.
@@ -201,12 +201,12 @@ def suite(
         folder.check()
     if only is not None and not 0 <= only < len(plan.pairs):
         raise UserError(f"cell is {only}: the tasks and encodings have the numbers 0 to {len(plan.pairs) - 1}")
-    cells = [Cell(folders[task], encoding, plan.rates) for task, encoding in plan.pairs]
+    experiments = [Experiment(folders[task], encoding, plan.rates) for task, encoding in plan.pairs]
 
-    with interruptible(), locked_study(out if only is None else cells[only].directory) as lock:
-        results = partial(_write_results, cells, plan, out, command, write_page, locked_already=only is None)
+    with interruptible(), locked_study(out if only is None else experiments[only].directory) as lock:
+        results = partial(_write_results, experiments, plan, out, command, write_page, locked_already=only is None)
         try:
-            runs, failures = yield from _finish(cells if only is None else [cells[only]], plan, pool, out, lock)
+            runs, failures = yield from _finish(experiments if only is None else [experiments[only]], plan, pool, out, lock)
         except KeyboardInterrupt:
             results()
             raise
@@ -215,44 +215,56 @@ def suite(
 
 
 def _finish(
-    cells: list[Cell], plan: Plan, pool: RunPool, out: Path, lock: IO[bytes]
+    experiments: list[Experiment], plan: Plan, pool: RunPool, out: Path, lock: IO[bytes]
 ) -> Generator[str, None, tuple[list[Run[Scores]], list[str]]]:
-    """Train and score what is missing of the cells. Returns all runs, and an error for each that failed."""
-    for folder in dict.fromkeys(cell.folder for cell in cells):
+    """Train and score what is missing of the experiments. Returns all runs, and an error for each that failed."""
+    for folder in dict.fromkeys(experiment.folder for experiment in experiments):
         yield f"preparing {folder.data}"
         folder.prepare()
         folder.baselines()
-    tuning = [run for cell in cells for run in cell.tuning(pool)]
+    tuning = [run for experiment in experiments for run in experiment.tuning(pool)]
     failures = (yield from pool.finish(tuning, out, lock)) if tuning else []
-    rates = {cell: rate for cell in cells if (rate := cell.rate()) is not None}
+    rates = {experiment: rate for experiment in experiments if (rate := experiment.rate()) is not None}
     # By seed, so that every task and every encoding has results early.
-    runs = [cell.run(pool, rate, seed) for seed in plan.range for cell, rate in rates.items()]
+    runs = [experiment.run(pool, rate, seed) for seed in plan.range for experiment, rate in rates.items()]
     failures += yield from pool.finish(runs, out, lock)
     return [*tuning, *runs], failures
 
 
-def _write_results(cells: list[Cell], plan: Plan, out: Path, command: str, write_page: WritePage, locked_already: bool) -> str:
-    """Write what there is of all cells, one machine at a time; returns the tables."""
+def _write_results(
+    experiments: list[Experiment], plan: Plan, out: Path, command: str, write_page: WritePage, locked_already: bool
+) -> str:
+    """Write what there is of all experiments, one machine at a time; returns the tables."""
     with nullcontext() if locked_already else locked_study(out, wait=True):
-        scored = {cell: cell.scored(plan.range) for cell in cells}
+        scored = {experiment: experiment.scored(plan.range) for experiment in experiments}
         records = [record for found in scored.values() for scores in found.values() for record in scores.records]
-        folders = dict.fromkeys(cell.folder for cell in cells)
+        folders = dict.fromkeys(experiment.folder for experiment in experiments)
         records += [record for folder in folders if folder.data.exists() for record in folder.baselines()]
-        lost = [f"{cell.name}: learning rate {rate:g} (the weights diverged)" for cell in cells for rate in cell.diverged]
+        lost = [
+            f"{experiment.name}: learning rate {rate:g} (the weights diverged)"
+            for experiment in experiments
+            for rate in experiment.diverged
+        ]
         not_run = [*plan.left_out, *lost, *_missing(scored, plan)]
         write_records(out / RESULTS, records)
-        known = [cell for cell in cells if cell.variant.control and cell.folder.data.exists()]
-        controls = [f"{cell.folder.task.name}: {cell.variant.describe_control(cell.base)}" for cell in known]
+        known = [experiment for experiment in experiments if experiment.variant.control and experiment.folder.data.exists()]
+        controls = [
+            f"{experiment.folder.task.name}: {experiment.variant.describe_control(experiment.base)}" for experiment in known
+        ]
         text = "\n\n".join([f"    {command}", *controls, summarize(records, not_run)])
         (out / TABLES).write_text(text + "\n", encoding="utf-8")
         seconds: dict[str, list[float]] = {}
-        for cell, found in scored.items():
-            seconds.setdefault(cell.encoding, []).extend(scores.seconds for scores in found.values())
+        for experiment, found in scored.items():
+            seconds.setdefault(experiment.encoding, []).extend(scores.seconds for scores in found.values())
         write_page(records, not_run, plan, seconds, command, out / PAGE)
     return f"{text}\n\nwrote {out / RESULTS}, {out / TABLES}, {out / PAGE}"
 
 
-def _missing(scored: dict[Cell, dict[int, Scores]], plan: Plan) -> list[str]:
-    """A phrase for each cell with seeds that have no scores."""
-    missing = {cell: [str(seed) for seed in plan.range if seed not in found] for cell, found in scored.items()}
-    return [f"{cell.name}: seeds {', '.join(seeds)} (not run yet, or failed)" for cell, seeds in missing.items() if seeds]
+def _missing(scored: dict[Experiment, dict[int, Scores]], plan: Plan) -> list[str]:
+    """A phrase for each experiment with seeds that have no scores."""
+    missing = {experiment: [str(seed) for seed in plan.range if seed not in found] for experiment, found in scored.items()}
+    return [
+        f"{experiment.name}: seeds {', '.join(seeds)} (not run yet, or failed)"
+        for experiment, seeds in missing.items()
+        if seeds
+    ]
