@@ -11,7 +11,8 @@ from backports import zstd
 from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.data_directory import small_tokenizer
 from tests.helpers.sources import read, tar_of, write_parquet

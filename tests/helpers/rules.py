@@ -2,7 +2,7 @@
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
-from megatape.data.sources.source import Document
+from megatape.data.sources.document import Document
 
 PROSE = (
     "The river rises in the hills behind the town and reaches the sea after forty miles. People have fished here for centuries"

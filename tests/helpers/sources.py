@@ -11,7 +11,8 @@ import pytest
 from pyarrow import parquet
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 
 
 def read(kind: str, *inputs: Path, **options: Any) -> tuple[list[str], CorpusCounts]:

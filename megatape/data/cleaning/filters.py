@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, TextRule
-from megatape.data.sources.source import Document
+from megatape.data.sources.document import Document
 from megatape.errors import UserError
 
 if TYPE_CHECKING:

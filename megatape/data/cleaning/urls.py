@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, files_of
 from megatape.data.cleaning.word_runs import contains
-from megatape.data.sources.source import Document
+from megatape.data.sources.document import Document
 from megatape.errors import UserError
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

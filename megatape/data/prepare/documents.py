@@ -20,8 +20,8 @@ from megatape.data.io.compression import zstd_file
 from megatape.data.io.records import LARGEST_RECORD_BYTES, read_records
 from megatape.data.printable import printable
 from megatape.data.shards.index import file_sha256
+from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.kept_documents import DOCUMENTS, DROPPED, SUFFIX
-from megatape.data.sources.source import Decision, Document
 
 
 class DocumentFiles:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from megatape.data.cleaning.decisions import DUPLICATES, Cleaning, OnePass
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 from megatape.errors import path_errors
 
 NUM_EXAMPLES = 20  # of each rule

@@ -30,7 +30,8 @@ from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.printable import printable
 from megatape.data.shards.index import MAX_INDEX_BYTES, Index, build_index, check_filled, load_index
 from megatape.data.sources.kept_documents import SUFFIX
-from megatape.data.sources.source import Source, check_bad, check_found
+from megatape.data.sources.reading import check_bad, check_found
+from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors

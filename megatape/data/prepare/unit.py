@@ -28,7 +28,8 @@ from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.draft_files import ChecksummedFiles, check_files
 from megatape.data.shards.index import SPLITS, Split, token_dtype
 from megatape.data.shards.writer import SplitWriter, TableWriter, entropy, splits_of, table_hashes
-from megatape.data.sources.source import Decide, Decision, Document, Record, read_unit
+from megatape.data.sources.document import Decide, Decision, Document, Record
+from megatape.data.sources.reading import read_unit
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer

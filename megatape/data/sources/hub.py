@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from megatape.data.counts import RecordCounts
-from megatape.data.sources.source import Document, Reader, Source, documents_of
+from megatape.data.sources.document import Document
+from megatape.data.sources.fields import documents_of
+from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 

@@ -12,6 +12,8 @@ from megatape.data.counts import RecordCounts
 from megatape.data.io.listing import Listing
 from megatape.data.io.records import JSON_LINES, LARGEST_RECORD_BYTES, read_records
 from megatape.data.io.remote import LOCAL, file_states, find_files, is_url, list_inputs
+from megatape.data.sources.document import Document
+from megatape.data.sources.fields import documents_of
 from megatape.data.sources.kept_documents import (
     DOCUMENTS,
     SUFFIX,
@@ -20,7 +22,7 @@ from megatape.data.sources.kept_documents import (
     check_files,
     kept_documents,
 )
-from megatape.data.sources.source import Document, Reader, Source, documents_of
+from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 

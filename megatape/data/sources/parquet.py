@@ -9,7 +9,9 @@ from megatape.data.counts import RecordCounts
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.data.io.remote import open_file
 from megatape.data.io.remote_file import RemoteError
-from megatape.data.sources.source import Document, Reader, Source, value_of
+from megatape.data.sources.document import Document
+from megatape.data.sources.fields import value_of
+from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 

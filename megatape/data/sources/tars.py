@@ -12,7 +12,9 @@ from megatape.data.io.compression import CORRUPTED, compressed_patterns, corrupt
 from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record
 from megatape.data.io.remote import open_file
 from megatape.data.io.tar import read_members
-from megatape.data.sources.source import Document, Reader, Source, document_of, documents_of
+from megatape.data.sources.document import Document
+from megatape.data.sources.fields import document_of, documents_of
+from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 
 TEXT = "txt"

@@ -12,7 +12,8 @@ from megatape.data.io.compression import MAGIC_BYTES
 from megatape.data.io.listing import Listing
 from megatape.data.io.records import BYTE_ORDER_MARK
 from megatape.data.io.remote import list_inputs, open_file, relative
-from megatape.data.sources.source import Document, Reader, Source
+from megatape.data.sources.document import Document
+from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit, grouped
 from megatape.errors import UserError
 

@@ -5,7 +5,9 @@ from dataclasses import replace
 from itertools import count
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Decide, Decision, Document, Source, check_bad, check_found, keep, read_unit
+from megatape.data.sources.document import Decide, Decision, Document, keep
+from megatape.data.sources.reading import check_bad, check_found, read_unit
+from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 
 MAX_FILES = 256  # that are opened at first

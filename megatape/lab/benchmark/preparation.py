@@ -22,7 +22,8 @@ from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import store_tokenizer
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
-from megatape.data.sources.source import Decision, Document
+from megatape.data.sources.document import Decision, Document
 from megatape.errors import UserError
 from tests.helpers.classifiers import fasttext_model, save_classifier
 

@@ -16,7 +16,8 @@ from megatape.data.prepare.merge import append
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import SPLITS, file_sha256, load_index, save_index
-from megatape.data.sources.source import Document, Source
+from megatape.data.sources.document import Document
+from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError
 from tests.helpers.command import Command

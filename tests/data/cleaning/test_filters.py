@@ -7,7 +7,9 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.counts import RecordCounts
-from megatape.data.sources.source import Document, Source, documents_of
+from megatape.data.sources.document import Document
+from megatape.data.sources.fields import documents_of
+from megatape.data.sources.source import Source
 from megatape.errors import UserError
 
 

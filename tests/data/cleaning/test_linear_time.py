@@ -12,7 +12,7 @@ from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.sources.source import Document
+from megatape.data.sources.document import Document
 from megatape.registry import RULES
 from tests.helpers.classifiers import fasttext_model, save_classifier
 from tests.helpers.data_directory import small_tokenizer

@@ -14,7 +14,9 @@ from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Document, Source, read_documents
+from megatape.data.sources.document import Document
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 
 PIECE_WORDS, PIECES, THRESHOLD = 200, 500, 0.8
 EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -4,7 +4,7 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass
 from megatape.data.cleaning.rule import parse_rules
-from megatape.data.sources.source import Document
+from megatape.data.sources.document import Document
 
 TEXTS = ["Menu 12\nOne story.\n\nThe end.", "menu, 34!\n---\nOther story.\n---\n\nThe end.", "MENU 56\n\nthe end"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
-from megatape.data.sources.source import Document
+from megatape.data.sources.document import Document
 from megatape.registry import RULES
 from tests.helpers.rules import PROSE, verdict
 

@@ -6,7 +6,7 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
-from megatape.data.sources.source import Document
+from megatape.data.sources.document import Document
 from megatape.errors import UserError
 
 LIST = "# a comment\n\nBad.example\nblog.example/private/\nhttps://shop.example/item?id=7\n"

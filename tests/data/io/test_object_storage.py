@@ -16,7 +16,8 @@ from megatape.data.counts import CorpusCounts
 from megatape.data.io import remote_file
 from megatape.data.io.remote import copy_file, find_files, open_file
 from megatape.data.io.remote_file import Retries
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 from megatape.errors import PathError
 from tests.helpers.command import Command
 

@@ -19,7 +19,8 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.index import Index, load_index
 from megatape.data.shards.layout import first_id
 from megatape.data.shards.writer import MEMBER_TOKENS, split_of
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.command import Command

@@ -72,7 +72,9 @@ GIGABYTE = 2**30
 READ_IN_LITTLE_MEMORY = f"""
 import resource, sys
 import megatape.data.sources.json_lines, megatape.data.sources.tars, megatape.data.sources.text_files
-from megatape.data.sources.source import CorpusCounts, Source, read_documents
+from megatape.data.counts import CorpusCounts
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + {2**28}, -1))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Source, read_documents, read_unit
+from megatape.data.sources.reading import read_documents, read_unit
+from megatape.data.sources.source import Source
 from megatape.errors import UserError
 from tests.helpers.sources import json_lines, read, write_parquet
 

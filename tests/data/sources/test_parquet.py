@@ -8,7 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Source, read_unit
+from megatape.data.sources.reading import read_unit
+from megatape.data.sources.source import Source
 from megatape.errors import UserError
 from tests.helpers.slow import slow_but
 from tests.helpers.sources import read, write_parquet

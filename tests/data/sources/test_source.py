@@ -8,7 +8,8 @@ import pytest
 
 from megatape.commands.options import RecordLimitOptions
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 from megatape.errors import UserError
 from megatape.utils.options import read_options
 from tests.helpers.sources import json_lines, read
@@ -86,6 +87,6 @@ def test_only_the_first_bad_records_are_kept(tmp_path: Path) -> None:
     ("option", "value"),
     [("max_record_bytes", 0), ("max_record_bytes", 2**31), ("max_record_bytes", 10**30), ("max_bad_fraction", 1.5)],
 )
-def test_a_limit_on_records_that_is_none(option: str, value: float) -> None:
+def test_invalid_record_limits(option: str, value: float) -> None:
     with pytest.raises(UserError, match=f"^{option}: must be .*got '{value}'"):
         read_options(RecordLimitOptions, {option: str(value)})

@@ -8,7 +8,8 @@ import pytest
 from backports import zstd
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.sources.source import Source, read_documents
+from megatape.data.sources.reading import read_documents
+from megatape.data.sources.source import Source
 from megatape.errors import UserError
 from tests.helpers.sources import read, special, tar_of
 

@@ -6,7 +6,8 @@ import pytest
 
 from megatape.data.counts import CorpusCounts
 from megatape.data.io.remote import FileState
-from megatape.data.sources.source import Source, read_unit
+from megatape.data.sources.reading import read_unit
+from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit, default_unit_bytes
 from megatape.errors import UserError
 from tests.helpers.preparation import NUM_FILES, UNIT_BYTES, text_of, write_lines

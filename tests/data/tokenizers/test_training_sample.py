@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from megatape.data.sources.source import Decision, Document, Source
+from megatape.data.sources.document import Decision, Document
+from megatape.data.sources.source import Source
 from megatape.data.tokenizers import training_sample
 from megatape.data.tokenizers.training_sample import sample_texts
 from megatape.errors import UserError

@@ -1,0 +1,60 @@
+"""Documents from records with fields, such as lines of JSON."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from megatape.data.counts import RecordCounts
+from megatape.data.sources.document import Document
+from megatape.data.sources.source import Source
+
+# Stands for a missing field, whereas None is a null text.
+MISSING = object()
+
+
+def documents_of(records: Iterable[tuple[str, Any]], source: Source, counts: RecordCounts) -> Iterator[Document]:
+    """Yield the documents of records.
+
+    A null text is an empty document. Records without text, or with too much text, are counted.
+
+    Args:
+        records: Place and value of each record.
+        source: Source of the records. It names the field of the text.
+        counts: Counts to update.
+    """
+    for place, record in records:
+        text: Any = MISSING
+        if isinstance(record, dict):
+            text = record.get(source.text_field, MISSING)
+        if text is None:
+            yield document_of("", place, record, source)
+        elif not isinstance(text, str):
+            counts.add_bad(place, f"`{source.text_field}` is missing or not a string")
+        elif is_too_long(text, source.max_record_bytes):
+            counts.add_too_long(place)
+        else:
+            yield document_of(text, place, record, source)
+
+
+def is_too_long(text: str, max_bytes: int) -> bool:
+    """Whether a text takes more than `max_bytes` in UTF-8, which has up to four bytes per character."""
+    return 4 * len(text) > max_bytes and len(text.encode()) > max_bytes
+
+
+def document_of(text: str, place: str, record: Any, source: Source) -> Document:
+    """Return the document of a text, with the fields of its record. Its field `url` is the address of the document."""
+    url = ""
+    if isinstance(record, dict) and isinstance(record.get("url"), str):
+        url = record["url"]
+    fields = {path: value_of(record, path) for path in source.fields}
+    return Document(text, place, url, fields=fields)
+
+
+def value_of(record: Any, path: str) -> Any:
+    """Return the value at a path such as `metadata.license` in a record, or None if it is missing. Names may contain dots."""
+    if isinstance(record, dict) and path in record:
+        return record[path]
+    for name in path.split("."):
+        if not isinstance(record, dict):
+            return None
+        record = record.get(name)
+    return record

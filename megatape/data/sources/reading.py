@@ -1,0 +1,127 @@
+"""Passes over a source: its kept documents, with counts of the others."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from megatape.data.counts import (
+    BAD,
+    EMPTY_DOCUMENTS,
+    FEW_BAD,
+    TOO_LONG,
+    WITHOUT_TEXT,
+    CorpusCounts,
+    DocumentCounts,
+    check_bad_records,
+    sort_reasons,
+)
+from megatape.data.printable import printable
+from megatape.data.sources.document import EMPTY, Decide, Document, Record, keep
+from megatape.data.sources.source import Source
+from megatape.data.sources.units import Unit
+from megatape.errors import UserError
+
+
+def read_unit(
+    source: Source, unit: Unit, counts: CorpusCounts, decide: Decide = keep, record: Record | None = None
+) -> Iterator[Document]:
+    """Yield the kept documents of a unit, in a fixed order.
+
+    Args:
+        source: Source of the unit.
+        unit: One of the source's units.
+        counts: Counts to update. Bad and too long records and dropped documents are counted, not fatal.
+        decide: Decides about each document that is not empty, in order. By default all are kept.
+        record: Called with each document and the decision about it, in order.
+
+    Raises:
+        FileNotFoundError: A path does not exist.
+        UserError: A file is corrupted, or too many records are bad.
+    """
+    num_kept = 0
+    for name in unit.inputs:
+        given = printable(source.input_of(name))
+        num_read = 0
+        dropped = Counter[str]()
+        num_bad = counts.bad
+        num_too_long = counts.too_long
+        num_without_text = counts.without_text
+        try:
+            for document in source.reader.read(source, replace(unit, inputs=(name,)), counts):
+                num_read += 1
+                if not document.text or document.text.isspace():
+                    decision = EMPTY
+                else:
+                    decision = decide(document)
+                if record is not None:
+                    record(document, decision)
+                if decision.text is None:
+                    dropped[decision.label] += 1
+                    continue
+                num_kept += 1
+                yield Document(
+                    decision.text,
+                    printable(document.place),
+                    document.url,
+                    input=given,
+                    scores=decision.scores,
+                    content=decision.content,
+                    digest=decision.digest,
+                )
+                if num_kept == source.max_documents:
+                    return
+        finally:
+            skipped = {
+                BAD: counts.bad - num_bad,
+                TOO_LONG: counts.too_long - num_too_long,
+                WITHOUT_TEXT: counts.without_text - num_without_text,
+            }
+            dropped += Counter(skipped)
+            num_read += sum(skipped.values())
+            of_input = counts.inputs.setdefault(given, DocumentCounts())
+            of_input.add(DocumentCounts(num_read, dropped=sort_reasons(dropped)))
+    check_bad(source, counts)
+
+
+def read_documents(source: Source, counts: CorpusCounts) -> Iterator[Document]:
+    """Yield the documents of all units, except those of a separate validation split.
+
+    Raises:
+        UserError: No file matches, or the source has no documents.
+    """
+    for unit in source.units():
+        if unit.split != "validation":
+            yield from read_unit(source, unit, counts)
+    check_found(source, counts)
+
+
+def check_bad(source: Source, counts: CorpusCounts) -> None:
+    """Raise UserError if too many records of a pass gave no document."""
+    num_read = counts.total.read
+    check_bad_records(counts, num_read, source.max_bad_fraction, "; what is finished stays")
+    if counts.without_text > max(FEW_BAD, source.max_skipped_fraction * num_read):
+        raise UserError(
+            f"of {num_read:,} samples {counts.without_text:,} have no member named .txt or .json, more than "
+            f"`max_skipped_fraction` {source.max_skipped_fraction:g}; the first: {counts.first_without_text}. Rename the "
+            "members with text, or raise `max_skipped_fraction`, and give the same command again; what is finished stays"
+        )
+
+
+def check_found(source: Source, counts: CorpusCounts) -> None:
+    """Raise UserError if a pass over the whole source found no document."""
+    total = counts.total
+    if total.kept:
+        return
+    empty = total.dropped.get(EMPTY_DOCUMENTS, 0)
+    without_text = total.dropped.get(WITHOUT_TEXT, 0)
+    dropped = sum(total.dropped.values()) - empty - without_text - counts.skipped
+    examples = ""
+    if counts.bad:
+        examples += f", first: {counts.bad_examples[0]}"
+    if without_text:
+        examples += f", {without_text} without text, first: {counts.first_without_text}"
+    raise UserError(
+        f"source {source.kind} {' '.join(source.inputs)}: no documents found ({empty} empty, {counts.too_long} "
+        f"longer than `max_record_bytes` {source.max_record_bytes:,}, {dropped} dropped, {counts.bad} bad"
+        f"{examples}): check `source` and `input`"
+    )
