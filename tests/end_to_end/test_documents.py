@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatape.data.prepare.addition import AdditionTask, prepare_addition
+from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.workers import run_workers

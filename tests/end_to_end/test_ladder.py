@@ -12,7 +12,7 @@ from megatape.accounting.memory import plan_memory
 from megatape.accounting.needs import memory_needs
 from megatape.accounting.trace import build
 from megatape.config import Config, load_config
-from megatape.data.prepare.addition import ALPHABET, longest_document
+from megatape.data.synthetic.addition_problems import ALPHABET, longest_document
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.optim.adamw import AdamWOptions
 from tests.helpers.slow import slow_but

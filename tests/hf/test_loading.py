@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from megatape.data.prepare.addition import AdditionTask, prepare_addition
+from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.hf.export import export
 from megatape.hf.importer import import_model
 from megatape.hf.loading import load_exported, load_trained

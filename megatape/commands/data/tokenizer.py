@@ -25,8 +25,8 @@ class Options(SourceOptions):
 @path_errors()
 def run(options: Options) -> None:
     """Train the tokenizer and write its file."""
+    from megatape.data.prepare.training_sample import sample_texts
     from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
-    from megatape.data.tokenizers.training_sample import sample_texts
 
     check_absent(options.output)
     if not options.output.parent.is_dir():

@@ -22,7 +22,7 @@ class Options(NewDataOptions):
 
 def run(options: Options) -> None:
     """Write the data directory."""
-    from megatape.data.prepare.addition import AdditionTask, longest_document, prepare_addition
+    from megatape.data.synthetic.addition_problems import AdditionTask, longest_document, prepare_addition
 
     task = as_type(options.model_dump(include={"digits", "per_cell", "seed"}), AdditionTask)
     with token_bar("generated") as bar:

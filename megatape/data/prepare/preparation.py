@@ -24,6 +24,7 @@ from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.draft_files import check_files
 from megatape.data.prepare.folder import PartialFolder, unit_name
 from megatape.data.prepare.task import WHOLE, Task
+from megatape.data.prepare.training_sample import sample_texts
 from megatape.data.prepare.unit import Draft, Progress, UnitWriter, read_batches
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import Index
@@ -31,7 +32,6 @@ from megatape.data.sources.units import UNIT_BYTES, Unit, default_unit_bytes
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.tokenizers.training_sample import sample_texts
 from megatape.errors import UserError, did_you_mean
 from megatape.utils.files import write_atomically
 

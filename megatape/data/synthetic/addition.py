@@ -1,4 +1,4 @@
-"""Addition with reversed digits, by the number of digits (McLeish et al. 2024; format in data/prepare/addition.py).
+"""Addition with reversed digits, by the number of digits (McLeish et al. 2024; format in addition_problems.py).
 
 A text such as `321+54=861`: both numbers and their sum start with the least significant digit. A tenth of the problems of
 any lengths is never in the training split.
@@ -12,7 +12,7 @@ split a problem belongs to.
 import random
 from typing import ClassVar, Literal
 
-from megatape.data.prepare.addition import ALPHABET, AdditionTask, draw_problem
+from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, draw_problem
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 DIGITS: dict[Size, int] = {"tiny": 4, "small": 10, "base": 20}

@@ -20,6 +20,7 @@ from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.training_sample import sample_texts
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import store_tokenizer
 from megatape.data.sources.reading import read_documents
@@ -28,7 +29,6 @@ from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.tokenizers.training_sample import sample_texts
 from megatape.lab.benchmark.timing import Timer, ratio, spread
 from megatape.utils.python_process import child_environment, python_command
 from megatape.utils.tables import markdown

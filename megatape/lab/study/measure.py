@@ -17,9 +17,9 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, ModelConfig, load_config
-from megatape.data.prepare.addition import KIND as ADDITION
-from megatape.data.prepare.addition import AdditionTask, longest_document
 from megatape.data.shards.index import load_index
+from megatape.data.synthetic.addition_problems import KIND as ADDITION
+from megatape.data.synthetic.addition_problems import AdditionTask, longest_document
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import open_data

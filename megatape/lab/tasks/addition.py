@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-from megatape.data.prepare.addition import AdditionTask, Problem, longest_document
 from megatape.data.shards.index import load_index
+from megatape.data.synthetic.addition_problems import AdditionTask, Problem, longest_document
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 
-from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append, merge
@@ -21,6 +20,7 @@ from megatape.data.shards.index import SPLITS, Index, check_ledger, load_index, 
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, entropy
 from megatape.data.sources.source import Source
+from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset

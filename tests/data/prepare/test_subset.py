@@ -11,7 +11,6 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import Rule, ScoreRule
-from megatape.data.prepare.addition import AdditionTask, prepare_addition
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append, merge
@@ -20,6 +19,7 @@ from megatape.data.shards.index import SPLITS, check_ledger, load_index
 from megatape.data.shards.stored_split import DocumentMatch, StoredSplit
 from megatape.data.shards.writer import entropy
 from megatape.data.sources.source import Source
+from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.helpers.command import Command

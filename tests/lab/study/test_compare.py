@@ -15,7 +15,7 @@ import matplotlib.image
 import pytest
 
 from megatape.config import parse_config
-from megatape.data.prepare.addition import ALPHABET, AdditionTask, longest_document, prepare_addition
+from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, longest_document, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.lab.study.compare import compare, report
 from megatape.lab.study.runs import Outcome, RunPool, RunsFailed

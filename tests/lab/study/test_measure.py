@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import ModelConfig, ScalingConfig, parse_config
-from megatape.data.prepare.addition import AdditionTask, longest_document, prepare_addition
+from megatape.data.synthetic.addition_problems import AdditionTask, longest_document, prepare_addition
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.selection import select_samples
 from megatape.hf.loading import LoadedModel

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.data.prepare.addition import ALPHABET, AdditionTask, prepare_addition
+from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.hf.loading import LoadedModel
 from megatape.lab.tasks import addition

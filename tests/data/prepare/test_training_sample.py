@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from megatape.data.prepare import training_sample
+from megatape.data.prepare.training_sample import sample_texts
 from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.source import Source
-from megatape.data.tokenizers import training_sample
-from megatape.data.tokenizers.training_sample import sample_texts
 from megatape.errors import UserError
 from tests.helpers.command import Command
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.data.prepare.addition import (
+from megatape.data.synthetic.addition_problems import (
     ALPHABET,
     TEST_PROBLEMS,
     AdditionTask,
