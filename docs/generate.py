@@ -9,6 +9,7 @@ of their imports in docs/architecture.md.
 
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from docs import reference
-from tests.helpers.import_graph import LAYERS, description_of, imported_layers
+from tests.helpers.import_graph import LAYERS, PARTS_OF_DATA, description_of, imported_layers
 
 EXAMPLES = ("train", "load_export", "add_encoding")
 LIST_WIDTH = 17  # columns of a layer's name in the list of layers
@@ -47,7 +48,12 @@ def import_table() -> str:
 def architecture(page: str) -> str:
     """Return docs/architecture.md with the present layers and imports."""
     page = re.sub(r"(?<=^megatape/\n)(?:  .*\n)+", lambda _: layer_list(), page, count=1, flags=re.MULTILINE)
-    return re.sub(r"(?:^\| \d+ \| `.*\n)+", lambda _: import_table(), page, count=1, flags=re.MULTILINE)
+    page = re.sub(r"(?:^\| \d+ \| `.*\n)+", lambda _: import_table(), page, count=1, flags=re.MULTILINE)
+    parts = ", ".join(f"`{part}`" for part in PARTS_OF_DATA)
+    paragraph = textwrap.fill(f"Parts of `data/`, in their import order: {parts}.", 100, break_on_hyphens=False)
+    return re.sub(
+        r"^Parts of `data/`, in their import order:.*?(?=\n\n)", lambda _: paragraph, page, flags=re.MULTILINE | re.DOTALL
+    )
 
 
 def examples(page: str) -> str:

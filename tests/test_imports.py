@@ -6,7 +6,17 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from tests.helpers.import_graph import LAYERS, LAYERS_THAT_IMPORT, MODULES, PACKAGE, ROOT, imports_of, layer_of
+from tests.helpers.import_graph import (
+    LAYERS,
+    LAYERS_THAT_IMPORT,
+    MODULES,
+    PACKAGE,
+    PARTS_OF_DATA,
+    ROOT,
+    imports_of,
+    layer_of,
+    part_of_data,
+)
 
 WITHOUT_TORCH = (
     "megatape.registry",
@@ -67,6 +77,18 @@ def test_forbidden_imports() -> None:
                     if any(is_inside(imported, other) for other in forbidden):
                         found.append(f"{module} imports {imported}")
     assert not found
+
+
+def test_parts_of_data() -> None:
+    modules = [module for module in MODULES if module.startswith("megatape.data.")]
+    assert sorted(PARTS_OF_DATA) == sorted({part_of_data(module) for module in modules})
+    upward = []
+    for module in modules:
+        for imported in imports_of(module):
+            is_in_data = imported.startswith("megatape.data.")
+            if is_in_data and PARTS_OF_DATA.index(part_of_data(imported)) > PARTS_OF_DATA.index(part_of_data(module)):
+                upward.append(f"{module} imports {imported}")
+    assert not upward
 
 
 def test_no_cycle_between_modules() -> None:

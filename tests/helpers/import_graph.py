@@ -14,6 +14,7 @@ LAYERS = (
     "search_path",
     "errors",
     "imports",
+    "entries",
     "registry",
     "utils",
     "run_folder",
@@ -36,6 +37,23 @@ LAYERS = (
     "commands",
     "__main__",
     "child",
+)
+
+# Parts of megatape/data, folders and single modules, lowest first. A part imports only from parts above it in this list.
+PARTS_OF_DATA = (
+    "printable",
+    "counts",
+    "document_entries",
+    "io",
+    "sources",
+    "tokenizers",
+    "shards",
+    "cleaning",
+    "prepare",
+    "formats",
+    "training",
+    "finetuning",
+    "synthetic",
 )
 
 # Library or module -> the only layers that may import it.
@@ -105,6 +123,11 @@ def layer_of(module: str) -> str:
     """Return the layer of a module: its folder, or the file itself; "" for the package."""
     _, _, inside = module.partition(".")
     return inside.partition(".")[0]
+
+
+def part_of_data(module: str) -> str:
+    """Return the part of megatape/data that has a module: a folder, or the file itself."""
+    return module.split(".")[2]
 
 
 def imported_layers(layer: str) -> list[str]:
