@@ -1,41 +1,54 @@
 """A gate around an optimizer, which decides whether an update changes the weights."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
 
-class GatedOptimizer(Optimizer):
-    """Passes `step` on to an optimizer if the step is to be taken: only then weights change.
+@dataclass(frozen=True)
+class Decision:
+    """Decision about an update, made once per step when the gradient norm is known. This base class applies the update.
 
-    DeepSpeed calls its client's optimizer once for each group of parameters, when the gradient is
-    reduced and clipped. It skips the call for a norm that is not finite in some combinations of stage
-    and precision only, and never for a reason of ours.
-
-    Parameter groups and state are those of the inner optimizer, so the constructor of the base class,
-    which would make others, is not called.
-
-    Args:
-        inner: the optimizer that updates weights.
-        admits: asked before each update, whether the step is to be taken.
-        finish: called after each update.
+    Attributes:
+        reason: Description of an anomaly, or "".
     """
 
-    def __init__(self, inner: Optimizer, admits: Callable[[], bool], finish: Callable[[], None]) -> None:
-        self.inner = inner
-        self.admits = admits
-        self.finish = finish
+    reason: str = ""
 
-    def step(self, *arguments: Any, **options: Any) -> None:  # type: ignore[override]
+    # Whether the update changes weights and optimizer state.
+    applies_update: ClassVar[bool] = True
+
+
+class GatedOptimizer(Optimizer):
+    """An optimizer whose `step` changes weights only if the step is to be taken.
+
+    DeepSpeed calls its client's optimizer once for each group of parameters, after reducing and clipping the gradient. It skips
+    the call for a norm that is not finite in some combinations of stage and precision only, and never for a reason of ours.
+
+    Parameter groups and state are the inner optimizer's, so the constructor of the base class, which would make others, is not
+    called.
+
+    Args:
+        inner: Optimizer that updates weights.
+        should_step: Returns whether to take the step. Called before each update.
+        apply_step: Takes the step of the inner optimizer.
+    """
+
+    def __init__(self, inner: Optimizer, should_step: Callable[[], bool], apply_step: Callable[[], None]) -> None:
+        self.inner = inner
+        self._should_step = should_step
+        self._apply_step = apply_step
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update weights if the step is to be taken."""
-        if self.admits():
-            self.inner.step(*arguments, **options)
-            self.finish()
+        if self._should_step():
+            self._apply_step()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups of the inner optimizer; DeepSpeed replaces them while it updates one of several."""
+        """Groups of the inner optimizer. DeepSpeed replaces them while it updates one of several."""
         return self.inner.param_groups
 
     @param_groups.setter

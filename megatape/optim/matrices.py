@@ -1,4 +1,4 @@
-"""Optimizers that update a matrix as a whole, such as by its singular vectors, though every rank holds a part of it."""
+"""Optimizers that update whole matrices, for example by their singular vectors, although every rank holds only a part."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -7,45 +7,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The update of a matrix from its gradient, the tensors that are kept for it, and its parameter group.
+# Computes the update of a matrix from its gradient, its optimizer state, and its parameter group.
 ComputeUpdate = Callable[[Tensor, dict[str, Tensor], dict[str, Any]], Tensor]
 
-
-# Subtracts `lr` times its update from each matrix of a parameter group, decayed by `lr` times `weight_decay`: one rank computes
+# Decays each matrix of a parameter group by `lr` times `weight_decay`, and subtracts `lr` times its update. One rank computes
 # the update of a matrix. Collective (zero/matrices.py).
 UpdateMatrices = Callable[[dict[str, Any], ComputeUpdate], None]
 
 
 class MatrixOptimizer(torch.optim.Optimizer):
-    """Base of optimizers that update matrices whole, and other weights (vectors, embeddings) in another way.
+    """Base class of optimizers that update matrices as a whole, and other weights (vectors, embeddings) in another way.
 
-    The registry's entry names the function that gives the shapes of the state for a matrix.
-
-    Attributes:
-        update_matrices: set by the engine before the first step.
+    The registry's entry names the function that returns the shapes of a matrix's state.
     """
-
-    update_matrices: UpdateMatrices
 
     @abstractmethod
     def update_matrix(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        """The update of a matrix, to be multiplied by the learning rate. Changes `state` in place.
+        """Return the update of a matrix, to be multiplied by the learning rate. Changes `state` in place.
 
         Args:
-            gradient: [rows, columns], float32, of the whole matrix.
-            state: tensors that are kept for it, in the shapes of the registry's entry.
-            group: hyperparameters.
+            gradient: Gradient of the whole matrix, float32 [rows, columns].
+            state: Optimizer state of the matrix, in the shapes of the registry's entry.
+            group: Hyperparameters.
         """
 
     @abstractmethod
     def update_others(self, group: dict[str, Any]) -> None:
-        """Update the weights of a group that are no matrices, element by element, with their state in `self.state`."""
+        """Update the weights of a group without matrices, element by element, with their state in `self.state`."""
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update the weights of all groups. Collective."""
+    def step(self, update_matrices: UpdateMatrices) -> None:  # type: ignore[override]
+        """Update the weights of all groups. Collective.
+
+        Args:
+            update_matrices: Updates the matrices of a group, gathering each from the ranks that hold its parts.
+        """
         for group in self.param_groups:
             if group["whole"]:
-                self.update_matrices(group, self.update_matrix)
+                update_matrices(group, self.update_matrix)
             else:
                 self.update_others(group)

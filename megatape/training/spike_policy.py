@@ -3,13 +3,13 @@
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from megatape.config import TrainingConfig
 from megatape.config.training import BatchSizes
+from megatape.optim.gated import Decision
 
 # As OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): WINDOW steps are remembered, fewer than FEWEST give
 # no verdict, and a step is a spike beyond SIGMAS standard deviations above their mean.
@@ -22,23 +22,20 @@ REMEMBERED = 1024  # steps with a spike or a fault
 SampleRange = tuple[int, int]  # first and last
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What becomes of a step. reason: what is unusual about it, or ""."""
-
-    reason: str = ""
-
-
 class Take(Decision):
-    """The step is taken."""
+    """Decision to take a step."""
 
 
 class Skip(Decision):
-    """Weights and optimizer state stay as they are."""
+    """Decision to skip a step: weights and optimizer state stay as they are."""
+
+    applies_update = False
 
 
 class Rollback(Decision):
-    """The step is skipped, and the run goes back to a stable checkpoint if there is one."""
+    """Decision to skip a step, and to return to a stable checkpoint if there is one."""
+
+    applies_update = False
 
 
 class SpikePolicy:
@@ -69,11 +66,6 @@ class SpikePolicy:
         if not reason or self._config.on_spike == "log":
             return Take(reason)
         return Skip(reason) if self._config.on_spike == "skip" else Rollback(reason)
-
-    def skip_reason(self, loss: float, grad_norm: float) -> str:
-        """Why the step is not taken, or ""."""
-        decision = self.decide(loss, grad_norm)
-        return "" if isinstance(decision, Take) else decision.reason
 
     def observe(self, step: int, loss: float, grad_norm: float, decision: Decision, has_fault: bool) -> None:
         """Remember a computed step. has_fault: its loss or gradient is not finite."""

@@ -360,17 +360,16 @@ class Trainer:
         gradients = self.engine.forward_backward(inputs, num_targets)
         status = self._exchange_status(step.samples.stop, gradients)
         loss = status.loss / self.mesh["tensor"].size / num_targets
-        skip_reason = partial(self.policy.skip_reason, loss)
-        update = self.engine.update(step.learning_rate, loss, status.num_nonfinite, status.square, skip_reason=skip_reason)
-        decision = self.policy.decide(loss, update.grad_norm)
+        decide = partial(self.policy.decide, loss)
+        update = self.engine.update(step.learning_rate, loss, status.num_nonfinite, status.square, decide=decide)
         return replace(
             step,
             loss=loss,
             grad_norm=update.grad_norm,
             fault=update.fault,
             skipped=update.skipped,
-            decision=decision,
-            remark=decision.reason,
+            decision=update.decision,
+            remark=update.decision.reason,
             status=status,
             forward_seconds=gradients.forward.seconds(),
         )

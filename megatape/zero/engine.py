@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import deepspeed
 import torch
@@ -13,34 +14,35 @@ from megatape.config import Config
 from megatape.distributed.exchange import exchange
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
-from megatape.errors import TrainingDiverged
 from megatape.nn.parameters import settings
-from megatape.optim.gated import GatedOptimizer
+from megatape.optim.gated import Decision, GatedOptimizer
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
-from megatape.utils.units import plural
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.deepspeed_config import deepspeed_config
 from megatape.zero.internals import gradient_norm, local_numel, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
 from megatape.zero.matrices import WholeMatrices
 from megatape.zero.mpu import Mpu
-from megatape.zero.replicas import find_differences
+from megatape.zero.nonfinite import NonfiniteWatch
+from megatape.zero.replicas import ReplicaCheck
 from megatape.zero.replicated import ReplicatedGradients
 from megatape.zero.state import WEIGHT, ZeroState
 from megatape.zero.stopwatch import Stopwatch
+from megatape.zero.update import Decide, PendingUpdate, Update
 
-Inputs = dict[str, Tensor | None]  # the module's keyword arguments for one micro-batch, on this rank's device
+# Keyword arguments of the module for one micro-batch, on this rank's device.
+Inputs = dict[str, Tensor | None]
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Accumulated gradients of a step: this rank's part of what an update must know of all ranks.
+    """This rank's share of the sums over accumulated gradients that an update needs.
 
     Attributes:
-        loss: sum of the losses of this rank's targets, nats, on the device.
+        loss: Sum of the losses of this rank's targets, nats, on the device.
         num_nonfinite: 1 if a gradient that every tensor-parallel rank holds is not finite here, on the device.
-        square: this rank's part of the squared gradient norm at stage 0, where DeepSpeed reports none; else 0.
-        forward: duration of the forward passes, to be read once the device has finished them.
+        square: This rank's part of the squared gradient norm at stage 0, where DeepSpeed reports none; 0 at other stages.
+        forward: Duration of the forward passes. Read it only after the device has finished them.
     """
 
     loss: Tensor
@@ -62,102 +64,93 @@ class EvaluationLosses:
     groups: dict[str, float]
 
 
-@dataclass
-class Update:
-    """One update of the weights, which takes place unless `skipped` gives a reason.
-
-    Attributes:
-        fault: what is not finite, or ""; a reason to skip it.
-        skip_reason: reason to skip it for this gradient norm, or "". The same on all ranks.
-        grad_norm: before clipping; NaN if it is not finite.
-        skipped: why weights and optimizer state stay as they were, bit for bit, or "".
-        is_decided: whether grad_norm and skipped are known.
-    """
-
-    fault: str
-    skip_reason: Callable[[float], str]
-    grad_norm: float = math.nan
-    skipped: str = ""
-    is_decided: bool = False
-
-    def decide(self, norm: float) -> None:
-        """Note the gradient norm, and what follows."""
-        self.grad_norm = norm
-        self.is_decided = True
-        if not math.isfinite(norm):
-            self.fault = self.fault or "the gradient norm is not finite"
-        self.skipped = self.fault or self.skip_reason(norm)
-
-
 class Engine:
     """A module under DeepSpeed ZeRO.
 
-    build_module: makes this rank's share of the module on the given tensor axis. Its forward pass returns the float32 sum of
-        its targets' losses; its weights are uninitialized until `state.load`.
+    Args:
+        config: Configuration of the run.
+        topology: All ranks.
+        mesh: Mesh of the ranks.
+        build_module: Builds this rank's share of the module on a tensor axis. The forward pass returns the float32 sum of the
+            losses of its targets. Weights are uninitialized until `state.load`.
+
+    Attributes:
+        topology: All ranks.
+        mesh: Mesh of the ranks.
+        gradient_clip: Maximum norm of the gradient, 0 for no clipping.
+        deepspeed: DeepSpeed's engine.
+        device: Device of this rank.
+        state: Master weights and optimizer state.
     """
 
     def __init__(self, config: Config, topology: Topology, mesh: Mesh, build_module: Callable[[Axis], nn.Module]) -> None:
         lazy_import_dynamo()
         self.topology = topology
         self.mesh = mesh
-        mpu = Mpu(mesh)
         self.gradient_clip = config.training.gradient_clip
-        self._clips = config.zero.stage == 0  # there DeepSpeed clips in float32 without reporting the norm
+        # At stage 0 DeepSpeed clips in float32 without reporting the norm, so the engine clips.
+        self._clips = config.zero.stage == 0
+
+        mpu = Mpu(mesh)
         ds_config = deepspeed_config(config, topology.world_size)
-        # No dtype here: on a CPU zero.Init takes any explicit one, even float32, as bfloat16. From
-        # the settings it takes the right one.
-        sharded = deepspeed.zero.Init(
-            data_parallel_group=mesh["replicate"].group, mpu=mpu, config_dict_or_path=ds_config, enabled=config.zero.stage == 3
-        )
-        with sharded:
-            module = build_module(mesh["tensor"])
-        # DeepSpeed allocates buckets whole, however little there is to reduce.
-        trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
-        most = sum(map(local_numel, trained))
-        ds_config["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, most)
+        module = _build_sharded(build_module, ds_config, mesh, mpu)
+        # DeepSpeed allocates the full bucket even if there are few gradients, so cap its size.
+        num_trained = sum(local_numel(parameter) for parameter in module.parameters() if parameter.requires_grad)
+        ds_config["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, num_trained)
         inner = build_optimizer(module.named_parameters(), config.optimizer)
-        optimizer = GatedOptimizer(inner, self._admits_update, self._apply_bounds)
+        self._optimizer = GatedOptimizer(inner, self._should_step, self._apply_step)
         with same_optimizer_at_stages_1_and_2():
-            self.deepspeed, *_ = deepspeed.initialize(model=module, optimizer=optimizer, mpu=mpu, config=ds_config)
+            self.deepspeed, *_ = deepspeed.initialize(
+                model=module,
+                optimizer=self._optimizer,
+                mpu=mpu,
+                config=ds_config,
+            )
         if config.zero.stage == 3:
             trim_zero3_hooks(module)
+
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed, optimizer, topology, mesh, config.optimizer)
-        if isinstance(optimizer.inner, MatrixOptimizer):
-            optimizer.inner.update_matrices = WholeMatrices(self.state).update
-        declared = {name: settings(parameter).bounds for name, parameter in self.state.parameters.items()}
-        self._bounds = {name: bounds for name, bounds in declared.items() if bounds}
-        self._nonfinite = torch.zeros((), dtype=torch.bool, device=self.device)  # in a replicated gradient of this step
-        self._replicas_were_equal = False  # at a check of this process
-        self._update: Update | None = None  # in progress
+        self.state = ZeroState(self.deepspeed, self._optimizer, topology, mesh, config.optimizer)
+        self._matrices: WholeMatrices | None = None
+        if isinstance(inner, MatrixOptimizer):
+            self._matrices = WholeMatrices(self.state)
+        self._bounds = _declared_bounds(self.state)
+        self._replica_check = ReplicaCheck(self.state)
         self._replicated = ReplicatedGradients(self.state, config.zero.offload_optimizer)
-        self._watch_replicated()
+        replicated_weights = [self.state.parameters[name] for name in self._replicated.names]
+        self._nonfinite = NonfiniteWatch(replicated_weights, self.device)
+        self._pending: PendingUpdate | None = None
 
     def forward_backward(self, micro_batches: list[Inputs], num_targets: float) -> Gradients:
         """Accumulate the gradient of the mean loss over this rank's micro-batches.
 
         Args:
-            micro_batches: inputs of this rank's forward passes, at least one.
-            num_targets: targets of all data-parallel ranks that count in the loss, which is the mean over them. A mean of
-                means would weight targets unequally when some are masked.
+            micro_batches: Inputs of this rank's forward passes, at least one.
+            num_targets: Number of targets of all data-parallel ranks that count in the loss, which is the mean over them. A
+                mean of means would weight targets unequally when some are masked.
         """
-        # DeepSpeed divides by the accumulation steps of its settings and averages over ranks; the weight undoes both.
+        # DeepSpeed divides by the accumulation steps of its configuration and averages over ranks. The weight undoes both.
         weight = self.mesh["replicate"].size * self.deepspeed.gradient_accumulation_steps() / num_targets
         self.deepspeed.train()
-        loss = torch.zeros((), device=self.device)  # stays on the device: reading it after every micro-batch would stall a GPU
-        self._nonfinite.zero_()
+        # The loss stays on the device: reading it after every micro-batch would stall a GPU.
+        loss = torch.zeros((), device=self.device)
+        self._nonfinite.reset()
         forward = Stopwatch(self.device)
         for number, inputs in enumerate(micro_batches, start=1):
-            # Steps of the batch-size warm-up have fewer micro-batches than the settings say.
-            self.deepspeed.set_gradient_accumulation_boundary(number == len(micro_batches))
+            is_last = number == len(micro_batches)
+            # Steps of the batch-size warm-up have fewer micro-batches than DeepSpeed's configuration says.
+            self.deepspeed.set_gradient_accumulation_boundary(is_last)
             with forward:
                 loss_sum = self.deepspeed(**inputs)
             self.deepspeed.backward(loss_sum * weight)
             loss += loss_sum.detach()
-            if number < len(micro_batches):
-                self.deepspeed.step()  # counts the micro-batch
+            if not is_last:
+                self.deepspeed.step()  # Counts the micro-batch.
         self._replicated.sum_parts()
-        return Gradients(loss, self._nonfinite, self._local_square() if self._clips else 0.0, forward)
+        square: Tensor | float = 0.0
+        if self._clips:
+            square = self._local_square()
+        return Gradients(loss, self._nonfinite.found, square, forward)
 
     def update(
         self,
@@ -166,102 +159,106 @@ class Engine:
         num_nonfinite: float,
         square: float,
         *,
-        skip_reason: Callable[[float], str] = lambda norm: "",
+        decide: Decide = lambda norm: Decision(),
     ) -> Update:
-        """Take the optimizer's step, unless loss or gradient are not finite on any rank, or there is a reason to skip it.
+        """Take the optimizer's step, unless loss or gradient are not finite on any rank, or `decide` is against it.
 
         Collective. A skipped update releases the gradients, and changes nothing else.
 
         Args:
-            learning_rate: multiplied by the `scale` of each parameter group.
-            loss: mean over the targets of all ranks.
-            num_nonfinite: sum over all ranks of the same field of `Gradients`.
-            square: sum over all ranks of the same field of `Gradients`.
-            skip_reason: see `Update`.
+            learning_rate: Learning rate, multiplied by the `scale` of each parameter group.
+            loss: Mean loss over the targets of all ranks.
+            num_nonfinite: Sum over all ranks of the same field of `Gradients`.
+            square: Sum over all ranks of the same field of `Gradients`.
+            decide: Decides about a finite update by its gradient norm. Called once.
         """
         for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate * group["scale"]
-        fault = ""
-        if not math.isfinite(loss):
-            fault = f"the loss is {loss}"
-        elif num_nonfinite:
-            ranks = self._name_ranks(bool(self._nonfinite))
-            fault = f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
-        update = self._update = Update(fault, skip_reason)
+        pending = PendingUpdate(self._describe_fault(loss, num_nonfinite), decide)
+        self._pending = pending
         if self._clips:
-            norm = square**0.5
-            if not fault and not math.isfinite(norm):
-                update.fault = f"the gradient norm is {norm}{self._name_ranks(not math.isfinite(float(self._local_square())))}"
-            update.decide(norm)
-            if self.gradient_clip:
-                parameters = self.state.parameters.values()
-                nn.utils.clip_grads_with_norm_(parameters, self.gradient_clip, torch.tensor(norm, device=self.device))
+            self._clip(square**0.5, pending)
         self.deepspeed.step()
-        if not update.is_decided:  # DeepSpeed found a norm that is not finite, and called no optimizer
-            update.decide(math.nan)
+        update = pending.result
+        if update is None:
+            # DeepSpeed found a norm that is not finite, and did not call the optimizer.
+            update = pending.resolve(math.nan)
         if not update.skipped:
             self.state.check_kept()
             self.state.update_ema()
         return update
 
-    def _admits_update(self) -> bool:
-        """Whether the update in progress takes place: asked by the optimizer, once DeepSpeed has clipped the gradient."""
-        update = self._update
-        assert update is not None, "an update outside `update`"
-        if not update.is_decided:
+    def _describe_fault(self, loss: float, num_nonfinite: float) -> str:
+        """Return a description of a loss or replicated gradient that is not finite, or "". Collective if there is one."""
+        if not math.isfinite(loss):
+            return f"the loss is {loss}"
+        if num_nonfinite:
+            ranks = self._name_ranks(bool(self._nonfinite.found))
+            return f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
+        return ""
+
+    def _clip(self, norm: float, pending: PendingUpdate) -> None:
+        """Resolve an update at stage 0, and clip its gradient."""
+        if not pending.fault and not math.isfinite(norm):
+            ranks = self._name_ranks(not math.isfinite(float(self._local_square())))
+            pending.fault = f"the gradient norm is {norm}{ranks}"
+        pending.resolve(norm)
+        if self.gradient_clip:
+            parameters = self.state.parameters.values()
+            nn.utils.clip_grads_with_norm_(parameters, self.gradient_clip, torch.tensor(norm, device=self.device))
+
+    def _should_step(self) -> bool:
+        """Whether to apply the current update. GatedOptimizer calls this after DeepSpeed has clipped the gradient."""
+        pending = self._pending
+        assert pending is not None, "an update outside `update`"
+        update = pending.result
+        if update is None:
             norm = gradient_norm(self.deepspeed.optimizer)
-            update.decide(norm if norm >= 0 else math.nan)
+            if norm < 0:
+                # DeepSpeed found that the norm is not finite.
+                norm = math.nan
+            update = pending.resolve(norm)
         return not update.skipped
 
-    def _apply_bounds(self) -> None:
-        """Clip the master weights that declare bounds."""
+    def _apply_step(self) -> None:
+        """Take the step of the inner optimizer, and clip master weights to their declared bounds."""
+        inner: Any = self._optimizer.inner
+        if self._matrices is None:
+            inner.step()
+        else:
+            inner.step(self._matrices.update)
         for name, (low, high) in self._bounds.items():
             self.state.piece(name, WEIGHT).values.clamp_(low, high)
 
-    def _watch_replicated(self) -> None:
-        """Register hooks that record non-finite gradients of weights replicated on all tensor-parallel ranks.
-
-        The hooks run before the sum over these ranks, which spreads such gradients. So the rank at fault can be named.
-        """
-
-        def note(gradient: Tensor) -> None:
-            self._nonfinite.logical_or_(~gradient.isfinite().all())
-
-        for name in self._replicated.names:
-            self.state.parameters[name].register_hook(note)
-
     def _name_ranks(self, at_fault: bool) -> str:
-        """Name the ranks at fault: " on rank 1, but not on all", or "" if it is on all of them or none knows. Collective."""
+        """Name the first rank at fault, such as " on rank 1, but not on all"; "" if all are or none is. Collective."""
         ranks = exchange(at_fault, self.topology)
-        return "" if all(ranks) or not any(ranks) else f" on rank {ranks.index(True)}, but not on all"
+        if all(ranks) or not any(ranks):
+            return ""
+        return f" on rank {ranks.index(True)}, but not on all"
 
     def check_replicas(self) -> None:
-        """Raise TrainingDiverged on all ranks if weights or optimizer state differ where ranks must have the same.
+        """Check that replicas of weights and optimizer state are equal. Collective.
 
-        Collective. A difference at the first check is rather one of the code: a later one had equal replicas before it.
+        Raises:
+            TrainingDiverged: Replicas differ. Raised on all ranks.
         """
-        if differences := find_differences(self.state):
-            others = len(differences) - 1
-            more = f", and {plural(others, 'other tensor')}" if others else ""
-            cause = "memory or a device is at fault"
-            if not self._replicas_were_equal:
-                sums = "this first check points to gradients that are not summed over the ranks, as of a module of your own"
-                cause = f"{sums}; if the code is sound, {cause}"
-            raise TrainingDiverged(
-                f"{differences[0]}{more}: replicas take equal steps, so {cause}. The weights in memory "
-                "are corrupted; check the hosts of these ranks and continue with --resume auto"
-            )
-        self._replicas_were_equal = True
+        self._replica_check.check()
 
     def _local_square(self) -> Tensor:
-        """This rank's part of the gradients' squared norm at stage 0, where each replica holds all of them."""
+        """Return this rank's part of the gradients' squared norm at stage 0, where each replica holds all of them."""
         shared = torch.zeros((), device=self.device)
         divided = torch.zeros((), device=self.device)
         for parameter in self.state.parameters.values():
-            if parameter.grad is not None:
-                square = parameter.grad.float().square().sum()
-                (divided if hasattr(parameter, "partition_dim") else shared).add_(square)
-        return (divided.double() + shared.double() / self.mesh["tensor"].size) / self.mesh["replicate"].size
+            if parameter.grad is None:
+                continue
+            square = parameter.grad.float().square().sum()
+            if hasattr(parameter, "partition_dim"):
+                divided += square
+            else:
+                shared += square
+        of_tensor_ranks = divided.double() + shared.double() / self.mesh["tensor"].size
+        return of_tensor_ranks / self.mesh["replicate"].size
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[str, Inputs]], num_targets: Mapping[str, int]) -> EvaluationLosses:
@@ -279,7 +276,7 @@ class Engine:
         sums = self.sum_over_ranks(*totals, *num_targets.values())
         losses = sums[: len(rows)]
         targets = sums[len(rows) :]
-        # All ranks of a sample count its targets; tensor-parallel ones have the same loss, the others a part of it.
+        # All ranks of a sample count its targets. Tensor-parallel ranks have the same loss, the others a part of it.
         counted = self.mesh["sample"].size / self.mesh["tensor"].size
         groups = {}
         for group, loss, count in zip(num_targets, losses, targets, strict=True):
@@ -291,10 +288,50 @@ class Engine:
         return EvaluationLosses(mean, groups)
 
     def sum_over_ranks(self, *numbers: float | Tensor) -> list[float]:
-        """The sum of each number over all ranks, in one exchange for which this rank waits once. Tensors are on the device."""
-        # Float64 holds every count and every float32. Numbers of the host become arguments of a kernel, not copies.
+        """Return the sum of each number over all ranks, in one exchange for which this rank waits once. Collective.
+
+        Args:
+            numbers: Numbers, or tensors without dimensions on the device.
+        """
+        # Float64 represents every count and every float32. Numbers of the host become arguments of a kernel, not copies.
         sums = torch.zeros(len(numbers), dtype=torch.float64, device=self.device)
-        for place, number in zip(sums, numbers, strict=True):
-            place += number
+        for total, number in zip(sums, numbers, strict=True):
+            total += number
         dist.all_reduce(sums)
         return sums.tolist()  # type: ignore[no-any-return]  # a list, since `sums` has one dimension
+
+
+def _build_sharded(
+    build_module: Callable[[Axis], nn.Module],
+    ds_config: dict[str, Any],
+    mesh: Mesh,
+    mpu: Mpu,
+) -> nn.Module:
+    """Build the module. At stage 3, DeepSpeed divides its weights as they are made.
+
+    Args:
+        build_module: Builds this rank's share of the module on a tensor axis.
+        ds_config: DeepSpeed's configuration.
+        mesh: Mesh of the ranks.
+        mpu: The mesh, as DeepSpeed asks for it.
+    """
+    # Without a dtype zero.Init takes the right one from its configuration. On a CPU it takes any explicit one, even float32, as
+    # bfloat16.
+    sharded = deepspeed.zero.Init(
+        data_parallel_group=mesh["replicate"].group,
+        mpu=mpu,
+        config_dict_or_path=ds_config,
+        enabled=ds_config["zero_optimization"]["stage"] == 3,
+    )
+    with sharded:
+        return build_module(mesh["tensor"])
+
+
+def _declared_bounds(state: ZeroState) -> dict[str, tuple[float, float]]:
+    """Return the lowest and highest value of the weights that declare bounds, by name."""
+    bounds = {}
+    for name, parameter in state.parameters.items():
+        declared = settings(parameter).bounds
+        if declared:
+            bounds[name] = declared
+    return bounds

@@ -1,4 +1,4 @@
-"""Finds weights and optimizer state that ranks must hold alike but do not, after a fault of memory or of a device."""
+"""Finds weights and optimizer state that differ between ranks although they must be equal, after a memory or device fault."""
 
 from collections import Counter, defaultdict
 
@@ -7,55 +7,114 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatape.distributed.exchange import exchange
+from megatape.errors import TrainingDiverged
+from megatape.utils.units import plural
 from megatape.zero.state import WEIGHT, ZeroState
 
-Key = tuple[str, str]  # kind and name of a tensor
+# Kind and name of a tensor.
+Key = tuple[str, str]
+
+
+class ReplicaCheck:
+    """Checks during a run that replicas of weights and optimizer state are equal.
+
+    If replicas differ at the first check, the message suspects the code. If they were equal before, it suspects the hardware.
+
+    Args:
+        state: State of the engine.
+    """
+
+    def __init__(self, state: ZeroState) -> None:
+        self._state = state
+        self._were_equal = False
+
+    def check(self) -> None:
+        """Compare the replicas. Collective.
+
+        Raises:
+            TrainingDiverged: Replicas differ. Raised on all ranks.
+        """
+        differences = find_differences(self._state)
+        if not differences:
+            self._were_equal = True
+            return
+        text = differences[0]
+        num_others = len(differences) - 1
+        if num_others:
+            text += f", and {plural(num_others, 'other tensor')}"
+        cause = "memory or a device is at fault"
+        if not self._were_equal:
+            cause = (
+                "this first check points to gradients that are not summed over the ranks, as of a module of your own; if the "
+                f"code is sound, {cause}"
+            )
+        raise TrainingDiverged(
+            f"{text}: replicas take equal steps, so {cause}. The weights in memory are corrupted; check the hosts of these "
+            "ranks and continue with --resume auto"
+        )
 
 
 def find_differences(state: ZeroState) -> list[str]:
-    """A sentence for each tensor whose replicas differ by a bit or more; the same on all ranks. Collective.
+    """Return a sentence for each tensor whose replicas are not bit-identical; the same on all ranks. Collective.
 
-    Replicas get equal gradients and take equal steps, so a difference is no rounding. The checksums read each
-    replicated tensor once, and all that ranks send are 16 bytes for each.
+    Replicas get equal gradients and take equal steps, so a difference is no rounding error. The checksums read each replicated
+    tensor once, and ranks send 16 bytes for each.
     """
-    shared: dict[tuple[str, ...], list[Key]] = defaultdict(list)
-    for kind, names in state.tensors.items():
-        for name in names:
-            if not state.matrix_state.shape(name, kind):
-                shared[state.shared_axes(name)].append((kind, name))
-    shared.pop((), None)
     found: dict[Key, int] = {}
-    for axes, keys in shared.items():
-        sums = torch.stack([_checksum(state, *key) for key in keys])
-        extremes = torch.stack([sums, -sums])
+    for axes, keys in _replicated_tensors(state).items():
+        checksums = torch.stack([_checksum(state, *key) for key in keys])
+        extremes = torch.stack([checksums, -checksums])
         for axis in axes:
             dist.all_reduce(extremes, dist.ReduceOp.MAX, group=state.mesh[axis].group)
         highest = extremes[0]
         lowest = -extremes[1]
-        found |= {keys[index]: int(sums[index]) for index in (highest != lowest).nonzero().flatten().tolist()}
+        differing = (highest != lowest).nonzero().flatten().tolist()
+        for index in differing:
+            found[keys[index]] = int(checksums[index])
     return _describe(exchange(found, state.topology))
 
 
+def _replicated_tensors(state: ZeroState) -> dict[tuple[str, ...], list[Key]]:
+    """Return the tensors that several ranks hold, by the axes over which they are replicated."""
+    replicated: dict[tuple[str, ...], list[Key]] = defaultdict(list)
+    for kind, names in state.tensors.items():
+        for name in names:
+            axes = state.shared_axes(name)
+            if axes and not state.matrix_state.shape(name, kind):
+                replicated[axes].append((kind, name))
+    return replicated
+
+
 def _checksum(state: ZeroState, kind: str, name: str) -> Tensor:
-    """The sum of this rank's numbers, their bits read as integers: exact, and another one after any one change."""
+    """Return the sum of this rank's elements, their bits read as integers. It is exact, and any one change alters it."""
     piece = state.piece(name, kind).values
-    bits = torch.int32 if piece.dtype == torch.float32 else torch.int16
+    bits = torch.int16
+    if piece.dtype == torch.float32:
+        bits = torch.int32
     return piece.detach().view(bits).sum(dtype=torch.int64).to(state.engine.device)
 
 
 def _describe(of_ranks: list[dict[Key, int]]) -> list[str]:
-    """of_ranks: the checksum of each differing tensor, for every rank."""
-    values: dict[Key, dict[int, int]] = defaultdict(dict)
-    for rank, checksums in enumerate(of_ranks):
-        for key, value in checksums.items():
-            values[key][rank] = value
+    """Return a sentence for each differing tensor.
+
+    Args:
+        of_ranks: Checksum of each differing tensor, for every rank.
+    """
+    checksums: dict[Key, dict[int, int]] = defaultdict(dict)
+    for rank, found in enumerate(of_ranks):
+        for key, checksum in found.items():
+            checksums[key][rank] = checksum
     sentences = []
-    for (kind, name), by_rank in values.items():
+    for (kind, name), by_rank in checksums.items():
+        tensor = name
+        if kind != WEIGHT:
+            tensor = f"{kind} of {name}"
         (usual, count), *_ = Counter(by_rank.values()).most_common(1)
-        others = [rank for rank, value in by_rank.items() if value != usual]
-        what = name if kind == WEIGHT else f"{kind} of {name}"
         if 2 * count > len(by_rank):
-            sentences.append(f"{what} on rank {', '.join(map(str, others))} is not what the other {count} ranks have")
+            others = [rank for rank, checksum in by_rank.items() if checksum != usual]
+            ranks = ", ".join(map(str, others))
+            sentences.append(f"{tensor} on rank {ranks} is not what the other {count} ranks have")
         else:
-            sentences.append(f"{what} differs between ranks {', '.join(map(str, sorted(by_rank)))}")
+            ranks = ", ".join(map(str, sorted(by_rank)))
+            sentences.append(f"{tensor} differs between ranks {ranks}")
     return sentences

@@ -51,13 +51,12 @@ def test_equals_torch(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -
     groups = [{"params": list(ours.values()), "names": list(ours), "whole": True, "lr": RATE, "weight_decay": DECAY}]
     optimizer = Muon(groups, MuonOptions(kind="muon", learning_rate=RATE))
     matrices = OneRank(ours)
-    optimizer.update_matrices = matrices.update
     reference = torch.optim.Muon(theirs, lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
     for _ in range(3):
         for weight, other in zip(ours.values(), theirs, strict=True):
             weight.grad = torch.randn(weight.shape, generator=generator) / 100
             other.grad = weight.grad.clone()
-        optimizer.step()
+        optimizer.step(matrices.update)
         reference.step()
         for (name, weight), other in zip(ours.items(), theirs, strict=True):
             assert_close(weight, other, bounds.MUON_STEP, what=name)
