@@ -19,10 +19,13 @@ class LearnedEmbedding(PositionEmbedding):
         super().__init__()
         self.table = parameter((num_positions, hidden_size), axis, decay=False, role="embedding")
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        if positions.device.type == "cpu" and (last := int(positions.max())) >= len(self.table):  # a GPU's own check says less
-            raise ValueError(f"position {last} has no embedding: the model was trained with {len(self.table)} positions")
-        return x + F.embedding(positions, self.table)
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        # On a GPU the lookup has a check of its own, whose message says less.
+        if position_ids.device.type == "cpu":
+            last = int(position_ids.max())
+            if last >= len(self.table):
+                raise ValueError(f"position {last} has no embedding: the model was trained with {len(self.table)} positions")
+        return x + F.embedding(position_ids, self.table)
 
 
 class LearnedAbsolute(Encoding):

@@ -46,7 +46,7 @@ class EncodingModule(nn.Module):
 class PositionEmbedding(EncodingModule):
     """What is added to the embedded tokens for their positions."""
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
         """The embedded tokens [B, N/T, C] with what encodes their positions [B, N/T]."""
         raise NotImplementedError
 
@@ -189,8 +189,8 @@ class Encoding:
         """The embedding of positions of a new model, for encodings that have one."""
         return None
 
-    def state(self, positions: Tensor) -> Tensor | None:
-        """The state before any block, a constant of the positions [B, N].
+    def state(self, position_ids: Tensor) -> Tensor | None:
+        """The state before any block, a constant of the position ids [B, N].
 
         If blocks move it: float32 [B, N, 1, W], the same for all channels. Otherwise any floating-point number that `rotate_qk`
         or the bias reads.

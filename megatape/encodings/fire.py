@@ -21,16 +21,21 @@ EPS = 1e-6
 
 
 class FireScores(ScoreBias):
-    """The bias of queries at `positions`, float32 [B or 1, N], and keys, of which `past` come before those of their tokens."""
+    """The bias of queries at `position_ids` and of all keys.
 
-    def __init__(self, positions: Tensor, weights: tuple[Tensor, ...], past: int = 0) -> None:
-        self.positions = positions
+    Attributes:
+        position_ids: Positions of the queries' tokens, float32 [B or 1, N].
+        past: Number of keys before those of the queries' tokens.
+    """
+
+    def __init__(self, position_ids: Tensor, weights: tuple[Tensor, ...], past: int = 0) -> None:
+        self.position_ids = position_ids
         self.weights = weights
         self.past = past
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         inner_weight, inner_bias, outer_weight, outer_bias, log_scale, threshold = weights
-        queries = self.positions[:, rows.start - self.past : rows.stop - self.past, None]
+        queries = self.position_ids[:, rows.start - self.past : rows.stop - self.past, None]
         index = torch.arange(max(rows.stop, columns.stop), dtype=queries.dtype, device=queries.device)
         largest = torch.log1p((log_scale * torch.maximum(queries, (threshold * THRESHOLD).abs())).abs())
         distances = index[rows, None] - index[columns]  # as between positions, which documents count alone
@@ -77,8 +82,8 @@ class Fire(Encoding):
 
     score_bias = "pair"
 
-    def state(self, positions: Tensor) -> Tensor:
-        return (positions[:1] if positions.stride(0) == 0 else positions).float()
+    def state(self, position_ids: Tensor) -> Tensor:
+        return (position_ids[:1] if position_ids.stride(0) == 0 else position_ids).float()
 
     def bias(self, axis: Axis) -> LayerBias:
         return FireBias(self.config.num_heads, axis)

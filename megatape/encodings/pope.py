@@ -46,8 +46,8 @@ class Pope(Encoding):
     def qk_width(self) -> int:
         return 2 * self.config.head_dim
 
-    def state(self, positions: Tensor) -> Tensor:
-        return rotary_state(positions, 2 * self.config.head_dim, self.config.rotary_base)
+    def state(self, position_ids: Tensor) -> Tensor:
+        return rotary_state(position_ids, 2 * self.config.head_dim, self.config.rotary_base)
 
     def token_features(self, axis: Axis) -> TokenFeatures:
         return Phases(self.config.num_kv_heads, self.config.head_dim, axis, self.initial_phase)

@@ -24,17 +24,17 @@ def rotated_size(config: ModelConfig) -> int:
 
 
 def rotary_state(
-    positions: Tensor, head_dim: int, base: float, scaling: ScalingConfig | None = None, rotated: int | None = None
+    position_ids: Tensor, head_dim: int, base: float, scaling: ScalingConfig | None = None, rotated: int | None = None
 ) -> Tensor:
-    """Rotary embedding of `positions` [B, N] as a position tensor [B, N, 1, R], the same for all channels.
+    """Rotary embedding of `position_ids` [B, N] as a position tensor [B, N, 1, R], the same for all channels.
 
     Cosines of the R/2 angles n * theta_k, then their sines, computed in float64: float32 angles are
     off by 3e-4 at position 131072.
 
     rotated: number of channels that rotate, with the frequencies of a head of that size; the other planes stand at 1 + 0i.
     """
-    thetas, size = frequencies(rotated or head_dim, base, scaling, positions.device)
-    angles = positions.to(torch.float64)[..., None] * thetas
+    thetas, size = frequencies(rotated or head_dim, base, scaling, position_ids.device)
+    angles = position_ids.to(torch.float64)[..., None] * thetas
     return padded_planes(angles.cos() * size, angles.sin() * size, head_dim).to(STATE_DTYPE)[:, :, None]
 
 
@@ -127,6 +127,6 @@ class Rope(Encoding):
         """Offsets change only rounding; RoPE has them so that `tape` and `rope` see the same positions."""
         return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
 
-    def state(self, positions: Tensor) -> Tensor:
+    def state(self, position_ids: Tensor) -> Tensor:
         config = self.config
-        return rotary_state(positions, config.head_dim, config.rotary_base, config.scaling, rotated_size(config))
+        return rotary_state(position_ids, config.head_dim, config.rotary_base, config.scaling, rotated_size(config))

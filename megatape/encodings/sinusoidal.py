@@ -16,9 +16,9 @@ BASE = 10000.0
 class SinusoidalEmbedding(PositionEmbedding):
     """Sines and cosines. No parameters."""
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        thetas, _ = frequencies(x.shape[-1], BASE, None, positions.device)
-        angles = positions.to(torch.float64)[..., None] * thetas
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        thetas, _ = frequencies(x.shape[-1], BASE, None, position_ids.device)
+        angles = position_ids.to(torch.float64)[..., None] * thetas
         return x + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)
 
 

@@ -65,8 +65,8 @@ class WideTape(Tape):
         super().__init__(config)
         self.state_width = 2 * config.head_dim
 
-    def state(self, positions: Tensor) -> Tensor:
-        cosines, sines = super().state(positions).chunk(2, dim=-1)
+    def state(self, position_ids: Tensor) -> Tensor:
+        cosines, sines = super().state(position_ids).chunk(2, dim=-1)
         return torch.cat([cosines, cosines, sines, sines], dim=-1)
 
 

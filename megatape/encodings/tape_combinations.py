@@ -60,8 +60,8 @@ class TapeSelectiveRope(Tape):
     score, e <- as in tape
     """
 
-    def state(self, positions: Tensor) -> Tensor:
-        return super().state(torch.zeros_like(positions))
+    def state(self, position_ids: Tensor) -> Tensor:
+        return super().state(torch.zeros_like(position_ids))
 
     def start(self, axis: Axis) -> StateInitializer:
         return SelectiveStart(self.config, axis)

@@ -25,13 +25,13 @@ class XPos(Encoding):
     def positions(self, random_offset: bool) -> Positions:
         return Positions()  # an offset would only push the scales towards the limits of float32
 
-    def state(self, positions: Tensor) -> Tensor:
+    def state(self, position_ids: Tensor) -> Tensor:
         config = self.config
         rotated = rotated_size(config)
-        e = rotary_state(positions, config.head_dim, config.rotary_base, rotated=rotated)
-        fraction = torch.arange(0, rotated, 2, dtype=torch.float64, device=positions.device) / rotated
+        e = rotary_state(position_ids, config.head_dim, config.rotary_base, rotated=rotated)
+        fraction = torch.arange(0, rotated, 2, dtype=torch.float64, device=position_ids.device) / rotated
         # The scales cancel except for the distance, so any origin works; the middle keeps them smallest.
-        power = (positions - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE
+        power = (position_ids - config.max_positions // 2).to(torch.float64)[..., None] / SCALE_BASE
         scale = ((fraction + 0.4) / 1.4) ** power
         scale = F.pad(scale, (0, (config.head_dim - rotated) // 2), value=1.0).repeat(1, 1, 2)[:, :, None]
         return torch.cat([e * scale, e / scale], dim=-1).to(STATE_DTYPE)
