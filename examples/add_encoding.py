@@ -24,9 +24,9 @@ from megatape.registry import ENCODINGS, EncodingEntry
 class KerpleBias(LayerBias):
     """scales: [H, 2], this rank's heads of it; r1 and r2 are softplus of its columns."""
 
-    def __init__(self, num_heads: int, axis: Axis) -> None:
+    def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
-        self.scales = parameter((num_heads, 2), axis, 0, decay=False, role="position")
+        self.scales = parameter((num_heads, 2), tensor_axis, 0, decay=False, role="position")
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         """The bias by distance, float32 [heads, N], for keys [B, N, heads, R]."""
@@ -40,8 +40,8 @@ class Kerple(Encoding):
 
     score_bias = "distance"
 
-    def bias(self, axis: Axis) -> LayerBias:
-        return KerpleBias(self.config.num_heads, axis)
+    def bias(self, tensor_axis: Axis) -> LayerBias:
+        return KerpleBias(self.config.num_heads, tensor_axis)
 
 
 ENCODINGS["kerple"] = EncodingEntry(

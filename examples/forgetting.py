@@ -22,10 +22,10 @@ from megatape.registry import ENCODINGS, EncodingEntry
 class Gates(TokenFeatures):
     """log sigmoid(w h + b), [B, N, H/T, 1]."""
 
-    def __init__(self, hidden_size: int, num_heads: int, axis: Axis) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.multiply_adds = hidden_size * num_heads
-        self.gate = ColumnLinear(hidden_size, num_heads, axis)
+        self.gate = ColumnLinear(hidden_size, num_heads, tensor_axis)
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         return (F.logsigmoid(self.gate(h).float() + 4)[..., None],)
@@ -37,9 +37,9 @@ class Sums(SequenceFeatures):
     The carry is the last gate and the last sum.
     """
 
-    def __init__(self, num_heads: int, axis: Axis) -> None:
+    def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
-        self.weight = parameter((num_heads, 1), axis, 0, init=0.5, decay=False)
+        self.weight = parameter((num_heads, 1), tensor_axis, 0, init=0.5, decay=False)
 
     def forward(self, features: Features, mask: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         (gates,) = features
@@ -74,13 +74,13 @@ class Forgetting(Encoding):
 
     score_bias = "pair"
 
-    def token_features(self, axis: Axis) -> TokenFeatures:
-        return Gates(self.config.hidden_size, self.config.num_heads, axis)
+    def token_features(self, tensor_axis: Axis) -> TokenFeatures:
+        return Gates(self.config.hidden_size, self.config.num_heads, tensor_axis)
 
-    def sequence_features(self, axis: Axis) -> SequenceFeatures:
-        return Sums(self.config.num_heads, axis)
+    def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
+        return Sums(self.config.num_heads, tensor_axis)
 
-    def bias(self, axis: Axis) -> LayerBias:
+    def bias(self, tensor_axis: Axis) -> LayerBias:
         return Forget()
 
 

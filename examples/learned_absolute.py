@@ -15,9 +15,9 @@ from megatape.registry import ENCODINGS, EncodingEntry
 class LearnedEmbedding(PositionEmbedding):
     """table: [max_positions, C], on all tensor-parallel ranks."""
 
-    def __init__(self, num_positions: int, hidden_size: int, axis: Axis) -> None:
+    def __init__(self, num_positions: int, hidden_size: int, tensor_axis: Axis) -> None:
         super().__init__()
-        self.table = parameter((num_positions, hidden_size), axis, decay=False, role="embedding")
+        self.table = parameter((num_positions, hidden_size), tensor_axis, decay=False, role="embedding")
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
         # On a GPU the lookup has a check of its own, whose message says less.
@@ -31,8 +31,8 @@ class LearnedEmbedding(PositionEmbedding):
 class LearnedAbsolute(Encoding):
     """A table of model.max_positions rows: there are no positions beyond."""
 
-    def embedding(self, axis: Axis) -> PositionEmbedding:
-        return LearnedEmbedding(self.config.max_positions, self.config.hidden_size, axis)
+    def embedding(self, tensor_axis: Axis) -> PositionEmbedding:
+        return LearnedEmbedding(self.config.max_positions, self.config.hidden_size, tensor_axis)
 
 
 ENCODINGS["learned_absolute"] = EncodingEntry(

@@ -25,14 +25,14 @@ def slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
 class AlibiBias(LayerBias):
     """-slope times distance, for this rank's heads. No parameters."""
 
-    def __init__(self, num_heads: int, axis: Axis) -> None:
+    def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.axis = axis
+        self.tensor_axis = tensor_axis
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         distances = torch.arange(k.shape[1], dtype=torch.float32, device=q.device)
-        own = slopes(self.num_heads, q.device).chunk(self.axis.size)[self.axis.rank]
+        own = slopes(self.num_heads, q.device).chunk(self.tensor_axis.size)[self.tensor_axis.rank]
         return (-self.local_heads(own).float()[:, None] * distances,)
 
 
@@ -44,5 +44,5 @@ class Alibi(Encoding):
 
     score_bias = "distance"
 
-    def bias(self, axis: Axis) -> LayerBias:
-        return AlibiBias(self.config.num_heads, axis)
+    def bias(self, tensor_axis: Axis) -> LayerBias:
+        return AlibiBias(self.config.num_heads, tensor_axis)

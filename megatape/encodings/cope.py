@@ -44,12 +44,12 @@ class CopeBias(LayerBias):
 
     form = CopeScores
 
-    def __init__(self, num_heads: int, head_dim: int, axis: Axis, scale: float) -> None:
+    def __init__(self, num_heads: int, head_dim: int, tensor_axis: Axis, scale: float) -> None:
         super().__init__()
         self.scale = scale
         self.multiply_adds = num_heads * head_dim * NUM_POSITIONS
         self.pair_multiply_adds = num_heads * head_dim
-        self.embedding = parameter((head_dim, NUM_POSITIONS), axis, init=0.0, decay=False, role="position")
+        self.embedding = parameter((head_dim, NUM_POSITIONS), tensor_axis, init=0.0, decay=False, role="position")
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         return q.float(), k.float(), self.embedding.float() * self.scale
@@ -65,9 +65,9 @@ class Cope(Encoding):
     score_bias = "pair"
     scaled: ClassVar[bool] = False
 
-    def bias(self, axis: Axis) -> LayerBias:
+    def bias(self, tensor_axis: Axis) -> LayerBias:
         size = self.config.head_dim
-        return CopeBias(self.config.num_heads, size, axis, size**-0.5 if self.scaled else 1.0)
+        return CopeBias(self.config.num_heads, size, tensor_axis, size**-0.5 if self.scaled else 1.0)
 
 
 class CopeScaled(Cope):

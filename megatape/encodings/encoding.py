@@ -185,7 +185,7 @@ class Encoding:
         """The positions that the tokens of a sample get. random_offset: whether training may shift them."""
         return Positions()
 
-    def embedding(self, axis: Axis) -> PositionEmbedding | None:
+    def embedding(self, tensor_axis: Axis) -> PositionEmbedding | None:
         """The embedding of positions of a new model, for encodings that have one."""
         return None
 
@@ -197,15 +197,15 @@ class Encoding:
         """
         return None
 
-    def start(self, axis: Axis) -> StateInitializer | None:
+    def start(self, tensor_axis: Axis) -> StateInitializer | None:
         """What the content of a new model adds to the state before any block, for encodings whose state starts from it."""
         return None
 
-    def token_features(self, axis: Axis) -> TokenFeatures | None:
+    def token_features(self, tensor_axis: Axis) -> TokenFeatures | None:
         """The features of single tokens of a new layer, for encodings that depend on the content."""
         return None
 
-    def sequence_features(self, axis: Axis) -> SequenceFeatures | None:
+    def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures | None:
         """What a new layer computes from them along the sequence; without it they stay as they are."""
         return None
 
@@ -223,11 +223,11 @@ class Encoding:
         """
         return q, k
 
-    def bias(self, axis: Axis) -> LayerBias | None:
+    def bias(self, tensor_axis: Axis) -> LayerBias | None:
         """The bias of a new layer, for encodings that have one."""
         return None
 
-    def update(self, axis: Axis) -> StateUpdate | None:
+    def update(self, tensor_axis: Axis) -> StateUpdate | None:
         """The update of the state by a new layer, for encodings that change it."""
         return None
 

@@ -51,15 +51,15 @@ class FireBias(LayerBias):
     The hidden layer, c (`log_scale`) and t (`threshold`) are on all ranks, the output layer is divided by heads.
     """
 
-    def __init__(self, num_heads: int, axis: Axis) -> None:
+    def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.pair_multiply_adds = WIDTH + WIDTH * num_heads
-        self.inner_weight = parameter((WIDTH, 1), axis, role="vector")
-        self.inner_bias = parameter((WIDTH,), axis, init=0.0)
-        self.outer_weight = parameter((num_heads, WIDTH), axis, 0, role="position")
-        self.outer_bias = parameter((num_heads,), axis, 0, init=0.0)
-        self.log_scale = parameter((1,), axis, init=0.1)
-        self.threshold = parameter((1,), axis, init=1.0)
+        self.inner_weight = parameter((WIDTH, 1), tensor_axis, role="vector")
+        self.inner_bias = parameter((WIDTH,), tensor_axis, init=0.0)
+        self.outer_weight = parameter((num_heads, WIDTH), tensor_axis, 0, role="position")
+        self.outer_bias = parameter((num_heads,), tensor_axis, 0, init=0.0)
+        self.log_scale = parameter((1,), tensor_axis, init=0.1)
+        self.threshold = parameter((1,), tensor_axis, init=1.0)
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         hidden = (self.inner_weight, self.inner_bias)
@@ -85,5 +85,5 @@ class Fire(Encoding):
     def state(self, position_ids: Tensor) -> Tensor:
         return (position_ids[:1] if position_ids.stride(0) == 0 else position_ids).float()
 
-    def bias(self, axis: Axis) -> LayerBias:
-        return FireBias(self.config.num_heads, axis)
+    def bias(self, tensor_axis: Axis) -> LayerBias:
+        return FireBias(self.config.num_heads, tensor_axis)

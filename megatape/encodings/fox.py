@@ -18,10 +18,10 @@ from megatape.nn.linear import ColumnLinear
 class ForgetGates(TokenFeatures):
     """log f of each query head, float32 [B, N, H/T, 1]."""
 
-    def __init__(self, hidden_size: int, num_heads: int, axis: Axis) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.multiply_adds = hidden_size * num_heads
-        self.gate = ColumnLinear(hidden_size, num_heads, axis, bias=True, role="position")
+        self.gate = ColumnLinear(hidden_size, num_heads, tensor_axis, bias=True, role="position")
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         return (F.logsigmoid(self.gate(h).float())[..., None],)
@@ -66,11 +66,11 @@ class Fox(Encoding):
 
     score_bias = "pair"
 
-    def token_features(self, axis: Axis) -> TokenFeatures:
-        return ForgetGates(self.config.hidden_size, self.config.num_heads, axis)
+    def token_features(self, tensor_axis: Axis) -> TokenFeatures:
+        return ForgetGates(self.config.hidden_size, self.config.num_heads, tensor_axis)
 
-    def sequence_features(self, axis: Axis) -> SequenceFeatures:
+    def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
         return GateSums()
 
-    def bias(self, axis: Axis) -> LayerBias:
+    def bias(self, tensor_axis: Axis) -> LayerBias:
         return DecayBias()

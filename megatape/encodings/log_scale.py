@@ -19,10 +19,12 @@ from megatape.nn.parameters import parameter
 class LogScale(EncodingModule):
     """s, [H], divided by heads. It starts where s log n is 1 in the mean over n = 1 .. max_positions."""
 
-    def __init__(self, config: ModelConfig, axis: Axis) -> None:
+    def __init__(self, config: ModelConfig, tensor_axis: Axis) -> None:
         super().__init__()
         most = max(config.max_positions, 2)
-        self.scale = parameter((config.num_heads,), axis, 0, init=most / math.lgamma(most + 1), decay=False, role="vector")
+        self.scale = parameter(
+            (config.num_heads,), tensor_axis, 0, init=most / math.lgamma(most + 1), decay=False, role="vector"
+        )
 
     def forward(self, q: Tensor, num_keys: Tensor) -> Tensor:
         """Queries [B, N, H/T, R] times s log n. num_keys: n, [B or 1, N]."""

@@ -33,13 +33,13 @@ class Reflections(TokenFeatures):
     down: [32, C], on all ranks; up: [L R, 32], divided by heads.
     """
 
-    def __init__(self, hidden_size: int, num_channels: int, head_dim: int, axis: Axis) -> None:
+    def __init__(self, hidden_size: int, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.head_dim = head_dim
         self.multiply_adds = RANK * (hidden_size + num_channels * head_dim) + hidden_size * num_channels
-        self.down = parameter((RANK, hidden_size), axis, role="position")
-        self.up = parameter((num_channels * head_dim, RANK), axis, 0, role="position")
-        self.strength = ColumnLinear(hidden_size, num_channels, axis, bias=True, role="position")
+        self.down = parameter((RANK, hidden_size), tensor_axis, role="position")
+        self.up = parameter((num_channels * head_dim, RANK), tensor_axis, 0, role="position")
+        self.strength = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position")
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         direction = F.linear(linear(h, self.down, None), self.up).unflatten(-1, (-1, self.head_dim))
@@ -52,10 +52,10 @@ class Directions(SequenceFeatures):
     weight: of the convolution, [L R, 3], divided by heads.
     """
 
-    def __init__(self, num_channels: int, head_dim: int, axis: Axis) -> None:
+    def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
         super().__init__()
         shape = (num_channels * head_dim, WIDTH)
-        self.weight = parameter(shape, axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
+        self.weight = parameter(shape, tensor_axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         direction, beta = features
@@ -151,11 +151,11 @@ class Path(Encoding):
 
     score_bias = "pair"
 
-    def token_features(self, axis: Axis) -> TokenFeatures:
-        return Reflections(self.config.hidden_size, self.config.num_kv_heads, self.config.head_dim, axis)
+    def token_features(self, tensor_axis: Axis) -> TokenFeatures:
+        return Reflections(self.config.hidden_size, self.config.num_kv_heads, self.config.head_dim, tensor_axis)
 
-    def sequence_features(self, axis: Axis) -> SequenceFeatures:
-        return Directions(self.config.num_kv_heads, self.config.head_dim, axis)
+    def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
+        return Directions(self.config.num_kv_heads, self.config.head_dim, tensor_axis)
 
-    def bias(self, axis: Axis) -> LayerBias:
+    def bias(self, tensor_axis: Axis) -> LayerBias:
         return PathBias(self.config.num_heads, self.config.num_kv_heads, self.config.head_dim)

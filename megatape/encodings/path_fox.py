@@ -72,14 +72,14 @@ class PathFox(Path):
 
     scaled: ClassVar[bool] = False
 
-    def token_features(self, axis: Axis) -> TokenFeatures:
-        gates = ForgetGates(self.config.hidden_size, self.config.num_heads, axis)
-        return PathFoxFeatures(super().token_features(axis), gates)
+    def token_features(self, tensor_axis: Axis) -> TokenFeatures:
+        gates = ForgetGates(self.config.hidden_size, self.config.num_heads, tensor_axis)
+        return PathFoxFeatures(super().token_features(tensor_axis), gates)
 
-    def sequence_features(self, axis: Axis) -> SequenceFeatures:
-        return PathFoxSums(super().sequence_features(axis))
+    def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
+        return PathFoxSums(super().sequence_features(tensor_axis))
 
-    def bias(self, axis: Axis) -> LayerBias:
+    def bias(self, tensor_axis: Axis) -> LayerBias:
         size = self.config.head_dim
         return PathFoxBias(self.config.num_heads, self.config.num_kv_heads, size, size**-0.5 if self.scaled else 1.0)
 

@@ -23,10 +23,10 @@ from megatape.nn.parameters import Uniform, parameter
 class Phases(TokenFeatures):
     """Cosine and sine of delta, the same for all tokens: [B, N, L/T, R] each."""
 
-    def __init__(self, num_channels: int, head_dim: int, axis: Axis, init: float | Uniform) -> None:
+    def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis, init: float | Uniform) -> None:
         super().__init__()
         bounds = (-2 * math.pi, 0.0)
-        self.delta = parameter((num_channels, head_dim), axis, 0, init=init, decay=False, role="vector", bounds=bounds)
+        self.delta = parameter((num_channels, head_dim), tensor_axis, 0, init=init, decay=False, role="vector", bounds=bounds)
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         delta = self.delta.float()
@@ -49,8 +49,8 @@ class Pope(Encoding):
     def state(self, position_ids: Tensor) -> Tensor:
         return rotary_state(position_ids, 2 * self.config.head_dim, self.config.rotary_base)
 
-    def token_features(self, axis: Axis) -> TokenFeatures:
-        return Phases(self.config.num_kv_heads, self.config.head_dim, axis, self.initial_phase)
+    def token_features(self, tensor_axis: Axis) -> TokenFeatures:
+        return Phases(self.config.num_kv_heads, self.config.head_dim, tensor_axis, self.initial_phase)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
         assert state is not None

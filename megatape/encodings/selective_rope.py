@@ -33,14 +33,14 @@ class Turns(TokenFeatures):
     down: [16, C], on all ranks; up: [L R/2, 16], divided by heads.
     """
 
-    def __init__(self, hidden_size: int, num_channels: int, rotated: int, axis: Axis, gated: bool = False) -> None:
+    def __init__(self, hidden_size: int, num_channels: int, rotated: int, tensor_axis: Axis, gated: bool = False) -> None:
         super().__init__()
         self.num_channels = num_channels
         self.planes = rotated // 2
         self.multiply_adds = RANK * (hidden_size + num_channels * self.planes)
-        self.down = parameter((RANK, hidden_size), axis, role="position")
-        self.up = parameter((num_channels * self.planes, RANK), axis, 0, role="position")
-        self.gate = ColumnLinear(hidden_size, num_channels, axis, bias=True, role="position") if gated else None
+        self.down = parameter((RANK, hidden_size), tensor_axis, role="position")
+        self.up = parameter((num_channels * self.planes, RANK), tensor_axis, 0, role="position")
+        self.gate = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position") if gated else None
         self.multiply_adds += hidden_size * num_channels if gated else 0
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
@@ -57,12 +57,14 @@ class Phases(SequenceFeatures):
     weight: of the convolution, [L R/2, 4], divided by heads. constant: a of the steps exp(a), [L R/2], or None.
     """
 
-    def __init__(self, num_channels: int, rotated: int, axis: Axis, by_silu: bool = True, constant: bool = False) -> None:
+    def __init__(
+        self, num_channels: int, rotated: int, tensor_axis: Axis, by_silu: bool = True, constant: bool = False
+    ) -> None:
         super().__init__()
         self.by_silu = by_silu
         width = num_channels * rotated // 2
-        self.weight = parameter((width, WIDTH), axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
-        self.constant = parameter((width,), axis, 0, init=0.0, decay=False, role="vector") if constant else None
+        self.weight = parameter((width, WIDTH), tensor_axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
+        self.constant = parameter((width,), tensor_axis, 0, init=0.0, decay=False, role="vector") if constant else None
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         z, *gate = features
@@ -98,11 +100,11 @@ class SelectiveRope(Encoding):
     constant: ClassVar[bool] = False
     gated: ClassVar[bool] = False
 
-    def token_features(self, axis: Axis) -> TokenFeatures:
-        return Turns(self.config.hidden_size, self.config.num_kv_heads, rotated_size(self.config), axis, self.gated)
+    def token_features(self, tensor_axis: Axis) -> TokenFeatures:
+        return Turns(self.config.hidden_size, self.config.num_kv_heads, rotated_size(self.config), tensor_axis, self.gated)
 
-    def sequence_features(self, axis: Axis) -> SequenceFeatures:
-        return Phases(self.config.num_kv_heads, rotated_size(self.config), axis, self.by_silu, self.constant)
+    def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
+        return Phases(self.config.num_kv_heads, rotated_size(self.config), tensor_axis, self.by_silu, self.constant)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
         return rotate_qk(q, k, PositionState(rotations(features[0], self.config.head_dim)))

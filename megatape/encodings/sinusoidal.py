@@ -30,5 +30,5 @@ class Sinusoidal(Encoding):
     Training positions have no random offset, because the model is a function of absolute positions.
     """
 
-    def embedding(self, axis: Axis) -> PositionEmbedding:
+    def embedding(self, tensor_axis: Axis) -> PositionEmbedding:
         return SinusoidalEmbedding()

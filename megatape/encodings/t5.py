@@ -32,9 +32,9 @@ def buckets(length: int, device: torch.device) -> Tensor:
 class T5Bias(LayerBias):
     """table: [H/T, buckets], the rows of this rank's heads."""
 
-    def __init__(self, num_heads: int, axis: Axis) -> None:
+    def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
-        self.table = parameter((num_heads, NUM_BUCKETS), axis, 0, decay=False, role="embedding")
+        self.table = parameter((num_heads, NUM_BUCKETS), tensor_axis, 0, decay=False, role="embedding")
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         return (self.local_heads(self.table).float()[:, buckets(k.shape[1], q.device)],)
@@ -48,5 +48,5 @@ class T5(Encoding):
 
     score_bias = "distance"
 
-    def bias(self, axis: Axis) -> LayerBias:
-        return T5Bias(self.config.num_heads, axis)
+    def bias(self, tensor_axis: Axis) -> LayerBias:
+        return T5Bias(self.config.num_heads, tensor_axis)

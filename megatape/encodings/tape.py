@@ -42,10 +42,10 @@ class TapeUpdate(StateUpdate):
     attention, feed_forward: which updates there are. The ablations override the parts.
     """
 
-    def __init__(self, config: ModelConfig, axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
+    def __init__(self, config: ModelConfig, tensor_axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
         super().__init__()
         self.config = config
-        self.axis = axis
+        self.tensor_axis = tensor_axis
         self.attention = attention
         self.feed_forward = feed_forward
         self.num_channels = config.num_kv_heads
@@ -54,20 +54,20 @@ class TapeUpdate(StateUpdate):
         if attention:
             self._make_gain()
         if feed_forward:
-            self.content = parameter((self.inner, config.hidden_size), axis, role="position")  # W_x
+            self.content = parameter((self.inner, config.hidden_size), tensor_axis, role="position")  # W_x
             self.multiply_adds += self.content.numel()
             self._make_mixing()
 
     def _make_gain(self) -> None:
         # g starts at zero, so positions start out rotary. The authors' matrix has L entries per row, each
         # of which Adam moves by the learning rate. Only their sum matters, so it learns L times as fast.
-        self.gain = parameter((self.config.num_heads,), self.axis, 0, init=0.0, lr_scale=self.num_channels)
+        self.gain = parameter((self.config.num_heads,), self.tensor_axis, 0, init=0.0, lr_scale=self.num_channels)
 
     def _make_mixing(self) -> None:
         inner = self.inner
         channels = self.num_channels
-        self.up = parameter((inner, channels), self.axis, init=0.0, role="position")  # W_up
-        self.down = parameter((channels, inner), self.axis, role="position")  # W_down
+        self.up = parameter((inner, channels), self.tensor_axis, init=0.0, role="position")  # W_up
+        self.down = parameter((channels, inner), self.tensor_axis, role="position")  # W_down
         self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
 
     def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
@@ -77,10 +77,10 @@ class TapeUpdate(StateUpdate):
         computes it again, except for the exchange between ranks.
         """
         assert state.initial is not None
-        initial = local_tokens(state.initial, self.axis)
+        initial = local_tokens(state.initial, self.tensor_axis)
         delta = state.delta
-        if self.axis.size > 1 and attended_state is not None:
-            gained = channels_to_tokens(self._gained(attended_state).to(m.dtype), self.axis)
+        if self.tensor_axis.size > 1 and attended_state is not None:
+            gained = channels_to_tokens(self._gained(attended_state).to(m.dtype), self.tensor_axis)
             delta = gained if delta is None else delta + gained
             attended_state = None
         if self.by_kernel and self.has_kernel(m.device):
@@ -115,7 +115,7 @@ class TapeUpdate(StateUpdate):
     def _gained(self, attended_state: Tensor) -> Tensor:
         """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
         gained = self._gains().to(STATE_DTYPE) * attended_state.to(STATE_DTYPE)
-        channels = self.num_channels // self.axis.size
+        channels = self.num_channels // self.tensor_axis.size
         return gained if channels == gained.shape[2] else gained.unflatten(2, (channels, -1)).sum(3)
 
     def _gains(self) -> Tensor:
@@ -148,8 +148,8 @@ class Tape(Rope):
         super().__init__(config)
         self.state_width = config.head_dim
 
-    def update(self, axis: Axis) -> StateUpdate:
-        return self.update_class(self.config, axis, self.moves_state, self.feed_forward)
+    def update(self, tensor_axis: Axis) -> StateUpdate:
+        return self.update_class(self.config, tensor_axis, self.moves_state, self.feed_forward)
 
 
 class TapeAttentionOnly(Tape):

@@ -20,13 +20,13 @@ class SeparateUpdate(TapeUpdate):
     def _make_gain(self) -> None:
         shape = (self.config.num_heads, 2)
         scale = self.num_channels
-        self.gain = parameter(shape, self.axis, 0, init=0.0, decay=False, lr_scale=scale, role="vector")
+        self.gain = parameter(shape, self.tensor_axis, 0, init=0.0, decay=False, lr_scale=scale, role="vector")
 
     def _make_mixing(self) -> None:
         inner = self.inner
         channels = self.num_channels
-        self.up = parameter((2 * inner, channels), self.axis, init=0.0, role="position")
-        self.down = parameter((2 * channels, inner), self.axis, role="position")
+        self.up = parameter((2 * inner, channels), self.tensor_axis, init=0.0, role="position")
+        self.down = parameter((2 * channels, inner), self.tensor_axis, role="position")
         self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
 
     def _gains(self) -> Tensor:
@@ -84,18 +84,18 @@ class VectorUpdate(TapeUpdate):
         # Every rank needs all of it for its heads. The authors' matrix has R entries per row (see TapeUpdate).
         size = self.config.head_dim
         shape = (size,) if self.copies == 1 else (self.copies, size)
-        self.gain = parameter(shape, self.axis, init=0.0, decay=False, lr_scale=size, role="vector")
+        self.gain = parameter(shape, self.tensor_axis, init=0.0, decay=False, lr_scale=size, role="vector")
 
     def _make_mixing(self) -> None:
         inner = self.inner
         size = self.config.head_dim
-        self.up = parameter((self.copies * inner, size), self.axis, init=0.0, role="position")
-        self.down = parameter((self.copies * size, inner), self.axis, role="position")
+        self.up = parameter((self.copies * inner, size), self.tensor_axis, init=0.0, role="position")
+        self.down = parameter((self.copies * size, inner), self.tensor_axis, role="position")
         self.multiply_adds += 2 // self.copies * self.num_channels * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_state: Tensor) -> Tensor:
         gain = self.gain.to(STATE_DTYPE).flatten().repeat(2 // self.copies)  # [2R]
-        return gain * attended_state.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.axis.size, -1)).sum(3)
+        return gain * attended_state.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.tensor_axis.size, -1)).sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
         # [copies, I, R], [copies, R, I]
@@ -142,8 +142,8 @@ class FlatUpdate(TapeUpdate):
 
     def _make_mixing(self) -> None:
         flat = self.num_channels * self.config.head_dim
-        self.up = parameter((self.inner, flat), self.axis, init=0.0, role="position")
-        self.down = parameter((flat, self.inner), self.axis, role="position")
+        self.up = parameter((self.inner, flat), self.tensor_axis, init=0.0, role="position")
+        self.down = parameter((flat, self.inner), self.tensor_axis, role="position")
         self.multiply_adds += 2 * (self.up.numel() + self.down.numel())
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:

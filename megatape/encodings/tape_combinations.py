@@ -34,23 +34,23 @@ class SelectiveStart(StateInitializer):
     TAPE's feed-forward update mixes channels.
     """
 
-    def __init__(self, config: ModelConfig, axis: Axis) -> None:
+    def __init__(self, config: ModelConfig, tensor_axis: Axis) -> None:
         super().__init__()
-        self.axis = axis
+        self.tensor_axis = tensor_axis
         self.head_dim = config.head_dim
-        self.turns = Turns(config.hidden_size, config.num_kv_heads, rotated_size(config), axis)
-        self.phases = Phases(config.num_kv_heads, rotated_size(config), axis)
+        self.turns = Turns(config.hidden_size, config.num_kv_heads, rotated_size(config), tensor_axis)
+        self.phases = Phases(config.num_kv_heads, rotated_size(config), tensor_axis)
         self.multiply_adds = self.turns.multiply_adds
 
     def forward(self, x: Tensor, document_starts: DocumentStarts, carry: Features) -> tuple[Tensor, Features]:
-        z = tokens_to_heads(self.sequence, *self.turns(all_tokens(x, self.axis), x, x))
+        z = tokens_to_heads(self.sequence, *self.turns(all_tokens(x, self.tensor_axis), x, x))
         (phi,), carry = self.phases(z, document_starts, carry)
         if document_starts is not None:
             before = torch.cat([torch.zeros_like(phi[:, :1]), phi[:, :-1]], dim=1)
             phi = phi - before.gather(1, document_starts[..., None, None].expand_as(phi))
         still = rotations(torch.zeros_like(phi[:, :1]), self.head_dim)
         (delta,) = heads_to_tokens(self.sequence, (rotations(phi, self.head_dim) - still).to(x.dtype))
-        return channels_to_tokens(delta, self.axis), carry
+        return channels_to_tokens(delta, self.tensor_axis), carry
 
 
 class TapeSelectiveRope(Tape):
@@ -63,5 +63,5 @@ class TapeSelectiveRope(Tape):
     def state(self, position_ids: Tensor) -> Tensor:
         return super().state(torch.zeros_like(position_ids))
 
-    def start(self, axis: Axis) -> StateInitializer:
-        return SelectiveStart(self.config, axis)
+    def start(self, tensor_axis: Axis) -> StateInitializer:
+        return SelectiveStart(self.config, tensor_axis)
