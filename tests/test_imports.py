@@ -49,7 +49,7 @@ def test_every_layer_is_listed() -> None:
 
 def test_no_upward_import() -> None:
     upward = []
-    for module in MODULES:
+    for module in MODULES.keys() - {"megatape"}:
         for imported in imports_of(module):
             ours = imported.startswith("megatape.")
             if ours and LAYERS.index(layer_of(imported)) > LAYERS.index(layer_of(module)):

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatape.data.prepare.addition import AdditionTask, prepare_addition
 
 from megatape.accounting.counts import count_parameters
 from megatape.config import parse_config
+from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.training.mixture import open_data
 from megatape.errors import UserError
 from megatape.training.introduction import skipped_documents, trained_share
