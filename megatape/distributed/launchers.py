@@ -1,144 +1,24 @@
-"""The launcher of this process: ranks from its environment, the rendezvous and the network interface, and its end.
+"""Launchers: the ranks that they give a process in its environment, and the rendezvous of the ranks."""
 
-A rank whose launcher has died stops (orphan protection). The kernel could signal this (PR_SET_PDEATHSIG), but does so when
-the thread that started the process ends, and not for the parent of the parent: `deepspeed` starts
-deepspeed.launcher.launch, which starts the ranks.
-"""
-
-import ipaddress
-import logging
 import os
 import re
-import signal
 import socket
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from megatape.distributed.network import address_towards, free_port, is_loopback
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 
-NAME_TIMEOUT = 20.0  # seconds; a host or container that is just starting may get its name later
-INTERFACE_VARS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-EXTERNAL_ADDRESS = "192.0.2.1"  # belongs to no network (RFC 5737), so the default route leads there
+RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # read by torch and DeepSpeed
+MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # address of the rendezvous, on rank 0's host
+DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
+LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # --verbose is an option of MegaTAPE's commands
 
-
-def check_rendezvous() -> None:
-    """Check that this process can reach MASTER_ADDR, before ranks wait for each other for long.
-
-    Raises:
-        UserError: The name stays unknown for NAME_TIMEOUT, or MASTER_PORT is no port.
-    """
-    host = os.environ["MASTER_ADDR"]
-    port = os.environ["MASTER_PORT"]
-    here = socket.gethostname()
-    if not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise UserError(f"MASTER_PORT is {port!r} on {here}: give all ranks the same port from 1 to {2**16 - 1}")
-    deadline = time.monotonic() + NAME_TIMEOUT
-    while True:
-        try:
-            socket.getaddrinfo(host, port)
-        except (OSError, UnicodeError) as error:  # the latter for a label of more than 63 characters
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"MASTER_ADDR is {host!r}, which {here} does not know ({error}): give all ranks the name or address of "
-                    "rank 0's host"
-                ) from error
-            time.sleep(1.0)
-        else:
-            return
-
-
-def address_towards(host: str) -> str:
-    """Address of this host on the route to `host`. Nothing is sent.
-
-    Raises:
-        UserError: The name is unknown or has no route.
-    """
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)
-            return probe.getsockname()[0]
-    except OSError as error:
-        raise UserError(
-            f"no route from {socket.gethostname()} to {host}: {error}; check the host's name and the network"
-        ) from None
-
-
-def interface_of(address: str) -> str:
-    """Name of the interface with this address. Raises UserError if there is none."""
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == address for entry in entries):
-            return name
-    raise UserError(f"no network interface of {socket.gethostname()} has the address {address}")
-
-
-def choose_interface(master: str) -> tuple[str, str]:
-    """Choose the interface that reaches the other hosts of the run.
-
-    It is the one on the route to the main host; on that host itself, whose name may resolve to
-    127.0.0.1, the one of the default route.
-
-    Args:
-        master: Name or address of the main host.
-
-    Returns:
-        Name and address of the interface.
-
-    Raises:
-        UserError: There is only loopback, which other hosts cannot reach.
-    """
-    address = address_towards(master)
-    if ipaddress.ip_address(address).is_loopback:
-        try:
-            address = address_towards(EXTERNAL_ADDRESS)
-        except ValueError:
-            raise UserError(
-                f"MASTER_ADDR {master} is {address} on {socket.gethostname()}, which other hosts cannot reach, and there is no "
-                "default route: set MASTER_ADDR to an address of the network (deepspeed --master_addr ...)"
-            ) from None
-    return interface_of(address), address
-
-
-def export_interface(master: str) -> None:
-    """Set the interface of gloo and NCCL unless the user did.
-
-    Gloo would use the one of the host's name, often loopback.
-
-    Args:
-        master: Name or address of the main host.
-
-    Raises:
-        UserError: No interface reaches other hosts, or the one that the user chose for gloo does
-            not exist.
-    """
-    gloo = os.environ.get("GLOO_SOCKET_IFNAME")
-    for name in gloo.split(",") if gloo else ():
-        if name not in psutil.net_if_addrs():
-            raise UserError(
-                f"GLOO_SOCKET_IFNAME is {gloo}: {socket.gethostname()} has no {name}; choose from "
-                f"{', '.join(sorted(psutil.net_if_addrs()))}"
-            )
-    if any(variable not in os.environ for variable in INTERFACE_VARS):
-        name, _ = choose_interface(master)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # "=": exactly this name, not a prefix
-
-
-def export_loopback() -> None:
-    """Let gloo listen on the loopback interface unless the user chose another: all ranks are on this host."""
-    with suppress(UserError):  # the host shows no such interface
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of("127.0.0.1"))
-
-
-RANK_VARS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # of torch and DeepSpeed
-MASTER_VARS = ("MASTER_ADDR", "MASTER_PORT")  # of the rendezvous, on rank 0's host
+# Ports of Slurm's jobs, derived from the number of the job and its step.
+FIRST_SLURM_PORT = 20000
+NUM_SLURM_PORTS = 10000
 
 
 @dataclass(frozen=True)
@@ -148,7 +28,7 @@ class Launcher:
     Attributes:
         name: Name for people.
         marker: Variable that only its processes have.
-        variables: Those of the fields of a Topology, in its order.
+        variables: Variables of the fields of a Topology, in its order.
     """
 
     name: str
@@ -156,7 +36,7 @@ class Launcher:
     variables: tuple[str, str, str, str]
 
 
-# In this order: srun, for example, may have started torchrun, which started the process.
+# A launcher may start another one, such as srun torchrun. The inner one, which started the process, comes first.
 LAUNCHERS = (
     Launcher("torchrun", "TORCHELASTIC_RUN_ID", (*RANK_VARS, "LOCAL_WORLD_SIZE")),
     Launcher("deepspeed", "CROSS_RANK", (*RANK_VARS, "LOCAL_SIZE")),
@@ -177,8 +57,11 @@ OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_S
 
 
 def launcher_of_environment() -> Launcher | None:
-    """The launcher that started this process, None if there is none or it is unknown."""
-    return next((launcher for launcher in LAUNCHERS if launcher.marker in os.environ), None)
+    """Return the launcher that started this process, or None if there is none or it is unknown."""
+    for launcher in LAUNCHERS:
+        if launcher.marker in os.environ:
+            return launcher
+    return None
 
 
 def is_on_one_host(topology: Topology) -> bool:
@@ -191,18 +74,16 @@ def is_on_one_host(topology: Topology) -> bool:
     """
     if topology.local_size < topology.world_size:
         return False
-    if launcher_of_environment() is not None or "LOCAL_WORLD_SIZE" in os.environ or topology.world_size == 1:
+    if topology.world_size == 1 or launcher_of_environment() is not None or "LOCAL_WORLD_SIZE" in os.environ:
         return True
-    addresses = [entry[4][0] for entry in socket.getaddrinfo(os.environ["MASTER_ADDR"], None)]
-    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses)
+    return is_loopback(os.environ["MASTER_ADDR"])
 
 
 def discover() -> Topology:
-    """Read this process's ranks from the environment of its launcher.
+    """Read the ranks from the environment, and complete it.
 
-    The variables of torch and DeepSpeed are set. Where the launcher sets no rendezvous address, it
-    is derived from Slurm's node list and job id, or exchanged by mpi4py. Without a launcher, this
-    process is the only rank.
+    It sets the variables of torch and DeepSpeed. If the launcher sets no rendezvous address, the address is derived from
+    Slurm's node list and job id, or exchanged by mpi4py. Without a launcher, this process is the only rank.
 
     Raises:
         UserError: Variables are missing, malformed or contradictory.
@@ -210,38 +91,45 @@ def discover() -> Topology:
     launcher = launcher_of_environment()
     if launcher is None:
         return _without_launcher()
-    needed = launcher.variables + (MASTER_VARS if "RANK" in launcher.variables else ())
-    if missing := [name for name in needed if name not in os.environ]:
-        raise UserError(
-            f"{launcher.marker} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
-            f"{launcher.name} itself, or unset {launcher.marker}"
-        )
+    _check_complete(launcher)
     topology = _read_topology(launcher)
-    values = topology.rank, topology.world_size, topology.local_rank
+    values = (topology.rank, topology.world_size, topology.local_rank)
     for variable, name, value in zip(RANK_VARS, launcher.variables, values, strict=False):
         if variable in os.environ and _read_int(variable) != value:
             raise UserError(
                 f"{variable} is {os.environ[variable]}, but {name}, set by {launcher.name}, says {value}: unset {variable}, "
                 "which another launcher or your shell left"
             )
+        os.environ[variable] = str(value)
     if any(name not in os.environ for name in MASTER_VARS):
-        address, port = _slurm_rendezvous(topology) if launcher.name == "srun" else _mpi_rendezvous(topology, launcher)
+        if launcher.name == "srun":
+            address, port = _slurm_rendezvous(topology)
+        else:
+            address, port = _mpi_rendezvous(topology, launcher)
         os.environ.setdefault("MASTER_ADDR", address)
         os.environ.setdefault("MASTER_PORT", str(port))
-    os.environ |= {name: str(value) for name, value in zip(RANK_VARS, values, strict=True)}
     return topology
 
 
+def _check_complete(launcher: Launcher) -> None:
+    """Check that the environment has all variables that the launcher sets."""
+    needed: tuple[str, ...] = launcher.variables
+    if "RANK" in needed:
+        needed += MASTER_VARS
+    missing = [name for name in needed if name not in os.environ]
+    if missing:
+        raise UserError(
+            f"{launcher.marker} says that {launcher.name} started this process, but {', '.join(missing)} not set: start with "
+            f"{launcher.name} itself, or unset {launcher.marker}"
+        )
+
+
 def _without_launcher() -> Topology:
-    """Ranks without a known launcher: from all five variables, or the only rank without any."""
-    missing = [name for name in RANK_VARS + MASTER_VARS if name not in os.environ]
-    if len(missing) == len(RANK_VARS + MASTER_VARS):
-        for size in OTHER_WORLD_SIZE_VARS:
-            if _read_int(size, default=1) > 1:
-                raise UserError(
-                    f"{size} is {os.environ[size]}, from an unknown launcher, and {', '.join(missing)} are not set: each of "
-                    "these processes would be its own run; set them, or start with deepspeed, torchrun, srun or mpirun"
-                )
+    """Return the ranks without a known launcher: those of all five variables, or a single rank if none of them is set."""
+    variables = RANK_VARS + MASTER_VARS
+    missing = [name for name in variables if name not in os.environ]
+    if len(missing) == len(variables):
+        _check_alone(missing)
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     elif missing:
@@ -252,47 +140,65 @@ def _without_launcher() -> Topology:
     return _read_topology(BY_HAND)
 
 
+def _check_alone(missing: Sequence[str]) -> None:
+    """Check that no unknown launcher started several processes, each of which would act as a run of its own."""
+    for size in OTHER_WORLD_SIZE_VARS:
+        if _read_int(size, default=1) > 1:
+            raise UserError(
+                f"{size} is {os.environ[size]}, from an unknown launcher, and {', '.join(missing)} are not set: each of "
+                "these processes would be its own run; set them, or start with deepspeed, torchrun, srun or mpirun"
+            )
+
+
 def _read_topology(launcher: Launcher) -> Topology:
-    """The ranks by the launcher's variables. Raises UserError if they make no sense."""
+    """Read the ranks from the launcher's variables.
+
+    Raises:
+        UserError: They make no sense.
+    """
     rank, world_size, local_rank, local_size = launcher.variables
     size = _read_int(world_size)
-    num_local = _num_node_tasks() if launcher.name == "srun" else _read_int(local_size, default=size)
+    if launcher.name == "srun":
+        num_local = _num_node_tasks()
+    else:
+        num_local = _read_int(local_size, default=size)
     topology = Topology(_read_int(rank), size, _read_int(local_rank), num_local)
-    for name, value, of, count in (
+    for name, value, size_name, count in (
         (rank, topology.rank, world_size, topology.world_size),
         (local_rank, topology.local_rank, local_size, topology.local_size),
     ):
         if not 0 <= value < count:
-            raise UserError(f"{name} is {value} and {of} is {count}: ranks count from 0 to one less than their number")
+            raise UserError(f"{name} is {value} and {size_name} is {count}: ranks count from 0 to one less than their number")
     if topology.local_size > topology.world_size:
         raise UserError(f"{local_size} is {topology.local_size}, more than {world_size}, {topology.world_size}")
     return topology
 
 
 def _num_node_tasks() -> int:
-    """Number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
+    """Return the number of the Slurm step's tasks on this node: entry SLURM_NODEID of a list like 2(x3),1."""
     text = os.environ["SLURM_STEP_TASKS_PER_NODE"]
-    node = _read_int("SLURM_NODEID")
+    num_nodes_left = _read_int("SLURM_NODEID")
     for entry in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
         if match is None:
             raise UserError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}: expected a list like 2(x3),1")
-        node -= int(match[2] or 1)
-        if node < 0:
-            return int(match[1])
+        num_tasks, num_nodes = match.groups(default="1")
+        num_nodes_left -= int(num_nodes)
+        if num_nodes_left < 0:
+            return int(num_tasks)
     raise UserError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, which has no entry for SLURM_NODEID {os.environ['SLURM_NODEID']}")
 
 
 def _slurm_rendezvous(topology: Topology) -> tuple[str, int]:
-    """Rank 0's host, the first of the step, and a port derived from job and step."""
+    """Return rank 0's host, the first of the step, and a port derived from job and step."""
     if topology.rank == 0 and _read_int("SLURM_NODEID") != 0:
         raise UserError(
             f"SLURM_PROCID 0 is on node {os.environ['SLURM_NODEID']} of SLURM_STEP_NODELIST, not on its first: choose another "
             "--distribution, or set MASTER_ADDR and MASTER_PORT"
         )
-    return first_host(os.environ.get("SLURM_STEP_NODELIST", "")), 20000 + (
-        31 * _read_int("SLURM_JOB_ID") + _read_int("SLURM_STEP_ID")
-    ) % 10000
+    host = first_host(os.environ.get("SLURM_STEP_NODELIST", ""))
+    number = 31 * _read_int("SLURM_JOB_ID") + _read_int("SLURM_STEP_ID")
+    return host, FIRST_SLURM_PORT + number % NUM_SLURM_PORTS
 
 
 def first_host(nodelist: str) -> str:
@@ -308,7 +214,7 @@ def first_host(nodelist: str) -> str:
 
 
 def _mpi_rendezvous(topology: Topology, launcher: Launcher) -> tuple[str, int]:
-    """Rank 0's address, as another host sees it, and a free port. Collective: rank 0 broadcasts."""
+    """Return rank 0's address, as another host sees it, and a free port. Collective: rank 0 broadcasts."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -326,34 +232,33 @@ def _mpi_rendezvous(topology: Topology, launcher: Launcher) -> tuple[str, int]:
     hosts = world.allgather(socket.gethostname())
     rendezvous = None
     if topology.is_main:
-        other = next((host for host in hosts if host != hosts[0]), None)
-        rendezvous = ("127.0.0.1" if other is None else address_towards(other), free_port())
+        other_hosts = [host for host in hosts if host != hosts[0]]
+        address = "127.0.0.1"
+        if other_hosts:
+            address = address_towards(other_hosts[0])
+        rendezvous = (address, free_port())
     address, port = world.bcast(rendezvous)
-    MPI.Finalize()  # MPI is not used again; without this, a rank that fails later would wait for the others at exit
+    MPI.Finalize()  # MPI is not used again. Without this, a rank that fails later would wait for the others at exit.
     return address, port
 
 
-def free_port() -> int:
-    """A port of this host on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
-
-
 def _read_int(name: str, default: int | None = None) -> int:
-    text = os.environ.get(name, default)
+    """Read a number from the environment.
+
+    Args:
+        name: Name of the variable.
+        default: Value of a missing variable. None: it must be there.
+
+    Raises:
+        UserError: The variable is missing or not an integer.
+    """
+    text = os.environ.get(name)
+    if text is None and default is not None:
+        return default
     try:
-        return int(text)  # type: ignore[arg-type]  # None is rejected below like any other non-number
+        return int(text)  # type: ignore[arg-type]  # None is rejected below like any other value that is not a number
     except (TypeError, ValueError):
         raise UserError(f"{name} is {text!r}: expected an integer") from None
-
-
-LOG = logging.getLogger(__name__)
-
-POLL_INTERVAL = 1.0  # seconds
-PR_SET_PDEATHSIG = 1  # of prctl(2), on Linux only: the signal that a process gets when its parent ends
-DEEPSPEED_COMMANDS = ("deepspeed", "deepspeed.pt", "ds", "deepspeed.launcher.runner")
-LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # --verbose is an option of MegaTAPE's commands
 
 
 def quiet_launcher(words: Sequence[str]) -> list[str]:
@@ -368,43 +273,3 @@ def quiet_launcher(words: Sequence[str]) -> list[str]:
     if chooses or Path(words[0]).name not in DEEPSPEED_COMMANDS:
         return list(words)
     return [words[0], "--quiet", *words[1:]]
-
-
-def stop_with_launcher() -> None:
-    """Send this process SIGTERM once its launcher has ended.
-
-    Without a launcher it does nothing: the process may outlive the shell from which it was started.
-    """
-    if launcher_of_environment() is not None:
-        parent = os.getppid()
-        threading.Thread(target=_stop_after, args=(parent, _deepspeed_command(parent)), name="parent", daemon=True).start()
-
-
-def _stop_after(parent: int, runner: int | None) -> None:
-    """Wait until one of two processes has ended, then send SIGTERM to this one."""
-    while (ended := _ended_process(parent, runner)) is None:
-        time.sleep(POLL_INTERVAL)
-    LOG.warning("the launcher (process %s) has ended: this rank stops, as on SIGTERM", ended)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _ended_process(parent: int, runner: int | None) -> int | None:
-    """The first of two processes to have ended: its child has another parent now."""
-    if os.getppid() != parent:
-        return parent
-    with suppress(psutil.Error, OSError):  # a process that is not shown just now has not ended
-        if runner is not None and psutil.Process(parent).ppid() != runner:
-            return runner
-    return None
-
-
-def _deepspeed_command(parent: int) -> int | None:
-    """The parent of `parent` if it is DeepSpeed's command.
-
-    On other hosts it is a remote shell, which may end earlier.
-    """
-    with suppress(psutil.Error, OSError):
-        process = psutil.Process(parent).parent()
-        if process is not None and any(Path(word).name in DEEPSPEED_COMMANDS for word in process.cmdline()[:3]):
-            return process.pid
-    return None

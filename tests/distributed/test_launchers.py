@@ -1,35 +1,11 @@
-"""Ranks from the variables of each launcher, as recorded from real ones, and errors for contradictions.
-
-The network interface to other hosts; and the end of a process whose launcher is gone, while others are left alone.
-"""
+"""Ranks from the variables of each launcher, as recorded from real ones, and errors for contradictions."""
 
 import os
-import signal
-import socket
-import subprocess
-import sys
-import textwrap
-import time
-from contextlib import suppress
-from pathlib import Path
 
-import psutil
 import pytest
 
-from megatape.distributed import launchers
-from megatape.distributed.launchers import (
-    address_towards,
-    check_rendezvous,
-    choose_interface,
-    discover,
-    export_interface,
-    first_host,
-    interface_of,
-    quiet_launcher,
-)
+from megatape.distributed.launchers import discover, first_host, quiet_launcher
 from megatape.distributed.topology import Topology
-from megatape.errors import UserError
-from tests.helpers.workers import ROOT
 
 RANK_VARS = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
 OPEN_MPI = {
@@ -169,106 +145,6 @@ def test_faults_name_the_variable(monkeypatch: pytest.MonkeyPatch, fault: str) -
         discover()
 
 
-def loopback() -> str:
-    """Name of this machine's loopback interface."""
-    return next(name for name, entries in psutil.net_if_addrs().items() if "127.0.0.1" in [entry.address for entry in entries])
-
-
-def test_loopback() -> None:
-    assert address_towards("127.0.0.1") == "127.0.0.1"
-    assert interface_of("127.0.0.1") == loopback()
-
-
-def test_unknown_host() -> None:
-    with pytest.raises(ValueError, match="no route from .* to no-such-host.invalid"):
-        address_towards("no-such-host.invalid")
-
-
-def test_master_named_by_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on hosts whose own name means 127.0.1.1: takes the default route's interface, or an error says what to set."""
-    addresses = {"master": "127.0.1.1", launchers.EXTERNAL_ADDRESS: "10.1.2.3"}
-    monkeypatch.setattr(launchers, "address_towards", addresses.__getitem__)
-    monkeypatch.setattr(launchers, "interface_of", {"10.1.2.3": "eth7"}.__getitem__)
-    assert choose_interface("master") == ("eth7", "10.1.2.3")
-    monkeypatch.undo()
-
-    def no_route(host: str) -> str:
-        if host == launchers.EXTERNAL_ADDRESS:
-            raise ValueError("no way")
-        return "127.0.1.1"
-
-    monkeypatch.setattr(launchers, "address_towards", no_route)
-    with pytest.raises(ValueError, match=f"MASTER_ADDR master is 127.0.1.1 on {socket.gethostname()}.*--master_addr"):
-        choose_interface("master")
-
-
-def test_the_users_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback())
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
-    export_interface("no-such-host.invalid")  # asks for no way
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
-    with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME is eth99.*has no eth99"):
-        export_interface("127.0.0.1")
-
-
-@pytest.fixture
-def meeting(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment in which ranks can meet."""
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    monkeypatch.setattr(launchers, "NAME_TIMEOUT", 0.0)
-    check_rendezvous()
-    return monkeypatch
-
-
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "", "a" * 64])
-def test_an_address_that_nobody_knows(meeting: pytest.MonkeyPatch, host: str) -> None:
-    meeting.setenv("MASTER_ADDR", host)
-    with pytest.raises(UserError, match=f"MASTER_ADDR is '{host}', which .* does not know"):
-        check_rendezvous()
-
-
-def test_a_name_that_is_known_a_little_later(meeting: pytest.MonkeyPatch) -> None:
-    """As that of a container which starts at the same time."""
-    meeting.setattr(launchers, "NAME_TIMEOUT", 60.0)
-    answers = iter([socket.gaierror(socket.EAI_NONAME, "not known"), socket.gaierror(socket.EAI_AGAIN, "try again"), None])
-    waits: list[float] = []
-
-    def resolve(*_: object) -> None:
-        if answer := next(answers):
-            raise answer
-
-    meeting.setattr("socket.getaddrinfo", resolve)
-    meeting.setattr("time.sleep", waits.append)
-    check_rendezvous()
-    assert len(waits) == 2
-
-
-@pytest.mark.parametrize("port", ["abc", "-1", "0", "99999", ""])
-def test_a_port_that_is_none(meeting: pytest.MonkeyPatch, port: str) -> None:
-    meeting.setenv("MASTER_PORT", port)
-    with pytest.raises(UserError, match=f"MASTER_PORT is '{port}' on .*from 1 to 65535"):
-        check_rendezvous()
-
-
-RANK = """
-    import os, signal, sys, time
-    from megatape.distributed import launchers
-    launchers.POLL_INTERVAL = 0.05
-    signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
-    launchers.stop_with_launcher()
-    print(os.getpid(), flush=True)
-    time.sleep(float(sys.argv[1]))
-    print("left alone", flush=True)
-"""
-STARTER = """
-    import os, subprocess, sys, time
-    child = subprocess.Popen([sys.executable, *sys.argv[1:]])
-    print(os.getpid(), flush=True)
-    child.wait()
-"""
-
-
 @pytest.mark.parametrize(
     ("command", "started"),
     [
@@ -281,38 +157,3 @@ STARTER = """
 )
 def test_log_of_a_launcher(command: str, started: str) -> None:
     assert quiet_launcher(command.split()) == started.split()
-
-
-@pytest.mark.parametrize(
-    ("mark", "names", "killed", "answer"),
-    [
-        ("CROSS_RANK", ["launch.py"], 0, "asked to stop"),
-        ("CROSS_RANK", ["deepspeed", "launch.py"], 0, "asked to stop"),
-        ("CROSS_RANK", ["deepspeed", "launch.py"], 1, "asked to stop"),
-        ("CROSS_RANK", ["remote_shell.py", "launch.py"], 0, "left alone"),
-        ("TORCHELASTIC_RUN_ID", ["torchrun"], 0, "asked to stop"),
-        ("", ["shell.py"], 0, "left alone"),
-    ],
-)
-def test_kill_of_an_ancestor(tmp_path: Path, mark: str, names: list[str], killed: int, answer: str) -> None:
-    """names: the programs that start one another and at last the rank; killed: which of them is killed."""
-    for name in names:
-        (tmp_path / name).write_text(textwrap.dedent(STARTER))
-    (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "OMPI", "MPI_"))}
-    environment |= {"PYTHONPATH": str(ROOT)} | ({mark: "0"} if mark else {})
-    words = [*(str(tmp_path / name) for name in [*names, "rank.py"]), "2" if answer == "left alone" else "30"]
-    process = subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    ids = [int(process.stdout.readline()) for _ in [*names, "rank"]]
-    assert ids[0] == process.pid
-    try:
-        time.sleep(0.2)
-        os.kill(ids[killed], signal.SIGKILL)
-        assert process.stdout.readline().strip() == answer
-    finally:
-        process.stdout.close()
-        for number in ids:
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        process.wait()

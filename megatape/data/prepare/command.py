@@ -27,10 +27,10 @@ from megatape.data.prepare.unit import Progress
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.index import Index, load_index
 from megatape.data.tokenizers.fast import fast_tokenizer
-from megatape.distributed.launchers import PR_SET_PDEATHSIG
 from megatape.errors import PathError, UserError, path_errors
 from megatape.imports import given, import_given
 from megatape.reliability.lease import LeaseTimeouts
+from megatape.reliability.orphan import PR_SET_PDEATHSIG
 from megatape.utils.files import check_absent, name_path
 from megatape.utils.python_process import safe_start
 

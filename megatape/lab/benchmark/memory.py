@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from megatape.accounting.memory import plan_memory
 from megatape.config import Config, parse_config
-from megatape.distributed.launchers import discover, free_port
+from megatape.distributed.launchers import discover
 from megatape.distributed.mesh import make_mesh
+from megatape.distributed.network import free_port
 from megatape.lab.benchmark.models import SHAPES
 from megatape.lab.processes import child, finish
 from megatape.model.build import build_model

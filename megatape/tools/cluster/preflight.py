@@ -22,7 +22,8 @@ import torch.distributed as dist
 from megatape.config import Config, shared_values
 from megatape.data.training.mixture import open_data
 from megatape.distributed.exchange import exchange
-from megatape.distributed.launchers import check_rendezvous, choose_interface, discover
+from megatape.distributed.launchers import discover
+from megatape.distributed.network import check_rendezvous, choose_interface
 from megatape.distributed.store import open_store
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError

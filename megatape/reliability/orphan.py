@@ -1,0 +1,70 @@
+"""Orphan protection: a rank whose launcher has died stops.
+
+The kernel could signal the death of a parent (PR_SET_PDEATHSIG), but does so when the thread that started the process ends, and
+not for the parent of the parent: `deepspeed` starts deepspeed.launcher.launch, which starts the ranks.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from megatape.distributed.launchers import DEEPSPEED_COMMANDS, launcher_of_environment
+
+LOG = logging.getLogger(__name__)
+
+POLL_INTERVAL = 1.0  # seconds
+PR_SET_PDEATHSIG = 1  # of prctl(2), on Linux only: the signal that a process gets when its parent ends
+
+
+def stop_with_launcher(poll_interval: float = POLL_INTERVAL) -> None:
+    """Send this process SIGTERM once its launcher has ended.
+
+    Without a launcher it does nothing: the process may outlive the shell from which it was started.
+
+    Args:
+        poll_interval: Seconds between two checks.
+    """
+    if launcher_of_environment() is None:
+        return
+    parent = os.getppid()
+    runner = _deepspeed_command(parent)
+    threading.Thread(target=_stop_after, args=(parent, runner, poll_interval), name="parent", daemon=True).start()
+
+
+def _stop_after(parent: int, runner: int | None, poll_interval: float) -> None:
+    """Wait until the parent or its own parent has ended, then send SIGTERM to this process."""
+    while True:
+        ended = _ended_process(parent, runner)
+        if ended is not None:
+            break
+        time.sleep(poll_interval)
+    LOG.warning("the launcher (process %s) has ended: this rank stops, as on SIGTERM", ended)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ended_process(parent: int, runner: int | None) -> int | None:
+    """Return the first of two processes to have ended. Its child has another parent then."""
+    if os.getppid() != parent:
+        return parent
+    with suppress(psutil.Error, OSError):  # A process may be hidden for a moment without having ended.
+        if runner is not None and psutil.Process(parent).ppid() != runner:
+            return runner
+    return None
+
+
+def _deepspeed_command(parent: int) -> int | None:
+    """Return the parent of `parent` if it is DeepSpeed's command.
+
+    On other hosts it is a remote shell, which may end earlier.
+    """
+    with suppress(psutil.Error, OSError):
+        process = psutil.Process(parent).parent()
+        if process is not None and any(Path(word).name in DEEPSPEED_COMMANDS for word in process.cmdline()[:3]):
+            return process.pid
+    return None
