@@ -27,7 +27,8 @@ from megatape.data.tokenizers.tokenizer import check_file_name
 from megatape.distributed.exchange import exchange, on_all, on_main
 from megatape.distributed.topology import Topology
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
-from megatape.reliability.lease import NONCE_DIGITS, Lease
+from megatape.reliability.holder import NONCE_DIGITS
+from megatape.reliability.lease import Lease
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.reliability.watch import BACKGROUND_GROUP
 from megatape.run_folder import ROLLED_BACK, named_step

@@ -243,7 +243,7 @@ def prepare_deepspeed(verbose: bool = False) -> None:
     Raises:
         UserError: As `limits_of_environment`.
     """
-    from megatape.reliability.pace import limits_of_environment
+    from megatape.reliability.limits import limits_of_environment
 
     limits_of_environment()
     if not verbose:

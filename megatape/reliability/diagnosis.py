@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from megatape.distributed.topology import name_ranks
-from megatape.reliability.pace import WatchLimits
+from megatape.reliability.limits import WatchLimits
 
 STRAGGLER_SHARE = 0.2  # of a step's time, for which a straggler is busy beyond the others
 

@@ -1,184 +1,48 @@
 """Lease of a run's folder, so that one run at a time uses it, on any file system that hosts share.
 
-The main rank of a run holds a lease: a file that names it, and whose time of change is its
-heartbeat. Files are created and renamed atomically, and a run judges by its own monotonic clock
-whether another one's heartbeat changes. So neither file locks nor correct clocks are needed.
+The main rank of a run holds a lease: a file that names it, and whose time of change is its heartbeat. Files are created and
+renamed atomically, and a run judges by its own monotonic clock whether another one's heartbeat changes. So neither file locks
+nor correct clocks are needed.
 
-A second run is refused while the holder lives, and takes over when it is dead. On the same machine
-the process table shows that at once. On another one it is dead after LeaseTimeouts.expiry without
-a heartbeat. psutil would take a process of another user, which the table may hide, for one that has
-ended, and derives start times from a clock that may be set: so the table is read here.
+A second run is refused while the holder lives, and takes over when it is dead. On the same machine the process table shows that
+at once. On another one, the holder is dead after LeaseTimeouts.expiry without a heartbeat.
 """
 
-import json
 import logging
-import math
 import os
-import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, UserError
-from megatape.utils.files import as_type, file_system_time, open_regular, parse_json, read_regular, rename
+from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.holder import Holder, read_holder, this_process
+from megatape.utils.files import file_system_time, open_regular, read_regular, rename
 from megatape.utils.units import format_time
 from megatape.utils.waiting import wait_until
-
-NONCE_DIGITS = 16  # hexadecimal digits of a holder's unique name
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Process that holds a lease or a claim.
-
-    Attributes:
-        host: Name of its host.
-        pid: Process id.
-        machine: Boot and process namespace to which `pid` belongs, empty if unknown.
-        started: Start time of the process in ticks since boot, empty if unknown.
-        since: Time at which it became the holder, in UTC.
-        nonce: Unique name of the holder.
-    """
-
-    host: str
-    pid: Annotated[int, Field(gt=0, lt=2**31)]
-    machine: str
-    started: str
-    since: str
-    nonce: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on host {self.host}, since {self.since}"
-
-    def content(self) -> bytes:
-        """Content of the lock file."""
-        return json.dumps(asdict(self)).encode()
-
-    def is_dead(self) -> bool | None:
-        """Whether the process has ended, None where this process cannot tell."""
-        if not self.machine or self.machine != _machine_id():
-            return None
-        try:
-            return _start_time(self.pid) != self.started
-        except OSError:  # ended, or hidden because it is another user's
-            return not _pid_exists(self.pid)
-
-    def is_stopped(self) -> bool:
-        """Whether SIGSTOP or a debugger stopped the process. False if unknown."""
-        try:
-            return self.is_dead() is False and _process_stat(self.pid)[0] in "Tt"
-        except OSError:
-            return False
-
-
-class HeartbeatMonitor:
-    """Measures the time since a holder's last heartbeat by the clock of this process.
-
-    Clocks of hosts and file servers may be wrong. So the time of a heartbeat shows only whether it
-    is a new one.
-
-    Args:
-        max_gap: Maximum seconds that count between two looks. While a file server is away neither
-            this process can look nor the holder send a heartbeat.
-
-    Attributes:
-        silent: Seconds without a new heartbeat, 0 at the first look.
-        num_looks: Number of looks so far.
-    """
-
-    def __init__(self, max_gap: float = math.inf) -> None:
-        self.max_gap = max_gap
-        self.silent = 0.0
-        self.num_looks = 0
-        self._seen: tuple[bytes, float] | None = None
-        self._looked = 0.0
-
-    def look(self, content: bytes, beat: float) -> bool:
-        """Record content and heartbeat of a file. Returns whether they have changed."""
-        now = time.monotonic()
-        before = self._seen
-        changed = before not in (None, (content, beat))
-        self.silent = self.silent + min(now - self._looked, self.max_gap) if before and not changed else 0.0
-        self._seen = (content, beat)
-        self._looked = now
-        self.num_looks = self.num_looks + 1
-        return changed
-
-
-def this_process() -> Holder:
-    """This process as a new holder."""
-    machine = _machine_id()
-    started = _start_time(os.getpid()) if machine else ""
-    now = format_time(time.time())
-    nonce = secrets.token_hex(NONCE_DIGITS // 2)
-    return Holder(socket.gethostname(), os.getpid(), machine, started, now, nonce)
-
-
-def read_holder(content: bytes) -> Holder | None:
-    """Parse the content of a lock file. Returns None if it is unfinished or corrupted."""
-    try:
-        return as_type(parse_json(content), Holder)
-    except ValueError:
-        return None
-
-
-def _machine_id() -> str:
-    """Boot and process namespace of this process; containers have process ids of their own."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return ""
-
-
-def _start_time(pid: int) -> str:
-    """Start time of a process, which tells it from later ones with its id; empty if it has ended.
-
-    Raises:
-        OSError: The process table does not show such a process.
-    """
-    fields = _process_stat(pid)
-    return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, though its parent has not noticed
-
-
-def _process_stat(pid: int) -> list[str]:
-    """Entry of the process table: the state, then numbers (proc(5)). Raises OSError without one."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-
-
-def _pid_exists(pid: int) -> bool:
-    """Whether this machine has such a process."""
-    try:
-        os.kill(pid, 0)
-    except OSError as error:  # PermissionError for another user's
-        return not isinstance(error, ProcessLookupError)
-    return True
-
 
 LOG = logging.getLogger(__name__)
 
 UNKNOWN = "an unknown process"
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts time in which the machine is suspended
+# Monotonic clock that, on Linux, also counts the time in which the machine is suspended.
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 @dataclass(frozen=True)
 class LeaseTimeouts:
-    """Times in seconds.
+    """Times of a lease, in seconds.
 
     Attributes:
         heartbeat_interval: Time between heartbeats.
-        expiry: Time without a heartbeat, as another run sees it, until a holder on another machine
-            counts as dead. NFS shows changes up to 60 s late, and a heartbeat or two may be slow.
+        expiry: Time without a heartbeat, as another run sees it, until a holder on another machine counts as dead. NFS shows
+            changes up to 60 s late, and a heartbeat or two may be slow.
         settle: Time until a run that took over knows that no other did at the same moment.
-        poll_interval: Time between two looks at the file.
+        poll_interval: Time between two checks of the file.
     """
 
     heartbeat_interval: float = 10.0
@@ -188,11 +52,11 @@ class LeaseTimeouts:
 
 
 class Lease:
-    """Lease of a folder, that only the main rank takes. Elsewhere `check` and `release` do nothing.
+    """Lease of a folder. Only the main rank takes it: on other ranks, `check` and `release` do nothing.
 
     Args:
         path: File of the lease.
-        timeouts: The same for all runs that may use the folder.
+        timeouts: Times of the lease, the same for all runs that may use the folder.
     """
 
     def __init__(self, path: Path, timeouts: LeaseTimeouts = LeaseTimeouts()) -> None:
@@ -202,7 +66,7 @@ class Lease:
         self.nonce = holder.nonce
         self._content = holder.content()
         self._candidate = path.with_name(f"{path.name}.{self.nonce}.tmp")
-        self._monitor = HeartbeatMonitor(max_gap=timeouts.heartbeat_interval)  # of the other's lease
+        self._monitor = HeartbeatMonitor(max_gap=timeouts.heartbeat_interval)  # watches another run's lease
         self._renewed = 0.0
         self._lost = ""
         self._mutex = threading.Lock()
@@ -262,7 +126,7 @@ class Lease:
         """Call `check` until it raises no OSError.
 
         Args:
-            requested: Whether the run is asked to stop, which ends the wait.
+            requested: Returns whether the run is asked to stop, which ends the wait.
             warn: Prints a line.
 
         Raises:
@@ -306,11 +170,16 @@ class Lease:
         except FileNotFoundError:
             return
         holder = read_holder(content)
-        dead = holder.is_dead() if holder else None
+        dead = None
+        if holder is not None:
+            dead = holder.is_dead()
+        if dead:
+            return
         if dead is False:
             raise UserError(self._refusal(holder))
         expiry = self.timeouts.expiry
-        if dead is None and (now := file_system_time(self.path.parent)) - beat < expiry:
+        now = file_system_time(self.path.parent)
+        if now - beat < expiry:
             raise UserError(
                 f"cannot tell whether a run uses run.directory {self.path.parent}: {self.path} is held by "
                 f"{holder or UNKNOWN}, last heartbeat at {format_time(beat)}, now it is {format_time(now)} on that file "
@@ -347,27 +216,37 @@ class Lease:
             rename(self._candidate, self.path)
             time.sleep(self.timeouts.settle)
             if self._look()[0] != self._content:
-                return False  # a third run was faster
-        except FileNotFoundError:  # released in between
+                return False  # A third run was faster.
+        except FileNotFoundError:  # The holder has released it meanwhile.
             return False
         LOG.warning(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
         return True
 
     def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
-        """Evidence that the holder is dead, empty while unknown. Raises UserError if it lives."""
-        dead = holder.is_dead() if holder else None
+        """Return the evidence that the holder is dead, "" while that is unknown.
+
+        Raises:
+            UserError: The holder lives.
+        """
+        dead = None
+        if holder is not None:
+            dead = holder.is_dead()
         if dead:
             return "has ended"
         if dead is False or self._monitor.look(content, beat):
             raise UserError(self._refusal(holder))
-        # The holder of an empty file sends no heartbeats: it creates the file, or died meanwhile.
-        expiry = self.timeouts.expiry if content else self.timeouts.heartbeat_interval
+        expiry = self.timeouts.expiry
+        if not content:
+            # The holder of an empty file sends no heartbeats: it is creating the file, or has died meanwhile.
+            expiry = self.timeouts.heartbeat_interval
         if self._monitor.num_looks == 1:
             LOG.warning(f"{self.path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
-        return f"has given no heartbeat for {expiry:.0f} s" if self._monitor.silent >= expiry else ""
+        if self._monitor.silent < expiry:
+            return ""
+        return f"has given no heartbeat for {expiry:.0f} s"
 
     def _look(self) -> tuple[bytes, float]:
-        """Content and time of the last heartbeat. Opening makes an NFS client ask the server."""
+        """Return content and time of the last heartbeat. Opening the file makes an NFS client ask the server."""
         with open_regular(self.path) as file:
             return file.read(), os.fstat(file.fileno()).st_mtime
 
@@ -379,7 +258,7 @@ class Lease:
 
     def _send_heartbeats(self) -> None:
         while not self._over.wait(self.timeouts.heartbeat_interval):
-            with suppress(OSError, UserError):  # tried again with the next heartbeat
+            with suppress(OSError, UserError):  # The next heartbeat tries again.
                 self._renew()
 
     def _renew(self) -> None:
@@ -395,13 +274,13 @@ class Lease:
                         return
                 by = str(read_holder(content) or "another process")
             except FileNotFoundError:
-                # Before expiry no other run takes over, so a person removed the file.
+                # Before expiry no other run takes over, so a user has removed the file.
                 if now - self._renewed < self.timeouts.expiry and self._create():
                     self._renewed = now
                     return
-                self.path.parent.stat()  # raises OSError: a file system that is not mounted shows nothing
+                self.path.parent.stat()  # Raises OSError if the file system is not mounted.
                 if self.path.exists():
-                    raise  # mounted since the file was opened: look again
+                    raise  # It was mounted after the file was opened: try again.
                 by = "another process"
             self._lost = (
                 f"run.directory {self.path.parent} was taken over by {by}. Process {os.getpid()} on host "
@@ -425,7 +304,7 @@ def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts
     Args:
         path: File of the lease.
         topology: The ranks.
-        timeouts: The same for all runs that may use the folder.
+        timeouts: Times of the lease, the same for all runs that may use the folder.
 
     Yields:
         The lease.
@@ -434,12 +313,11 @@ def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts
         UserError: On all ranks: a live run holds it.
         OSError: On all ranks: the file cannot be written.
     """
-    from megatape.distributed.exchange import (
-        on_main,  # here, because it imports torch, which commands that only look do without
-    )
+    # Imported here, because it imports torch, which commands that only check a lease do without.
+    from megatape.distributed.exchange import on_main
 
     lease = Lease(path, timeouts)
-    while not on_main(lease.attempt, topology):  # repeated, so that no collective waits long
+    while not on_main(lease.attempt, topology):  # Repeated, so that no collective waits for long.
         pass
     try:
         yield lease

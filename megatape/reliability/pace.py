@@ -1,6 +1,5 @@
-"""Time limits of the watch over ranks: adaptive timeouts per phase; and the busy share of a rank, for straggler detection."""
+"""Pace of a rank: its present phase with an adaptive timeout, and the busy share of its steps, for detecting stragglers."""
 
-import os
 import statistics
 import threading
 import time
@@ -8,64 +7,18 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum, auto
 
-from megatape.errors import UserError
+from megatape.reliability.limits import DEFAULT_LIMITS, WatchLimits
 
-STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
-MAX_STALL = 60 * 24 * 365
-
-
-@dataclass(frozen=True)
-class WatchLimits:
-    """Times in seconds, the same on all ranks.
-
-    Only time in which a process runs counts: one that is stopped may be continued.
-
-    Attributes:
-        period: Interval between heartbeats.
-        step: Minimum timeout of a step without a new collective. Slow steps have a longer one.
-        long: Minimum timeout of an evaluation and of a save.
-        stall: Timeout of a phase with no history: compilation, first read, hashing.
-        silence: Time without a heartbeat until a rank counts as dead, unless its phase has a
-            shorter timeout. Longer than a file system may hang: a page fault stops all threads.
-        suspicion: The same once a collective has failed on any rank.
-        grace: Time for a rank to exit on its own once the cause is known.
-    """
-
-    period: float = 2.0
-    step: float = 60.0
-    long: float = 300.0
-    stall: float = 1800.0
-    silence: float = 300.0
-    suspicion: float = 10.0
-    grace: float = 10.0
-
-    @property
-    def collectives(self) -> timedelta:
-        """Timeout of collectives: later than the watch, which names the rank at fault."""
-        return timedelta(seconds=self.stall + self.silence)
-
-
-def limits_of_environment() -> WatchLimits:
-    """The defaults, or the minutes of DEEPSPEED_TIMEOUT for every phase.
-
-    Raises:
-        UserError: The variable is not a number of minutes.
-    """
-    minutes = os.environ.get(STALL_VAR)
-    if minutes is None:
-        return WatchLimits()
-    if not minutes.isdecimal() or not 1 <= int(minutes) <= MAX_STALL:
-        raise UserError(f"{STALL_VAR} is {minutes!r}: give whole minutes from 1 to {MAX_STALL}, or unset it")
-    return WatchLimits(**dict.fromkeys(("step", "long", "stall"), 60.0 * int(minutes)))
-
-
-FACTOR = 10.0  # timeout of a phase, in medians of its durations
-MIN_DURATIONS = 2  # measured steps before the shortest timeout: the first one allocates and compiles, perhaps on one rank alone
-WINDOW = 64  # newest durations in a median, since a run may become slower
-SHORT_WAIT = 1.0  # seconds after which a wait for files is a phase: a rank that freezes before keeps the shorter timeout
+# Timeout of a phase, in medians of its durations.
+FACTOR = 10.0
+# Measured steps before the shortest timeout. The first step allocates and compiles, perhaps on one rank alone.
+MIN_DURATIONS = 2
+# Number of the newest durations in a median, because a run may become slower.
+WINDOW = 64
+# Seconds after which waiting for files counts as a phase. A rank that freezes before keeps the shorter timeout.
+SHORT_WAIT = 1.0
 
 
 class PhaseKind(Enum):
@@ -93,20 +46,20 @@ class Pace:
     """Present phase of a rank, written by its main thread and read by others.
 
     Args:
-        limits: Minimum timeouts, and that of a phase with too few measured durations; any will do where nobody watches.
+        limits: Minimum timeouts, also used while a phase has too few measured durations. Ignored without a watchdog.
 
     Attributes:
-        limit_shortened: Set when the timeout becomes shorter. Other ranks must learn of it at once,
-            for a rank that freezes before has the timeout that they know.
-        warnings: Warnings on stragglers, for the main thread to report.
+        limit_shortened: Event that is set when the timeout becomes shorter. Other ranks must learn of it at once: until then
+            they give this rank the longer timeout if it freezes.
+        warnings: Warnings about stragglers, for the main thread to report.
     """
 
-    def __init__(self, limits: WatchLimits = WatchLimits()) -> None:
+    def __init__(self, limits: WatchLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self.limit_shortened = threading.Event()
         self.warnings: deque[str] = deque()
         self._phase = Phase("starting", limits.stall)
-        self._wait: tuple[Phase, float] | None = None  # for files, and its beginning
+        self._wait: tuple[Phase, float] | None = None  # waiting for files, and when it began
         self._busy_shares: deque[float] = deque(maxlen=WINDOW)
         self._durations: dict[tuple[PhaseKind, int], deque[float]] = {}  # seconds, by kind and size
         self._entered: tuple[tuple[PhaseKind, int], float] | None = None
@@ -115,8 +68,12 @@ class Pace:
     @property
     def phase(self) -> Phase:
         """The present phase."""
-        wait = self._wait  # once: the main thread may end it
-        return wait[0] if wait and time.monotonic() - wait[1] > SHORT_WAIT else self._phase
+        wait = self._wait  # Read once: the main thread may end it meanwhile.
+        if wait is not None:
+            phase, began = wait
+            if time.monotonic() - began > SHORT_WAIT:
+                return phase
+        return self._phase
 
     def enter(self, kind: PhaseKind, name: str, size: int = 0) -> None:
         """End the present phase and begin another.
@@ -182,11 +139,13 @@ class Pace:
     def busy_share(self) -> float | None:
         """Median of the recorded shares, None until there are WINDOW of them."""
         shares = list(self._busy_shares)
-        return statistics.median(shares) if len(shares) == WINDOW else None
+        if len(shares) < WINDOW:
+            return None
+        return statistics.median(shares)
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
-        """Part of the present phase that waits for files: unmeasured once it lasts SHORT_WAIT."""
+        """Mark the block as waiting for files. It has a phase of its own once it lasts SHORT_WAIT."""
         self._wait = Phase(name, self._limits.stall), time.monotonic()
         try:
             yield

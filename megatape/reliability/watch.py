@@ -29,7 +29,8 @@ from megatape.distributed.store import Messages
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError
 from megatape.reliability.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
-from megatape.reliability.pace import Pace, Phase, WatchLimits
+from megatape.reliability.limits import WatchLimits
+from megatape.reliability.pace import Pace, Phase
 from megatape.utils.files import without_links
 from megatape.utils.masking import mask
 from megatape.utils.torch_internals import clone_default_store, count_collectives

@@ -13,7 +13,7 @@ from megatape.distributed.launchers import discover
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.reliability.lease import hold
-from megatape.reliability.pace import WatchLimits, limits_of_environment
+from megatape.reliability.limits import WatchLimits, limits_of_environment
 from megatape.reliability.run_log import show_lines
 from megatape.reliability.shared_folder import share_secret
 from megatape.reliability.watch import RankFailed, Watch

@@ -17,7 +17,7 @@ from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
-from megatape.reliability.pace import WatchLimits
+from megatape.reliability.limits import WatchLimits
 from megatape.reliability.watch import RankFailed, Watch
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.prefetch import Prefetcher

@@ -18,7 +18,8 @@ from torch.distributed.distributed_c10d import _get_default_group, _world
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.pace import MIN_DURATIONS, Pace, PhaseKind, WatchLimits
+from megatape.reliability.limits import WatchLimits
+from megatape.reliability.pace import MIN_DURATIONS, Pace, PhaseKind
 from megatape.reliability.watch import Watch
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain

@@ -5,7 +5,8 @@ from unittest.mock import patch
 
 import pytest
 
-from megatape.reliability.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind, WatchLimits
+from megatape.reliability.limits import WatchLimits
+from megatape.reliability.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind
 
 STEP, SAVE, UNKNOWN = 60.0, 300.0, 1800.0
 

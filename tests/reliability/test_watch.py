@@ -16,7 +16,8 @@ import torch.distributed as dist
 from megatape.distributed.store import Messages
 from megatape.distributed.topology import Topology
 from megatape.reliability.diagnosis import Heartbeat
-from megatape.reliability.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind, WatchLimits, limits_of_environment
+from megatape.reliability.limits import WatchLimits, limits_of_environment
+from megatape.reliability.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
 from megatape.reliability.watch import BACKGROUND_GROUP, RankFailed, Watch
 from megatape.utils import torch_internals
 from tests.helpers.command import Command

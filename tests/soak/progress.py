@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.checkpoint.writer import PARTIAL
-from megatape.reliability.lease import read_holder
+from megatape.reliability.holder import read_holder
 from megatape.run_folder import RunFolder, named_step, read_metrics
 from megatape.utils.files import read_lines
 from tests.soak.launch import Start

@@ -35,7 +35,9 @@ from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors
-from megatape.reliability.lease import HeartbeatMonitor, LeaseTimeouts, read_holder
+from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.holder import read_holder
+from megatape.reliability.lease import LeaseTimeouts
 from megatape.utils.files import (
     PARTIAL,
     as_type,

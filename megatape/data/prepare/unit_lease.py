@@ -10,7 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.reliability.lease import HeartbeatMonitor, LeaseTimeouts, read_holder, this_process
+from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.holder import read_holder, this_process
+from megatape.reliability.lease import LeaseTimeouts
 
 DEFAULT_TIMEOUTS = LeaseTimeouts(expiry=120.0, poll_interval=0.25)  # `settle` is for leases that exclude others
 

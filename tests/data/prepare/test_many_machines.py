@@ -20,7 +20,7 @@ from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.reliability.lease import this_process
+from megatape.reliability.holder import this_process
 
 NUM_UNITS, NUM_WORKERS, LISTED = 600, 512, 170  # LISTED: names that a server sends at a time, 500 of 1800
 

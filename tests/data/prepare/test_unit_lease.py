@@ -18,7 +18,9 @@ from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.reliability.lease import HeartbeatMonitor, LeaseTimeouts, this_process
+from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.holder import this_process
+from megatape.reliability.lease import LeaseTimeouts
 from megatape.utils.files import write_atomically
 from tests.helpers.workers import ROOT
 
@@ -29,7 +31,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS, UnitLease
-from megatape.reliability.lease import HeartbeatMonitor
+from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
 assert UnitLease(Path(sys.argv[1]), DEFAULT_TIMEOUTS, HeartbeatMonitor()).acquire()
 print("held", flush=True)
 time.sleep(60)

@@ -1,0 +1,130 @@
+"""Holder of a lease: a process, and whether it still lives.
+
+The process table of the same machine shows at once that a process has ended. psutil takes a process of another user, which the
+table may hide, for one that has ended, and derives start times from a clock that may be set. So the table is read here.
+"""
+
+import json
+import os
+import secrets
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from megatape.utils.files import as_type, parse_json
+from megatape.utils.units import format_time
+
+NONCE_DIGITS = 16  # hexadecimal digits of a holder's unique name
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Process that holds a lease or a claim.
+
+    Attributes:
+        host: Name of its host.
+        pid: Process id.
+        machine: Boot and process namespace to which `pid` belongs, empty if unknown.
+        started: Start time of the process in ticks since boot, empty if unknown.
+        since: Time at which it became the holder, in UTC.
+        nonce: Unique name of the holder.
+    """
+
+    host: str
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    machine: str
+    started: str
+    since: str
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on host {self.host}, since {self.since}"
+
+    def content(self) -> bytes:
+        """Return the content of the lock file."""
+        return json.dumps(asdict(self)).encode()
+
+    def is_dead(self) -> bool | None:
+        """Whether the process has ended. None if this process cannot tell."""
+        if not self.machine or self.machine != _machine_id():
+            return None
+        try:
+            return _start_time(self.pid) != self.started
+        except OSError:  # The process has ended, or is hidden because it is another user's.
+            return not _pid_exists(self.pid)
+
+    def is_stopped(self) -> bool:
+        """Whether SIGSTOP or a debugger stopped the process. False if unknown."""
+        try:
+            return self.is_dead() is False and _process_stat(self.pid)[0] in "Tt"
+        except OSError:
+            return False
+
+
+def this_process() -> Holder:
+    """Return this process as a new holder."""
+    machine = _machine_id()
+    started = ""
+    if machine:
+        started = _start_time(os.getpid())
+    return Holder(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        machine=machine,
+        started=started,
+        since=format_time(time.time()),
+        nonce=secrets.token_hex(NONCE_DIGITS // 2),
+    )
+
+
+def read_holder(content: bytes) -> Holder | None:
+    """Parse the content of a lock file. Returns None if it is unfinished or corrupted."""
+    try:
+        return as_type(parse_json(content), Holder)
+    except ValueError:
+        return None
+
+
+def _machine_id() -> str:
+    """Return the boot and the process namespace of this process. Containers have process ids of their own."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def _start_time(pid: int) -> str:
+    """Return the start time of a process, which distinguishes it from later ones with the same id; empty if it has ended.
+
+    Raises:
+        OSError: The process table does not show such a process.
+    """
+    fields = _process_stat(pid)
+    if fields[0] in "ZX":  # A zombie has ended, although its parent has not noticed.
+        return ""
+    return fields[19]
+
+
+def _process_stat(pid: int) -> list[str]:
+    """Return an entry of the process table, without the name of the program: the state, then numbers (proc(5)).
+
+    Raises:
+        OSError: The process table does not show such a process.
+    """
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    _, _, fields = text.rpartition(")")
+    return fields.split()
+
+
+def _pid_exists(pid: int) -> bool:
+    """Whether this machine has such a process."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:  # PermissionError: the process is another user's.
+        return not isinstance(error, ProcessLookupError)
+    return True

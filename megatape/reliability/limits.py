@@ -1,0 +1,59 @@
+"""Time limits of the watch over ranks."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+from megatape.errors import UserError
+
+STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
+MAX_STALL = 60 * 24 * 365  # minutes in a year
+
+
+@dataclass(frozen=True)
+class WatchLimits:
+    """Times in seconds, the same on all ranks.
+
+    Only time in which a process runs counts: one that is stopped may be continued.
+
+    Attributes:
+        period: Interval between heartbeats.
+        step: Minimum timeout of a step without a new collective. Slow steps have a longer one.
+        long: Minimum timeout of an evaluation and of a save.
+        stall: Timeout of a phase with no history: compilation, first read, hashing.
+        silence: Time without a heartbeat until a rank counts as dead, unless its phase has a
+            shorter timeout. Longer than a file system may hang: a page fault stops all threads.
+        suspicion: The same once a collective has failed on any rank.
+        grace: Time for a rank to exit on its own once the cause is known.
+    """
+
+    period: float = 2.0
+    step: float = 60.0
+    long: float = 300.0
+    stall: float = 1800.0
+    silence: float = 300.0
+    suspicion: float = 10.0
+    grace: float = 10.0
+
+    @property
+    def collectives(self) -> timedelta:
+        """Timeout of collectives: later than the watch, which names the rank at fault."""
+        return timedelta(seconds=self.stall + self.silence)
+
+
+DEFAULT_LIMITS = WatchLimits()
+
+
+def limits_of_environment() -> WatchLimits:
+    """Return the default limits, or the minutes of DEEPSPEED_TIMEOUT for every phase.
+
+    Raises:
+        UserError: The variable is not a number of minutes.
+    """
+    minutes = os.environ.get(STALL_VAR)
+    if minutes is None:
+        return DEFAULT_LIMITS
+    if not minutes.isdecimal() or not 1 <= int(minutes) <= MAX_STALL:
+        raise UserError(f"{STALL_VAR} is {minutes!r}: give whole minutes from 1 to {MAX_STALL}, or unset it")
+    seconds = 60.0 * int(minutes)
+    return WatchLimits(step=seconds, long=seconds, stall=seconds)
