@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
+from megatape.checkpoint.compatibility import IMMUTABLE
 from megatape.checkpoint.features import Feature
 from megatape.checkpoint.manifest import MANIFEST, STATE, as_json, save_manifest, write_file
 from megatape.checkpoint.reader import Average, CheckpointReader
-from megatape.checkpoint.resume import IMMUTABLE
 from megatape.checkpoint.tensors import describe_base, save_tensors
 from megatape.config import Config, differences, parse_config, save_config
 from megatape.errors import UserError, path_errors

@@ -1,7 +1,7 @@
 """What a run starts from: initial weights, those of another model, or a checkpoint; and the state of its folder then."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from megatape import imports
+from megatape.checkpoint.compatibility import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.resume import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.tensors import FileRecord, StoredWeights
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
@@ -32,41 +32,70 @@ from megatape.utils.units import plural
 from megatape.zero.state import EMA, WEIGHT, Reader
 
 
-def initial_state(
-    config: Config, parameters: Mapping[str, nn.Parameter], environment: RunEnvironment, tokenizer: Tokenizer
-) -> tuple[Reader, StoredWeights | None]:
-    """The state of a run at step 0. Collective over all ranks.
+class InitialState:
+    """State of a run at step 0.
+
+    Attributes:
+        step: Number of steps of the run: 0.
+        updates: Number of steps that the optimizer has taken: 0.
+        base: Frozen weights that checkpoints leave out because the files of training.init_from have them, None for none.
 
     Args:
-        config: of the run.
-        parameters: of the model, by name.
-        environment: of the run.
-        tokenizer: of the data.
+        fresh: Reads the state of a new model.
+        weights: Weights to start with, None for a new model.
+        taken: Names of the parameters that start with `weights`.
+        base: See above.
+    """
 
-    Returns:
-        What reads the state, and those of the frozen weights that checkpoints leave out, because the files of
-        training.init_from hold them; None if there are none.
+    step = 0
+    updates = 0
+
+    def __init__(
+        self,
+        fresh: Reader,
+        weights: ModelWeights | None = None,
+        taken: Collection[str] = (),
+        base: StoredWeights | None = None,
+    ) -> None:
+        self._fresh = fresh
+        self._weights = weights
+        self._taken = taken
+        self.base = base
+
+    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
+        """Read some rows and columns of a tensor (megatape.zero.state.Reader). A moving average starts with the weights."""
+        if self._weights is not None and name in self._taken and kind in (WEIGHT, EMA):
+            return self._weights.read(WEIGHT, name, shape, rows, columns)
+        return self._fresh(kind, name, shape, rows, columns)
+
+
+def initial_state(
+    config: Config, parameters: Mapping[str, nn.Parameter], environment: RunEnvironment, tokenizer: Tokenizer
+) -> InitialState:
+    """Return the state of a run at step 0. Collective over all ranks.
+
+    Args:
+        config: Configuration of the run.
+        parameters: Name -> parameter of the model.
+        environment: Environment of the run.
+        tokenizer: Tokenizer of the data.
 
     Raises:
-        UserError: on all ranks, the weights of training.init_from are missing, corrupted or another model's.
+        UserError: On every rank, the weights of training.init_from are missing, corrupted or another model's.
     """
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
         if environment.base is not None:
             raise UserError("base belongs to a checkpoint: add `resume` or training.init_from, or leave it out")
-        return fresh, None
+        return InitialState(fresh)
+
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    source, base = _open_verified(Path(config.training.init_from), config.model, frozen, environment)
-    stored = check_fits(source, config.model)
+    weights, base = _open_verified(Path(config.training.init_from), config.model, frozen, environment)
+    taken = check_fits(weights, config.model)
     if environment.topology.is_main:
-        environment.log.say("\n".join(_summary(source, config.model, len(parameters) - len(stored), tokenizer)))
-
-    def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        if kind == EMA:  # begins with the weights
-            kind = WEIGHT
-        return (source.read if kind == WEIGHT and name in stored else fresh)(kind, name, shape, rows, columns)
-
-    return read, base
+        num_fresh = len(parameters) - len(taken)
+        environment.log.say("\n".join(_summary(weights, config.model, num_fresh, tokenizer)))
+    return InitialState(fresh, weights, taken, base)
 
 
 def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:

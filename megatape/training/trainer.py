@@ -16,6 +16,7 @@ from megatape.attention.attend import select_backend
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader, restore_rng
+from megatape.checkpoint.selection import find_checkpoint
 from megatape.config import Config, save_config
 from megatape.data.training.mixture import RunData, named
 from megatape.distributed.exchange import on_all
@@ -193,7 +194,7 @@ class Trainer:
                 self.checkpoints.poll(output.status.num_saves_ended)
                 is_save_due = is_save_due or self.state.step % self.config.checkpoint.interval == 0
                 if stop or self._is_last:
-                    self.checkpoints.save_last()
+                    self.checkpoints.close()
                     stop = self._stop_requested()
                 # While steps are skipped nothing is gained, and weights that make all of them fail must not replace older ones.
                 elif is_save_due and not output.skipped:
@@ -281,15 +282,14 @@ class Trainer:
         # Ours draw from generators of their own. These, which checkpoints keep, are for encodings and backends of a user's.
         torch.manual_seed(self.config.training.seed + self.topology.rank)
         if self.start.resume is not None:
-            reader = self.checkpoints.load(self.start.resume, self._check_continues)
+            reader = find_checkpoint(self.start.resume, self.environment, self._check_continues)
             if reader is not None:
                 self._restore(reader)
                 self.policy.load_state_dict(reader.state.get("guard", {}))
                 return reader.directory
             restart(self.environment)
-        read, base = initial_state(self.config, self.engine.state.parameters, self.environment, self.data.tokenizer)
-        self.engine.state.load(read, step=0)
-        self.checkpoints.base = base
+        parameters = self.engine.state.parameters
+        self.checkpoints.load(initial_state(self.config, parameters, self.environment, self.data.tokenizer))
         return None
 
     def _check_continues(self, reader: CheckpointReader) -> None:
@@ -297,10 +297,9 @@ class Trainer:
 
     def _restore(self, reader: CheckpointReader) -> None:
         """Return to where the run was when it wrote the checkpoint."""
-        self.engine.state.load(reader.read, reader.updates)
+        self.checkpoints.load(reader)
         self.state.load_state_dict(reader.state)
         self.callbacks.load_state_dict(reader.state.get("callbacks", {}))
-        self.checkpoints.continue_from(reader)
         self.next_status = None
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:
@@ -449,17 +448,16 @@ class Trainer:
 
         Returns whether it did: not if there is no such checkpoint, or the run has only just gone back.
         """
-        self.checkpoints.wait()
         reader = None
         samples = self.state.samples
         refusal = "the run has only just gone back"
         if self.policy.may_roll_back(samples):
             refusal = "there is no checkpoint to go back to"
-            with self.pace.waiting("the return to a checkpoint"):
-                reader = self.checkpoints.roll_back(partial(self.policy.stable, step=self.state.step))
-                if reader is not None:
+            reader = self.checkpoints.roll_back(partial(self.policy.stable, step=self.state.step))
+            if reader is not None:
+                with self.pace.waiting("the return to a checkpoint"):
                     self._restore(reader)
-                    self.policy.roll_back(reader.state.get("guard", {}), range(reader.samples, samples))
+                self.policy.roll_back(reader.state.get("guard", {}), range(reader.samples, samples))
         if reader is None:
             self.log.warning(f"{refusal}: the run continues without the step")
             return False
@@ -533,7 +531,7 @@ class Trainer:
             saved = "nothing to save"
             if self.state.step > self.checkpoints.saved_step:
                 try:
-                    saved = f"checkpoint {self.checkpoints.save_last()}"
+                    saved = f"checkpoint {self.checkpoints.close()}"
                 except NotSaved as failure:
                     raise NotSaved(f"{error}; {failure}") from None
             raise DataError(f"{error}; {saved}; once the data can be read, --resume auto continues") from None
@@ -541,7 +539,7 @@ class Trainer:
     def _end(self, stop: bool) -> bool:
         """Save what is not saved, and report how the run ends. Returns what `train` does."""
         if self.state.step > self.checkpoints.saved_step:
-            self.checkpoints.save_last()
+            self.checkpoints.close()
         if not stop:
             self.log.record("finished")
             return False

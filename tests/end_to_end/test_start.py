@@ -280,13 +280,13 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
         run = Trainer(config, open_data(config), topology, lease)  # loads once: the state itself is in memory now
         state = run.engine.state
-        read, _ = initial_state(config, state.parameters, run.environment, run.data.tokenizer)
-        started = _measured(state, read)
+        initial = initial_state(config, state.parameters, run.environment, run.data.tokenizer)
+        started = _measured(state, initial.read)
     raw["training"]["trainable"], raw["run"]["directory"] = ["norms"], f"{config.run.directory}-frozen"
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
         run = Trainer(config, open_data(config), topology, lease)
-        resumed = _measured(run.engine.state, CheckpointReader(run.checkpoints.save_last()).read)
+        resumed = _measured(run.engine.state, CheckpointReader(run.checkpoints.close()).read)
     whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
     return {"model": whole, "started": started, "resumed": resumed}
 

@@ -109,7 +109,7 @@ def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise FileNotFoundError
 
     other = Lease(path, TIMEOUTS)
-    monkeypatch.setattr("megatape.reliability.lease._start_time", hidden)
+    monkeypatch.setattr("megatape.reliability.holder._start_time", hidden)
     with pytest.raises(ValueError, match="is in use by a run"):
         other.attempt()
     lease.release()

@@ -209,7 +209,7 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
             run = Trainer(config, open_data(config), topology, lease, Start(resume))
             chosen.append(run.backends[:1])
             if resume is None:
-                run.checkpoints.save_last()
+                run.checkpoints.close()
     raw["model"]["encoding"] = "tape"
     with (
         patch.object(training_build, "has_kernels", lambda device: topology.is_main),  # on the other rank triton is missing

@@ -25,8 +25,8 @@ from typing import IO, Any, Generic, Self, TypeVar
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from megatape.checkpoint.compatibility import check_same_run
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.resume import check_same_run
 from megatape.config import Config, differences, save_config
 from megatape.data.training.mixture import open_data
 from megatape.data.training.selection import EARLIER_SELECTION, Selection

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.resume import changed_settings, check_end_token, check_same_run
+from megatape.checkpoint.compatibility import changed_settings, check_end_token, check_same_run
 from megatape.config import parse_config
 from megatape.data.tokenizers.files import load_tokenizer
 from tests.helpers.imported import write_llama3

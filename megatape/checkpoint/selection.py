@@ -1,0 +1,208 @@
+"""Selection of the checkpoint that a run continues from."""
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.distributed.exchange import on_all
+from megatape.errors import CheckpointError, PathError, UserError, path_error
+from megatape.reliability.shared_folder import wait_until_visible
+from megatape.run_folder import CORRUPTED, ROLLED_BACK, named_step
+from megatape.utils.files import rename, retry_transient_errors, sync
+
+LOG = logging.getLogger(__name__)
+
+# Errors of reading a checkpoint that show that its content is corrupted.
+CORRUPTION_ERRORS = (ValueError, KeyError, TypeError, RecursionError, SafetensorError)
+
+
+def find_checkpoint(
+    source: str, environment: RunEnvironment, check: Callable[[CheckpointReader], None]
+) -> CheckpointReader | None:
+    """Find the checkpoint that a run resumes from. Collective.
+
+    Newer checkpoints that are corrupted are moved aside.
+
+    Args:
+        source: "auto" for the newest valid checkpoint of the run, or the folder of a checkpoint.
+        environment: Environment of the run.
+        check: Raises UserError on every rank if the run must not continue from a checkpoint.
+
+    Returns:
+        The checkpoint, or None if "auto" finds no checkpoints at all.
+
+    Raises:
+        UserError, FileNotFoundError: There is no valid checkpoint, or the run has newer ones than `source`.
+        OSError: A checkpoint cannot be read.
+    """
+    if source == "auto":
+        return _find_newest(environment, check)
+
+    reader = _open(Path(source), environment)
+    newer = _newer_checkpoints(reader, environment)
+    if newer:
+        raise UserError(
+            f"run.directory {environment.folder.directory} holds checkpoints newer than {reader.directory} (up to "
+            f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove them"
+        )
+    check(reader)
+    return reader
+
+
+def find_stable_checkpoint(
+    environment: RunEnvironment, stable: Callable[[Iterable[int]], list[int]]
+) -> CheckpointReader | None:
+    """Find the checkpoint for a rollback: the newest stable one that is valid. Collective.
+
+    Newer checkpoints are moved aside, because a resume from one of them would continue the steps that are rolled back.
+    Corrupted ones are moved aside as well.
+
+    Args:
+        environment: Environment of the run.
+        stable: Returns the steps of stable checkpoints, newest first, given the steps of all checkpoints.
+
+    Returns:
+        The checkpoint, or None if there is none.
+    """
+
+    def stable_names() -> list[str]:
+        names = {named_step(path): path.name for path in environment.folder.list_checkpoints()}
+        return [names[step] for step in stable(names)]
+
+    reader, corrupted = _first_valid(environment.on_main(stable_names), environment)
+
+    def move_others_aside() -> None:
+        _move_aside(corrupted, CORRUPTED)
+        if reader is not None:
+            _move_aside(_newer_checkpoints(reader, environment), ROLLED_BACK)
+            environment.folder.mark_latest(reader.directory)
+
+    environment.on_main(move_others_aside)
+    return reader
+
+
+def _find_newest(environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader | None:
+    """Find the newest valid checkpoint of the run, see `find_checkpoint`."""
+    folder = environment.folder
+    # The main rank lists them for all ranks, which could see different checkpoints through a network file system.
+    names = environment.on_main(lambda: [path.name for path in folder.list_checkpoints()])
+    reader, corrupted = _first_valid(names, environment)
+    if reader is None:
+        if corrupted:
+            # Starting from step 0 would overwrite checkpoints that can still be repaired.
+            raise UserError(
+                f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
+                "choose another run.directory"
+            )
+        return None
+    check(reader)
+    environment.on_main(lambda: _move_aside(corrupted, CORRUPTED))
+    return reader
+
+
+def _first_valid(names: list[str], environment: RunEnvironment) -> tuple[CheckpointReader | None, list[Path]]:
+    """Find the first valid checkpoint. Collective.
+
+    Args:
+        names: Names of checkpoints of the run, in the order of preference.
+        environment: Environment of the run.
+
+    Returns:
+        The checkpoint, or None if none is valid, and the corrupted checkpoints before it.
+
+    Raises:
+        CheckpointError: On every rank, another version wrote a checkpoint, or its base is missing or another one.
+        PathError: On every rank, a checkpoint cannot be read.
+    """
+    directories = [environment.folder.checkpoints / name for name in names]
+    for number, directory in enumerate(directories):
+        reader = _open_verified(directory, environment)
+        if reader is not None:
+            return reader, directories[:number]
+    return None, directories
+
+
+def _open(directory: Path, environment: RunEnvironment) -> CheckpointReader:
+    """Open a checkpoint that the user named. Collective.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint.
+        UserError: It is corrupted, or its base is missing or another one.
+    """
+    CheckpointReader(directory, environment.base)
+    reader = _open_verified(directory, environment)
+    if reader is None:
+        raise UserError(f"{directory} is corrupted (above); give another checkpoint, or --resume auto for the newest valid one")
+    return reader
+
+
+def _open_verified(directory: Path, environment: RunEnvironment) -> CheckpointReader | None:
+    """Open a checkpoint and verify its files, which all ranks divide. Collective.
+
+    Returns:
+        The checkpoint, or None on every rank if one of them finds it corrupted.
+
+    Raises:
+        PathError: On every rank, one of them cannot read the checkpoint.
+        CheckpointError: On every rank, another version wrote it, or its base is missing or another one.
+    """
+    topology = environment.topology
+    reader = None
+
+    def open_share() -> CheckpointReader:
+        return verified_checkpoint(directory, environment.base, topology.rank, topology.world_size)
+
+    def find_fault() -> str:
+        nonlocal reader
+        try:
+            if not wait_until_visible(directory):
+                raise PathError("it is not seen here")
+            reader = retry_transient_errors(open_share)
+        except CheckpointError:
+            # The checkpoint itself may be fine.
+            raise
+        except FileNotFoundError as error:
+            return str(error)
+        except OSError as error:
+            advice = "Nothing was changed: once the folder can be read, start again"
+            raise path_error(error, f"checkpoint {directory} cannot be read: {error}. {advice}") from error
+        except CORRUPTION_ERRORS as error:
+            return str(error)
+        return ""
+
+    faults = [fault for fault in on_all(find_fault, topology) if fault]
+    if not faults:
+        return reader
+    if topology.is_main:
+        for fault in dict.fromkeys(faults):
+            LOG.warning("checkpoint not used: %s", fault)
+    return None
+
+
+def _newer_checkpoints(reader: CheckpointReader, environment: RunEnvironment) -> list[Path]:
+    """Return the run's checkpoints of later steps than the given one."""
+    return [path for path in environment.folder.list_checkpoints() if named_step(path) > reader.step]
+
+
+def _move_aside(checkpoints: list[Path], suffix: str) -> None:
+    """Rename checkpoints that the run does not continue from.
+
+    The run will write checkpoints of the same steps, and must not count these as kept ones.
+
+    Args:
+        checkpoints: Folders to rename, as far as they exist.
+        suffix: Suffix to append. It is appended again if a folder of the new name exists.
+    """
+    for path in checkpoints:
+        if not path.exists():
+            continue
+        aside = path.with_name(path.name + suffix)
+        while aside.exists():
+            aside = aside.with_name(aside.name + suffix)
+        rename(path, aside)
+        sync(path.parent)
+        LOG.warning("%s renamed to %s", path.name, aside.name)
