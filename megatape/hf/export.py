@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from megatape.errors import UserError, path_errors
-from megatape.hf.checkpoint import Checkpoint, check_parameters, parameter_shapes, stored_dtype
+from megatape.hf.checkpoint_source import Checkpoint, check_parameters, parameter_shapes, stored_dtype
 from megatape.hf.families import family_of
 from megatape.hf.folder_weights import write_weights
 from megatape.hf.lora import merged_weight, without_adapters

@@ -19,7 +19,7 @@ from megatape.config import Config, ModelConfig, load_config, parse_config
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.hf.architecture import Architecture, read_architecture
-from megatape.hf.checkpoint import dtype_name
+from megatape.hf.checkpoint_source import dtype_name
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, ImportRecord, find_weights, open_import
 from megatape.hf.lora import without_adapters
@@ -187,7 +187,7 @@ def logit_difference(found: Architecture, weights: FolderWeights, model: ModelCo
 
 
 class ImportCheckpoint:
-    """The weights with which a run of an import's configuration begins, as megatape.hf.checkpoint.Checkpoint.
+    """The weights with which a run of an import's configuration begins, as megatape.hf.checkpoint_source.Checkpoint.
 
     New adapters add nothing at step 0, so they are left out.
 

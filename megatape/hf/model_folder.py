@@ -13,7 +13,7 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError
-from megatape.hf.checkpoint import CheckpointWeights, parameter_shapes
+from megatape.hf.checkpoint_source import CheckpointWeights, parameter_shapes
 from megatape.hf.folder_name import HUB_ID, check_model_folder
 from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, find_weights, open_import
 from megatape.model.lora import in_adapter
