@@ -14,6 +14,7 @@ from megatape.distributed.topology import Topology, name_ranks
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
 from megatape.model.build import build_model
+from megatape.model.division_check import check_division
 from megatape.model.smoke_test import attention_needs, backend_failure, failure_in_child, loss_failure, update_failure
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
@@ -66,6 +67,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     """
     device = own_device()
     training = config.training
+    check_division(config, mesh, topology, device)
     backends = working_backends(config, device, topology)
     fp8 = working_product(config, device, topology)
     update_by_kernel = updates_by_kernel(config, device, topology)

@@ -1,0 +1,207 @@
+"""Start-up check of position encodings from outside the package: are samples that ranks divide computed as on one rank?
+
+The entry of such an encoding may claim by mistake that it supports sequence- or context-parallel ranks. A sum along the
+sequence would then begin anew on each rank, and training would go on with other losses, without an error.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from megatape.config import Config, ModelConfig
+from megatape.distributed.exchange import exchange
+from megatape.distributed.layout import local_tokens, zigzag
+from megatape.distributed.mesh import SINGLE, Axis, Mesh
+from megatape.distributed.topology import Topology
+from megatape.errors import UserError
+from megatape.model.build import build_model
+from megatape.model.transformer import Transformer
+from megatape.nn.parameters import Uniform, settings
+from megatape.registry import ENCODINGS
+
+BACKENDS = ("blocked",)  # supports every encoding on every device
+TOLERANCE = 0.01  # relative; rounding of float32 is far below, and a wrong claim far above
+SPREAD = 0.1  # standard deviation of random weights around their initial value
+VOCAB_SIZE = 64
+MAX_CHUNK_TOKENS = 8
+
+# Errors of tensors whose shapes do not fit, and of what follows from that.
+FAULTS = (RuntimeError, ValueError, IndexError, TypeError)
+
+# Claims of a registry entry, by the axis of the mesh that needs them: setting, and argument of EncodingEntry.
+CLAIMS = {
+    "sequence": ("parallel.sp", "divides_heads=True"),
+    "context": ("parallel.cp", 'whole_samples=""'),
+}
+
+
+def check_division(config: Config, mesh: Mesh, topology: Topology, device: torch.device) -> None:
+    """Check that an encoding supports the axes that divide samples, as its registry entry claims. Collective.
+
+    All ranks compute a tiny model with the encoding, whole and divided. Encodings of the package are not checked, because its
+    tests do that.
+
+    Args:
+        config: Configuration of the run.
+        mesh: Axes of the run.
+        topology: All ranks.
+        device: Device of this rank.
+
+    Raises:
+        UserError: On all ranks, outputs or gradients differ from those of one rank.
+    """
+    name = config.model.encoding
+    if ENCODINGS[name].is_built_in:
+        return
+    for axis_name, (setting, claim) in CLAIMS.items():
+        axis = mesh[axis_name]
+        if axis.size == 1:
+            continue
+        failure = _division_failure(config, axis, topology, device)
+        if failure is not None:
+            raise UserError(
+                f"encoding {name} does not support {setting} {axis.size}, though its registry entry claims it by {claim}: on a "
+                f"tiny model that ranks divide as in this run, {failure}. Set {setting} to 1 and remove the claim, or correct "
+                "the encoding (docs/own_encodings.md)"
+            )
+
+
+def _division_failure(config: Config, axis: Axis, topology: Topology, device: torch.device) -> str | None:
+    """Return how a tiny model differs when this axis divides its samples, or None if it does not. Collective."""
+    model_config = _tiny(config.model, axis.size)
+    inputs = _inputs(config, axis, device)
+    num_tokens = inputs[0].shape[1]
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(1, num_tokens, VOCAB_SIZE, generator=generator).to(device)
+
+    whole = build_model(model_config, backends=BACKENDS).to(device)
+    _randomize(whole)
+    expected_logits, expected_gradients = _run(whole, inputs, weight)
+
+    sequence = axis if axis.name == "sequence" else SINGLE
+    context = axis if axis.name == "context" else SINGLE
+    divided = build_model(model_config, sequence=sequence, context=context, backends=BACKENDS).to(device)
+    divided.load_state_dict(whole.state_dict())
+    own_weight = local_tokens(zigzag(weight, context), sequence)
+    own_expected_logits = local_tokens(zigzag(expected_logits, context), sequence)
+    failure = None
+    sums: list[float] = []
+    try:
+        logits, gradients = _run(divided, inputs, own_weight)
+    except FAULTS as error:
+        text = f"{type(error).__name__}: {error}"
+        failure = f"the encoding fails ({text.splitlines()[0]})"
+    else:
+        difference = float((logits - own_expected_logits).norm() / own_expected_logits.norm())
+        if not difference <= TOLERANCE:  # also for NaN
+            failure = f"its outputs are off by {difference:.0%}"
+        sums = _signed_sums(gradients)
+
+    failures, sums_by_rank = zip(*exchange([failure, sums], topology), strict=True)
+    for failure_of_rank in failures:
+        if failure_of_rank is not None:
+            return str(failure_of_rank)
+    if _gradients_differ(expected_gradients, sums_by_rank, topology.world_size // axis.size):
+        return "its gradients differ"
+    return None
+
+
+def _gradients_differ(expected_gradients: list[Tensor], sums_by_rank: Sequence[list[float]], num_copies: int) -> bool:
+    """Whether the gradients of some parameter, added up over ranks, differ from those of one rank.
+
+    Args:
+        expected_gradients: Gradients of one rank, by parameter.
+        sums_by_rank: `_signed_sums` of each rank.
+        num_copies: Number of groups of ranks that compute the same.
+    """
+    expected_sums = _signed_sums(expected_gradients)
+    for number, gradient in enumerate(expected_gradients):
+        total = sum(sums[number] for sums in sums_by_rank) / num_copies
+        difference = abs(total - expected_sums[number])
+        if not difference <= TOLERANCE * float(gradient.norm()):
+            return True
+    return False
+
+
+def _tiny(model: ModelConfig, num_ranks: int) -> ModelConfig:
+    """Return the configuration of a small model with the same encoding, whose heads this number of ranks can divide."""
+    num_kv_heads = 2 * num_ranks
+    groups = min(model.num_heads // model.num_kv_heads, 2)
+    return model.model_copy(
+        update={
+            "num_layers": 2,
+            "hidden_size": 16 * num_kv_heads,
+            "num_heads": groups * num_kv_heads,
+            "num_kv_heads": num_kv_heads,
+            "mlp_size": 32,
+            "vocab_size": VOCAB_SIZE,
+            "position_size": 8,
+            "nope_every": None,
+            "attention_scale": None,
+            "tie_embeddings": False,
+            "lora": None,
+        }
+    )
+
+
+def _randomize(model: Transformer) -> None:
+    """Draw all weights around their initial values, the same on all ranks, so that every one of them matters."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        declared = settings(weight)
+        middle = 0.0
+        if isinstance(declared.init, Uniform):
+            middle = declared.init.middle
+        elif declared.init is not None:
+            middle = declared.init
+        values = middle + SPREAD * torch.randn(weight.shape, generator=generator)
+        if declared.bounds is not None:
+            values.clamp_(*declared.bounds)
+        weight.data.copy_(values)
+
+
+def _inputs(config: Config, axis: Axis, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return random tokens, their positions, and the first token of each one's document if the run masks documents."""
+    num_chunks = axis.size
+    if axis.name == "context":
+        num_chunks = 2 * axis.size
+    length = num_chunks * min(MAX_CHUNK_TOKENS, config.data.sequence_length // num_chunks)
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(VOCAB_SIZE, (1, length), generator=generator).to(device)
+    positions = torch.arange(length, device=device)[None]
+    if not config.data.mask_documents:
+        return tokens, positions, None
+    border = length // 3  # within a chunk
+    document_starts = torch.where(positions < border, 0, border)
+    return tokens, positions - document_starts, document_starts
+
+
+def _run(model: Transformer, inputs: tuple[Tensor, Tensor, Tensor | None], weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Run a model forward and backward.
+
+    Args:
+        model: The model.
+        inputs: Arguments of the model.
+        weight: Factors that make a loss of the logits.
+
+    Returns:
+        The logits, and the gradient of each parameter.
+    """
+    logits = model(*inputs)
+    loss = (logits * weight).sum()
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+    return logits.detach(), list(gradients)
+
+
+def _signed_sums(gradients: list[Tensor]) -> list[float]:
+    """Return the sum of each gradient times random signs.
+
+    These sums are linear in the gradients, so they add up over ranks as gradients do, and they are small enough to exchange.
+    """
+    generator = torch.Generator().manual_seed(3)
+    sums = []
+    for gradient in gradients:
+        signs = torch.randint(2, gradient.shape, generator=generator) * 2.0 - 1.0
+        sums.append(float((gradient.cpu() * signs).sum()))
+    return sums
