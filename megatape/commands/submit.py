@@ -26,13 +26,15 @@ class Options(Job, ConfigOptions):
 
 def run(options: Options) -> None:
     """Check the job, then print its batch script or submit it."""
-    from megatape.tools.cluster.slurm import check, plan_study, render, submit
+    from megatape.tools.cluster.job_array import check_array, plan_array
+    from megatape.tools.cluster.job_script import render_job
+    from megatape.tools.cluster.submission import submit
 
-    study = plan_study(options.config, options.set, options.study)
-    check(study, options, resume=options.resume is not None)
-    run_folder = RunFolder(study.directory)
+    array = plan_array(options.config, options.set, options.study)
+    check_array(array, options, resume=options.resume is not None)
+    run_folder = RunFolder(array.directory)
     if options.print:
-        print(render(study, options, run_folder.submissions / "TIME"), end="")
+        print(render_job(array, options, run_folder.submissions / "TIME"), end="")
         return
-    number, snapshot = submit(study.directory, study.configs, partial(render, study, options))
+    number, snapshot = submit(array.directory, array.configs, partial(render_job, array, options))
     print(f"job {number}; code and configuration: {snapshot}; logs: {run_folder.job_logs}")

@@ -17,7 +17,9 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config, parse_config, shared_values
 from megatape.errors import UserError
 from megatape.hf.families import family_of
-from megatape.tools.cluster.slurm import Study, render, take_snapshot
+from megatape.tools.cluster.job_array import JobArray
+from megatape.tools.cluster.job_script import render_job
+from megatape.tools.cluster.submission import take_snapshot
 from tests.helpers.bounds import TRAINED, assert_close
 from tests.helpers.command import Command
 from tests.helpers.jobs import new_job
@@ -274,9 +276,9 @@ def test_batch_scripts_import_copies(own: list[Path], config: Path, tmp_path: Pa
     monkeypatch.syspath_prepend(tmp_path)
     for word in [*map(str, own), "package.part"]:
         imports.import_given(word)
-    study, snapshot = Study({"config.json": load_config(config)}, tmp_path / "run", False), tmp_path / "snapshot"
-    take_snapshot(snapshot, study.configs)
-    script = render(study, new_job("own", 1, 1, False), snapshot)
+    array, snapshot = JobArray({"config.json": load_config(config)}, tmp_path / "run", False), tmp_path / "snapshot"
+    take_snapshot(snapshot, array.configs)
+    script = render_job(array, new_job("own", 1, 1, False), snapshot)
     copies = [snapshot / "imports" / path.name for path in own]
     assert f"pretrain {' '.join(options(copies))} --import package.part --config" in script
     assert f'export PYTHONPATH="$snapshot/code":{tmp_path}\n' in script

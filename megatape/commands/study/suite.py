@@ -110,7 +110,7 @@ def _read_plan(options: Options, file: Path) -> "Plan":
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> None:
     """One array job for all tasks and encodings."""
-    from megatape.tools.cluster.slurm import submit_array
+    from megatape.tools.cluster.command_array import submit_array
 
     names = ("tasks", "encodings", "seeds", "size", "out", "jobs", "rates", "launcher")
     given = {name: getattr(options, name) for name in names}

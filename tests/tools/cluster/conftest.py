@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from megatape.config import parse_config
+from megatape.tools.cluster.job_array import JobArray
 from tests.helpers.cluster_runs import losses, need
 from tests.helpers.hosts import Hosts
 from tests.helpers.slurm_cluster import COMMANDS, Slurm
@@ -40,6 +42,13 @@ def one_host(cluster_config: dict[str, Any], tmp_path_factory: pytest.TempPathFa
         "tests.helpers.training_cases:train_cases", 1, {"config": config, "cases": [{"name": "run"}]}, folder / "workers"
     )
     return losses(folder / "run")
+
+
+@pytest.fixture
+def array(raw_config: dict[str, Any]) -> JobArray:
+    """A job with a single run."""
+    config = parse_config(raw_config, "test")
+    return JobArray({"config.json": config}, Path(config.run.directory), False)
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,9 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.errors import ExitStatus
+from megatape.tools.cluster.job_array import JobArray
+from megatape.tools.cluster.job_script import render_job
 from megatape.tools.cluster.restarts import JOB_POLICY, KILLED_BY_USR1, SUPERVISOR_POLICY, Action, Restarts
-from megatape.tools.cluster.slurm import Study, render
 from tests.helpers.jobs import new_job
 
 KILLED = 137
@@ -93,8 +94,8 @@ def reactions_of_script(starts: list[Start], max_restarts: int, raw_config: dict
         (programs / name).chmod(0o755)
 
     raw_config["run"]["directory"] = str(run)
-    study = Study({"config.json": parse_config(raw_config, "test")}, run, False)
-    script = render(study, new_job("job", 1, 1, False, restarts=max_restarts), snapshot)
+    array = JobArray({"config.json": parse_config(raw_config, "test")}, run, False)
+    script = render_job(array, new_job("job", 1, 1, False, restarts=max_restarts), snapshot)
     variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "here"}
     done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""

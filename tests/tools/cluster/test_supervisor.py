@@ -19,8 +19,9 @@ from megatape.checkpoint.manifest import save_manifest
 from megatape.config import parse_config
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
+from megatape.tools.cluster.job_array import JobArray
+from megatape.tools.cluster.job_script import render_job
 from megatape.tools.cluster.restarts import JOB_POLICY, SUPERVISOR_POLICY
-from megatape.tools.cluster.slurm import Study, render
 from megatape.tools.cluster.supervisor import supervise
 from megatape.utils.files import read_lines
 from tests.helpers.command import Command
@@ -293,11 +294,11 @@ class Script:
             (programs / program).write_text(f"#!/bin/bash\n{text}\n")
             (programs / program).chmod(0o755)
         raw_config["run"]["directory"] = str(folder.directory)
-        study = Study({"config.json": parse_config(raw_config, "test")}, folder.directory, False)
+        array = JobArray({"config.json": parse_config(raw_config, "test")}, folder.directory, False)
         snapshot = folder.directory / "snapshot"
         snapshot.mkdir()
         policy = dataclasses.replace(JOB_POLICY, pause=0)
-        self._text = render(study, new_job("job", 1, 1, False, restarts=restarts), snapshot, policy)
+        self._text = render_job(array, new_job("job", 1, 1, False, restarts=restarts), snapshot, policy)
         self._variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "here"}
 
     def run(self, requeues: int = 0) -> "subprocess.CompletedProcess[str]":

@@ -1,0 +1,50 @@
+"""Job arrays that divide one command, such as `megatape study suite`, over tasks."""
+
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+
+from megatape.tools.cluster.batch_script import fill_script, log_prefix
+from megatape.tools.cluster.submission import submit
+
+STOP_SECONDS = 120  # before the time limit, for writing checkpoints
+
+
+def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
+    """Submit `megatape WORDS --cell NUMBER` for the numbers from 0 to `count` - 1, with the present code.
+
+    Args:
+        words: Words of the command.
+        count: Number of tasks.
+        out: Folder of the script and the logs.
+        sbatch: Options of sbatch, such as "--partition gpu --time 60".
+
+    Returns:
+        Slurm's job id.
+
+    Raises:
+        UserError: See `submit`.
+    """
+    job_id, _ = submit(out, {}, partial(render_array, words, count, out), shlex.split(sbatch))
+    return job_id
+
+
+def render_array(words: list[str], count: int, out: Path, snapshot: Path) -> str:
+    """Return the batch script of `submit_array`.
+
+    Args:
+        words: Words of the command.
+        count: Number of tasks.
+        out: Folder of the script and the logs.
+        snapshot: Folder of the snapshot, with the code.
+    """
+    directives = {
+        "job-name": "suite",
+        "array": f"0-{count - 1}",
+        "output": f"{log_prefix(out, 'suite')}-%A_%a.log",
+        "signal": f"B:TERM@{STOP_SECONDS}",
+    }
+    code = snapshot.absolute() / "code"
+    command = [sys.executable, code / "megatape" / "__main__.py", *words]
+    return fill_script("array.sh.jinja", snapshot, directives, code=code, command=command)

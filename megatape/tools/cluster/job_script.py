@@ -1,0 +1,114 @@
+"""Batch script of a run, or of an array of runs.
+
+The script (job.sh.jinja) starts one task per rank with srun. If a rank dies, it may start the tasks again. It requeues the job
+if the run was stopped before its end (time limit, preemption), could not save its last checkpoint, or lost a node, as long as
+the run advances. `--resume auto` then continues from the newest checkpoint.
+"""
+
+import sys
+from pathlib import Path
+
+from megatape.errors import ExitStatus, UserError, check_line, check_word
+from megatape.tools.cluster.batch_script import fill_script, log_prefix, quoted
+from megatape.tools.cluster.job import Job
+from megatape.tools.cluster.job_array import JobArray
+from megatape.tools.cluster.restarts import JOB_POLICY, MAX_IDLE_STARTS, REQUEUE_REASONS, RestartPolicy
+
+
+def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy = JOB_POLICY) -> str:
+    """Return the batch script of a job.
+
+    Args:
+        array: Runs of the job.
+        job: Resources of the job.
+        snapshot: Folder of the snapshot, with the code and the configurations.
+        policy: Rules for starting a run again in the same job.
+
+    Raises:
+        UserError: A value cannot stand in a batch script.
+    """
+    task = "%j"
+    array_range = None
+    if array.is_array:
+        task = "%A_%a"
+        array_range = f"0-{len(array.configs) - 1}"
+    logs = f"{log_prefix(array.directory, job.name)}-{task}"
+
+    memory = job.mem or None
+    cpus: int | str | None = job.requested_cpus
+    if job.exclusive:
+        memory = job.mem or "0"  # to Slurm, 0 is all memory of the node
+        cpus = job.requested_cpus or f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))"
+    directives = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": job.ranks_per_node,
+        "gpus-per-node": job.gpus_per_node,
+        "cpus-per-task": job.requested_cpus,
+        "mem": memory,
+        "partition": job.partition,
+        "time": job.time,
+        "account": job.account,
+        "array": array_range,
+        "output": f"{logs}.log",
+        "signal": f"USR1@{job.checkpoint_seconds}",
+    }
+    return fill_script(
+        "job.sh.jinja",
+        snapshot,
+        directives,
+        options=[check_line(option) for option in job.sbatch],
+        run=array.directory.absolute(),
+        is_array=array.is_array,
+        logs=logs,
+        python=_python_command(array, job),
+        interface=job.interface,
+        exclusive=job.exclusive,
+        cpus=cpus,
+        restarts=job.restarts,
+        status=ExitStatus,
+        policy=policy,
+        requeue_reasons=REQUEUE_REASONS,
+        max_idle_starts=MAX_IDLE_STARTS,
+    )
+
+
+def _python_command(array: JobArray, job: Job) -> str:
+    """Return the command that runs Python: this environment's interpreter, or that of a container image.
+
+    Raises:
+        UserError: The image's name would be read as an option, or a folder cannot be mounted.
+    """
+    image = job.pyxis or job.apptainer
+    if image is None:
+        return quoted(sys.executable)
+    image = quoted(check_word(image))
+    mounts = quoted(",".join(f"{folder}:{folder}" for folder in _mounted_folders(array)))
+    working_directory = quoted(Path.cwd())
+    if job.pyxis:
+        return (
+            f"--container-image={image} --container-mounts={mounts} --container-workdir={working_directory} "
+            "--no-container-mount-home python"
+        )
+    gpu_option = ""
+    if job.gpus_per_node:
+        gpu_option = "--nv "
+    return f"apptainer exec {gpu_option}--bind {mounts} --pwd {working_directory} {image} python"
+
+
+def _mounted_folders(array: JobArray) -> list[str]:
+    """Return the folders that a container needs: those of data, their copies, initial weights and runs, and the current one.
+
+    Raises:
+        UserError: The name of a folder cannot stand in a list of mounts.
+    """
+    folders = {Path.cwd(), array.directory.absolute()}
+    for config in array.configs.values():
+        for path in (*config.data.paths, config.data.cache, config.training.init_from):
+            if path and "://" not in path:
+                folders.add(Path(path).absolute())
+    outermost = [folder for folder in folders if not any(parent in folders for parent in folder.parents)]
+    for folder in outermost:
+        if "," in str(folder) or ":" in str(folder):
+            raise UserError(f"{folder} cannot be mounted in a container: its name has a comma or colon, so rename it")
+    return sorted(map(str, outermost))

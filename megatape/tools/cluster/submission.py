@@ -1,0 +1,69 @@
+"""Submits a batch script together with a snapshot of the code."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from megatape import imports
+from megatape.config import Config, save_config
+from megatape.errors import UserError, path_errors
+from megatape.run_folder import RunFolder
+from megatape.tools.cluster.batch_script import IMPORTS
+from megatape.utils.software import PACKAGE
+
+
+@path_errors()
+def submit(
+    directory: Path, configs: dict[str, Config], render: Callable[[Path], str], options: Sequence[str] = ()
+) -> tuple[str, Path]:
+    """Take the snapshot, write the batch script into it, and submit the script. If sbatch refuses it, remove the snapshot.
+
+    Args:
+        directory: Folder of the run.
+        configs: Configurations by file name.
+        render: Returns the batch script, given the folder of the snapshot.
+        options: Options of sbatch, which override those of the script.
+
+    Returns:
+        Slurm's job id, and the folder of the snapshot.
+
+    Raises:
+        UserError: sbatch is missing, or it refuses the job. The message has its reason.
+    """
+    if shutil.which("sbatch") is None:
+        raise UserError("no sbatch is installed here: run this on a login node of the Slurm cluster")
+    # Absolute, because sbatch would read a relative path starting with - as an option.
+    run = RunFolder(directory.absolute())
+    snapshot = run.submissions / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    text = render(snapshot)
+    take_snapshot(snapshot, configs)
+    run.job_logs.mkdir(exist_ok=True)
+    script = snapshot / "job.sbatch"
+    script.write_text(text, encoding="utf-8")
+    done = subprocess.run(["sbatch", "--parsable", *options, str(script)], capture_output=True, text=True)
+    if done.returncode:
+        shutil.rmtree(snapshot)
+        raise UserError(f"Slurm refused the job: {done.stderr.strip()}")
+    job_id, _, _ = done.stdout.strip().partition(";")
+    return job_id, snapshot
+
+
+def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:
+    """Write code/, imports/ (the files given with --import) and the resolved configurations into a new folder.
+
+    Args:
+        folder: Folder of the snapshot.
+        configs: Configurations by file name.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    folder.mkdir(parents=True)
+    shutil.copytree(PACKAGE, folder / "code" / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in imports.files():
+        (folder / IMPORTS).mkdir(exist_ok=True)
+        shutil.copy(file, folder / IMPORTS)
+    for name, config in configs.items():
+        save_config(config, folder / name, with_secrets=True)
