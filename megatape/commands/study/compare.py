@@ -22,7 +22,7 @@ def run(options: Options) -> Paragraphs:
     """Train and evaluate the models, print the table."""
     options.load()  # report errors before importing torch
     from megatape.lab.study.compare import compare
-    from megatape.lab.study.runs import RunPool
+    from megatape.lab.study.pool import RunPool
 
     pool = options.fill(RunPool)
     return options.fill(compare, file=options.config, settings=options.set, pool=pool, command=options.typed)

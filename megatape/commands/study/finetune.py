@@ -29,7 +29,7 @@ def run(options: Options) -> Paragraphs:
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.lab.study.finetune import finetune
-    from megatape.lab.study.runs import RunPool
+    from megatape.lab.study.pool import RunPool
 
     disable_progress_bar()
     pool = options.fill(RunPool)

@@ -66,7 +66,7 @@ class Options(RunsOptions, ImportOptions):
 def run(options: Options) -> Paragraphs:
     """Train and score the models, print the table."""
     from megatape.lab.report.suite_page import write_page
-    from megatape.lab.study.runs import RunPool, default_jobs
+    from megatape.lab.study.pool import RunPool, default_jobs
     from megatape.lab.study.suite.plan import parse_plan
     from megatape.lab.study.suite.run import suite
 

@@ -21,8 +21,11 @@ from megatape.data.training.selection import Selection
 from megatape.errors import UserError
 from megatape.lab.pictures import save
 from megatape.lab.processes import interruptible
+from megatape.lab.study.lock import locked_study
 from megatape.lab.study.measure import check_measurable, measure
-from megatape.lab.study.runs import PERPLEXITY, VALIDATION_LOSS, Outcome, Run, RunPool, check_all, locked_study
+from megatape.lab.study.outcome import PERPLEXITY, VALIDATION_LOSS, Outcome
+from megatape.lab.study.pool import RunPool
+from megatape.lab.study.run import Run, check_all
 from megatape.lab.study.variants import Variant, parse_variants
 from megatape.run_folder import RunFolder
 from megatape.utils.tables import markdown

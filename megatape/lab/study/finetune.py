@@ -36,8 +36,11 @@ from megatape.lab.study.compare import (
     figures_of,
     write_report,
 )
+from megatape.lab.study.lock import locked_study
 from megatape.lab.study.measure import check_exportable, check_text, extended_lengths, measure_extended
-from megatape.lab.study.runs import Outcome, Run, RunPool, check_all, locked_study
+from megatape.lab.study.outcome import Outcome
+from megatape.lab.study.pool import RunPool
+from megatape.lab.study.run import Run, check_all
 from megatape.run_folder import RunFolder
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number

@@ -30,7 +30,7 @@ from megatape.hf.families import family_of
 from megatape.hf.importer import ImportCheckpoint
 from megatape.hf.loading import LoadedModel, load_exported, load_trained
 from megatape.hf.tokenizer import special_tokens
-from megatape.lab.study.runs import PERPLEXITY, VALIDATION_LOSS, Outcome
+from megatape.lab.study.outcome import PERPLEXITY, VALIDATION_LOSS, Outcome
 from megatape.lab.tasks.addition import Addition
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey import Passkey, grid_tokens

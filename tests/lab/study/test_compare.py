@@ -18,7 +18,9 @@ from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, longest_document, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.lab.study.compare import compare, report
-from megatape.lab.study.runs import Outcome, RunPool, RunsFailed
+from megatape.lab.study.outcome import Outcome
+from megatape.lab.study.pool import RunPool
+from megatape.lab.study.run import RunsFailed
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.cells import cells

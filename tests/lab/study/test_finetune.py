@@ -19,7 +19,7 @@ from megatape.hf.importer import starting_config
 from megatape.hf.loading import LoadedModel, load_exported
 from megatape.hf.tokenizer import write_tokenizer
 from megatape.lab.study.finetune import BASE, METHODS, Settings, extension
-from megatape.lab.study.runs import Outcome
+from megatape.lab.study.outcome import Outcome
 from megatape.lab.tasks.perplexity import evaluate_perplexity
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

@@ -23,7 +23,9 @@ from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
 from megatape.errors import UserError
 from megatape.lab.processes import interruptible
-from megatape.lab.study.runs import DIVERGED, Run, RunPool, check_all, locked_study
+from megatape.lab.study.lock import locked_study
+from megatape.lab.study.pool import RunPool
+from megatape.lab.study.run import DIVERGED, Run, check_all
 from megatape.lab.study.suite.measure import baseline_records, measure
 from megatape.lab.study.suite.plan import SIZES, Plan, Sizing
 from megatape.lab.study.suite.records import SCORES, Record, Scores, read_records, write_records

@@ -1,30 +1,12 @@
-"""A folder that one study at a time writes to."""
+"""Environments of parallel runs: threads, GPUs and the allocator."""
 
 import os
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 
-from megatape.lab.study.runs import RunPool, default_jobs, locked_study, threads_of_run
-
-
-def test_a_command_says_that_it_waits(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    entered = threading.Event()
-
-    def enter() -> None:
-        with locked_study(tmp_path, wait=True):
-            entered.set()
-
-    with locked_study(tmp_path):
-        with pytest.raises(ValueError, match="is in use by another study, .*choose another folder"), locked_study(tmp_path):
-            pass
-        threading.Thread(target=enter, daemon=True).start()
-        assert not entered.wait(0.2)
-        assert f"{tmp_path} is in use by another study" in capfd.readouterr().err
-    assert entered.wait(10), "it still waits for a lock that was released"
+from megatape.lab.study.pool import RunPool, default_jobs, threads_of_run
 
 
 def test_as_many_runs_as_cores_each_with_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +41,8 @@ def test_runs_on_a_cpu_keep_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     given_back = [
         int(subprocess.run([sys.executable, "-c", GIVEN_BACK], env=environment, check=True, capture_output=True).stdout)
-        for environment in (RunPool(1, None)._environments.get(), dict(os.environ))
+        for environment in (RunPool(1, None).environments[0], dict(os.environ))
     ]
     assert given_back == [0, 16]
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=0")
-    assert RunPool(1, None)._environments.get()["GLIBC_TUNABLES"] == "glibc.malloc.perturb=0"
+    assert RunPool(1, None).environments[0]["GLIBC_TUNABLES"] == "glibc.malloc.perturb=0"
