@@ -4,7 +4,7 @@ import random
 from typing import ClassVar, Literal
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
-from megatape.lab.study.suite.plan import Sizing
+from megatape.lab.study.suite.sizes import Sizing
 
 QUICK = Sizing(
     model={"num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_size": 16},

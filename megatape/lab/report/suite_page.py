@@ -12,9 +12,10 @@ from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST
 from megatape.lab.report.curves import Chart, Series
 from megatape.lab.report.template import fill
-from megatape.lab.study.suite.measure import BASELINES
-from megatape.lab.study.suite.plan import SIZES, Plan
+from megatape.lab.study.suite.baselines import BASELINES
+from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.records import Record
+from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.statistics import LEVEL
 from megatape.lab.study.suite.table import REFERENCE, Summary, sections
 from megatape.lab.study.variants import parse_variants

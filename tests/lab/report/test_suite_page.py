@@ -12,8 +12,9 @@ from markupsafe import escape
 from megatape.accounting.counts import count_parameters
 from megatape.config import ModelConfig
 from megatape.lab.report.suite_page import MAX_POINTS, write_page
-from megatape.lab.study.suite.plan import SIZES, parse_plan
+from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.study.suite.records import Record
+from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.table import Summary
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from tests.helpers.reports import HOSTILE

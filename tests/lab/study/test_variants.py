@@ -8,8 +8,9 @@ import pytest
 from megatape.accounting.counts import count_parameters, forward_flops
 from megatape.config import parse_config
 from megatape.lab.study.measure import with_scaling
-from megatape.lab.study.suite.plan import SIZES, parse_plan
-from megatape.lab.study.suite.run import Experiment, TaskFolder
+from megatape.lab.study.suite.experiment import Experiment, TaskFolder
+from megatape.lab.study.suite.plan import parse_plan
+from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.variants import Variant, parse_variants
 
 

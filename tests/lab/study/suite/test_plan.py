@@ -10,7 +10,8 @@ import pytest
 from megatape.config import parse_config
 from megatape.lab.study.suite import run
 from megatape.lab.study.suite.measure import inapplicable
-from megatape.lab.study.suite.plan import DEMO_ENCODINGS, DEMO_SEEDS, DEMO_TASKS, PLAN, SIZES, Plan, parse_plan, read_plan
+from megatape.lab.study.suite.plan import PLAN, Plan, parse_plan, read_plan
+from megatape.lab.study.suite.sizes import DEMO_ENCODINGS, DEMO_SEEDS, DEMO_TASKS, SIZES
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from tests.helpers.capitals import QUICK
 from tests.helpers.command import Command

@@ -1,4 +1,4 @@
-"""results.jsonl: what is written is read again, and what could not have been written is refused with its place."""
+"""Scores of answers, and results.jsonl: it is read back as written, and a corrupted line is refused with its number."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from megatape.lab.study.suite.records import Record, read_records, write_records
+from megatape.data.synthetic.task import Answer, SyntheticSample
+from megatape.lab.study.suite.records import Record, read_records, score_answers, write_records
+from tests.helpers.capitals import Capitals, WholeCapitals
 
 GOOD: dict[str, Any] = {
     "task": "copy",
@@ -73,3 +75,17 @@ def test_repeated(tmp_path: Path) -> None:
     path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(GOOD | {'score': 0.25})}\n")
     with pytest.raises(ValueError, match="line 2 repeats copy, long, tape, seed 1"):
         read_records(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "curve"), [(Capitals, ((1, 1, 2), (2, 0, 1), (3, 1, 1))), (WholeCapitals, ((2, 0, 1), (3, 1, 1)))]
+)
+def test_an_answer_is_right_if_all_its_tokens_are(kind: type[Capitals], curve: tuple[tuple[int, int, int], ...]) -> None:
+    samples = [
+        SyntheticSample("aabab", (Answer(1, 3, 1), Answer(4, 5, 2))),
+        SyntheticSample("aaba", (Answer(1, 2, 1), Answer(3, 4, 3))),
+    ]
+    # The first: both tokens, the last token, no end. The second: one that is wrong only where answers count, and all else.
+    right = [[True, True, True, False], [kind is WholeCapitals, True, True]]
+    score, asked, found = score_answers(kind("capitals", "tiny"), samples, right)
+    assert found == curve and asked == sum(each[2] for each in curve) and score == sum(each[1] for each in curve) / asked

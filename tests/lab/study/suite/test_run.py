@@ -15,10 +15,11 @@ from megatape.lab.study.children import Children
 from megatape.lab.study.lock import locked_study
 from megatape.lab.study.pool import RunPool
 from megatape.lab.study.run import RunsFailed
-from megatape.lab.study.suite.measure import BASELINES
-from megatape.lab.study.suite.plan import SIZES, parse_plan
+from megatape.lab.study.suite.baselines import BASELINES
+from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.study.suite.records import read_records
 from megatape.lab.study.suite.run import suite
+from megatape.lab.study.suite.sizes import SIZES
 from megatape.run_folder import RunFolder
 from tests.helpers.capitals import QUICK
 

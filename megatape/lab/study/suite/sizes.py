@@ -1,0 +1,160 @@
+"""Sizes of the suite: shapes of models, lengths of training, learning rates, numbers of tests.
+
+The size is the same for all encodings: two runs of a task differ only in encoding, seed and learning rate.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megatape.data.synthetic.task import TRAIN, VALIDATION, Size, SyntheticTask
+
+# Stands for all tasks or all encodings of the registry.
+ALL = "all"
+
+# Plan of the size `demo`.
+DEMO_TASKS = ("flip_flop", "nth_after_marker")
+DEMO_ENCODINGS = ("rope", "tape", "alibi", "nope")
+DEMO_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """A size of the suite.
+
+    Attributes:
+        model: Shape of the model, as keys of model.*. position_size is the width of TAPE's feed-forward update.
+        tokens: Number of training tokens, so that runs of all tasks take about the same time. No sample is repeated.
+        batch: Number of samples per optimizer step, and per forward pass on one rank.
+        precision: Value of training.precision.
+        rates: Grid of learning rates. One is chosen for each encoding and task.
+        rate: Learning rate without a search.
+        validation: Number of samples to choose the learning rate with.
+        test: Number of samples of each test.
+        samples: Size of the tasks' samples.
+        tasks: Default tasks, names with commas or `all`.
+        encodings: Default encodings, names with commas or `all`.
+        seeds: Default number of seeds.
+    """
+
+    model: dict[str, Any]
+    tokens: int
+    batch: int
+    precision: str
+    rates: tuple[float, ...]
+    rate: float
+    validation: int
+    test: int
+    samples: Size = "tiny"
+    tasks: str = ALL
+    encodings: str = ALL
+    seeds: int = 5
+
+    def steps(self, task: SyntheticTask) -> int:
+        """Return the number of optimizer steps of a run."""
+        tokens_per_step = self.batch * task.tokens(TRAIN)
+        return max(1, self.tokens // tokens_per_step)
+
+    def num_samples(self, task: SyntheticTask) -> dict[str, int]:
+        """Return the number of samples in each split of the task's data directory."""
+        return {TRAIN: self.steps(task) * self.batch, VALIDATION: self.validation}
+
+    def config(self, task: SyntheticTask, data: str, vocab_size: int) -> dict[str, Any]:
+        """Return the configuration that all runs of a task share.
+
+        Each run adds its encoding, seed, learning rate and folder.
+
+        Args:
+            task: Task to learn.
+            data: Data directory of the task.
+            vocab_size: Size of the data's vocabulary.
+        """
+        steps = self.steps(task)
+        longest = max(task.tokens(split) for split in task.splits)
+        # Stage 1 would sum gradients in bfloat16.
+        zero_stage = 2
+        if self.precision == "float32":
+            zero_stage = 1
+        return {
+            # The last token of a sample is only a target, never an input.
+            "model": self.model | {"vocab_size": vocab_size, "max_positions": longest - 1},
+            "data": {"path": data, "sequence_length": task.tokens(TRAIN) - 1, "samples": "examples"},
+            "training": {
+                "steps": steps,
+                "global_batch_size": self.batch,
+                "micro_batch_size": self.batch,
+                "precision": self.precision,
+            },
+            "optimizer": {"learning_rate": self.rate},
+            "schedule": {"kind": "linear", "warmup_fraction": 0.05},
+            "zero": {"stage": zero_stage},
+            "evaluation": {"interval": steps, "samples": self.validation},
+            "checkpoint": {"interval": max(1, steps // 5), "keep": 1},
+            "logging": {"interval": max(1, steps // 10)},
+        }
+
+
+SIZES: dict[str, Sizing] = {
+    # For one core: a run takes a minute or two.
+    "tiny": Sizing(
+        model={
+            "num_layers": 2,
+            "hidden_size": 64,
+            "num_heads": 4,
+            "mlp_size": 192,
+            "position_size": 16,
+            "init_std": 0.05,
+        },
+        tokens=2**21,
+        batch=32,
+        precision="float32",
+        rates=(1e-3, 3e-3, 1e-2),
+        rate=3e-3,
+        validation=256,
+        test=500,
+    ),
+    # For one GPU per run: about five million weights.
+    "small": Sizing(
+        model={
+            "num_layers": 6,
+            "hidden_size": 256,
+            "num_heads": 8,
+            "mlp_size": 768,
+            "position_size": 32,
+            "init_std": 0.02,
+        },
+        tokens=2**26,
+        batch=64,
+        precision="bfloat16",
+        rates=(3e-4, 1e-3, 3e-3),
+        rate=1e-3,
+        validation=1024,
+        test=2000,
+        samples="small",
+    ),
+}
+# For one GPU per run: the shape of configs/tape_155m.json.
+SIZES["base"] = replace(
+    SIZES["small"],
+    model={
+        "num_layers": 12,
+        "hidden_size": 768,
+        "num_heads": 12,
+        "mlp_size": 3072,
+        "position_size": 48,
+        "init_std": 0.02,
+    },
+    tokens=2**28,
+    rates=(1e-4, 3e-4, 1e-3),
+    rate=3e-4,
+    samples="base",
+)
+# A first table, in ten minutes of two cores.
+SIZES["demo"] = replace(
+    SIZES["tiny"],
+    tokens=2**20,
+    rates=(3e-3,),
+    test=250,
+    tasks=",".join(DEMO_TASKS),
+    encodings=",".join(DEMO_ENCODINGS),
+    seeds=DEMO_SEEDS,
+)
