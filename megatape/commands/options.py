@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from megatape.data.counts import RecordCounts
     from megatape.data.io.listing import SkippedFiles
-    from megatape.data.shards.index import Index
+    from megatape.data.shards.entries import Index
     from megatape.data.sources.source import Source
     from megatape.data.tokenizers.tokenizer import Tokenizer
     from megatape.lab.study.subjects import Subject

@@ -13,7 +13,8 @@ import pytest
 from megatape.data.io import remote_file
 from megatape.data.io.remote_file import Retries
 from megatape.data.shards.cache import CacheFolder, ShardCache
-from megatape.data.shards.index import Shard, load_index
+from megatape.data.shards.entries import Shard
+from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
 from tests.helpers.batches import mixture_of
 from tests.helpers.data_directory import Documents, MakeDirectory, first_byte

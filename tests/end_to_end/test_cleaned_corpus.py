@@ -15,8 +15,9 @@ from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.shards.index import check_ledger, load_index
-from megatape.data.shards.stored_split import DocumentTables
+from megatape.data.shards.document_tables import DocumentTables
+from megatape.data.shards.index import load_index
+from megatape.data.shards.ledger import check_ledger
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.classifiers import fasttext_model

@@ -12,8 +12,9 @@ import pytest
 
 from megatape.config.data import DataConfig
 from megatape.data.shards import layout
-from megatape.data.shards.index import Index, Shard, Split, TokenizerEntry, save_index
-from megatape.data.shards.reader import ShardFile
+from megatape.data.shards.entries import Index, Shard, Split, TokenizerEntry
+from megatape.data.shards.index import save_index
+from megatape.data.shards.shard_file import ShardFile
 from megatape.data.shards.writer import MEMBER_TOKENS
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import Mixture
@@ -39,7 +40,7 @@ print(time.process_time() - started, (memory() - before) / 1024)
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("c4")
-    size = COVERED + layout.BLOCK + -(-COVERED // layout.CHUNK) * layout.CHECKSUM + 1024
+    size = COVERED + layout.TAR_BLOCK_BYTES + -(-COVERED // layout.CHUNK_BYTES) * layout.CHECKSUM_BYTES + 1024
     splits = {}
     for split, count in (("train", SHARDS), ("validation", 3)):
         names = [f"{split}-{number:05d}-000000.tar" for number in range(count)]
@@ -67,8 +68,8 @@ def test_a_rank_reads_little_more_than_its_samples(
         taken += size
         if offset < COVERED:
             return bytes(size)
-        first = (offset - COVERED - layout.BLOCK) // layout.CHECKSUM * layout.CHUNK
-        zeros = bytes(min(size // layout.CHECKSUM * layout.CHUNK, COVERED - first))
+        first = (offset - COVERED - layout.TAR_BLOCK_BYTES) // layout.CHECKSUM_BYTES * layout.CHUNK_BYTES
+        zeros = bytes(min(size // layout.CHECKSUM_BYTES * layout.CHUNK_BYTES, COVERED - first))
         return layout.checksums(zeros, f"{int(file.path.name[6:11]):064x}")
 
     monkeypatch.setattr(ShardFile, "read", read)

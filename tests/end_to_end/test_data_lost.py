@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import parse_config
-from megatape.data.shards.reader import ShardFile
+from megatape.data.shards.shard_file import ShardFile
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import open_data
 from megatape.distributed.topology import Topology

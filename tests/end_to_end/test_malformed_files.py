@@ -24,7 +24,7 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit import Summary
-from megatape.data.shards.index import Answers
+from megatape.data.shards.entries import Answers
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.training.dataset import TokenDataset

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from megatape.config import parse_config
-from megatape.data.shards.index import Index, load_index, save_index
+from megatape.data.shards.entries import Index
+from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.training.mixture import open_data
 from megatape.distributed.topology import Topology

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from megatape.data.shards.index import check_ledger, load_index
-from megatape.data.shards.stored_split import DocumentTables
+from megatape.data.shards.document_tables import DocumentTables
+from megatape.data.shards.index import load_index
+from megatape.data.shards.ledger import check_ledger
 from megatape.run_folder import RunFolder, read_metrics
 from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from megatape.data.shards.index import SPLITS, Index, TokenizerEntry, build_index, load_index, save_index, token_dtype
+from megatape.data.shards.entries import SPLITS, Index, TokenizerEntry, token_dtype
+from megatape.data.shards.index import build_index, load_index, save_index
 from megatape.data.shards.layout import first_id
 from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.writer import SplitWriter

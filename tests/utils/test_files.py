@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.manifest import write_file
-from megatape.data.shards.layout import EarlierShard
+from megatape.data.shards.legacy import LegacyShard
 from megatape.errors import ExistingPath, PathError, UserError
 from megatape.utils.files import (
     MAX_DEPTH,
@@ -125,10 +125,10 @@ def test_a_private_file(tmp_path: Path) -> None:
 def test_types_of_fields() -> None:
     """The first fault in one line, whatever is wrong."""
     content = {"file": "a", "bytes": 3, "members": []}
-    assert as_type(content, EarlierShard) == EarlierShard("a", 3, [])
+    assert as_type(content, LegacyShard) == LegacyShard("a", 3, [])
     member = {"offset": 0, "bytes": 1, "tokens": 1, "documents": 0}
     for value, told in (
-        ([], "must be a dictionary or an instance of EarlierShard, got a list"),
+        ([], "must be a dictionary or an instance of LegacyShard, got a list"),
         (
             content | {"bytes": "x" * 100},
             f"bytes: must be a valid integer, unable to parse string as an integer, got '{'x' * 80}'",
@@ -138,7 +138,7 @@ def test_types_of_fields() -> None:
         (content | {"members": [member]}, "members.0.sha256: Field required"),
     ):
         with pytest.raises(ValueError, match=rf"^{told}[^\n]*$"):
-            as_type(value, EarlierShard)
+            as_type(value, LegacyShard)
 
 
 def test_names_of_files() -> None:

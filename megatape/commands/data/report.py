@@ -25,8 +25,8 @@ def run(options: Options) -> None:
     from megatape.data.finetuning.preview import describe_examples
     from megatape.data.printable import printable, printable_lines
     from megatape.data.shards.contents import read_contents
+    from megatape.data.shards.document_tables import DocumentTables
     from megatape.data.shards.reader import SplitReader
-    from megatape.data.shards.stored_split import DocumentTables
     from megatape.lab.report.data_page import data_tables, write_data_report
 
     directory = options.directory

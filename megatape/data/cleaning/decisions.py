@@ -28,7 +28,7 @@ import numpy as np
 from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, DocumentRule, Rule, ScoreRule, UnitRule
 from megatape.data.printable import printable
-from megatape.data.shards.writer import document_hash
+from megatape.data.shards.hashes import document_hash
 from megatape.data.sources.document import Decision, Document
 from megatape.errors import UserError
 

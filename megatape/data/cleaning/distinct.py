@@ -11,9 +11,10 @@ from pydantic import Field
 
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.cleaning.word_runs import contains
-from megatape.data.shards.index import Index, content_hash, load_index
-from megatape.data.shards.stored_split import DocumentTables
-from megatape.data.shards.writer import document_hash, table_hashes
+from megatape.data.shards.document_tables import DocumentTables
+from megatape.data.shards.entries import Index
+from megatape.data.shards.hashes import content_hash, document_hash, table_hashes
+from megatape.data.shards.index import load_index
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from megatape.data.shards.index import content_hash, file_sha256
+from megatape.data.shards.hashes import content_hash, file_sha256
 from megatape.data.sources.document import Document
 from megatape.errors import MissingPath, UserError, choose_one, path_errors
 from megatape.registry import RULES

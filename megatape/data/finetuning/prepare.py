@@ -16,8 +16,10 @@ from megatape.data.io.json_array import read_json
 from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
 from megatape.data.io.records import JSON_LINES
 from megatape.data.io.remote import check_distinct, list_inputs, listed_files
-from megatape.data.shards.index import SPLITS, Answers, Index, Split, build_index
-from megatape.data.shards.writer import SplitWriter, document_hash, entropy, splits_of, table_hashes
+from megatape.data.shards.entries import SPLITS, Answers, Index, Split
+from megatape.data.shards.hashes import document_hash, splits_of, table_hashes
+from megatape.data.shards.index import build_index
+from megatape.data.shards.writer import SplitWriter, entropy
 from megatape.data.sources.hub import stream_records
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.source import Source

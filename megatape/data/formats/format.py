@@ -13,9 +13,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from megatape.data.shards.index import SPLITS, Index, build_index, check_filled, load_index, store_tokenizer, token_dtype
-from megatape.data.shards.reader import Report, SplitReader
-from megatape.data.shards.writer import SplitWriter, split_of
+from megatape.data.shards.entries import SPLITS, Index, check_filled, token_dtype
+from megatape.data.shards.hashes import split_of
+from megatape.data.shards.index import build_index, load_index, store_tokenizer
+from megatape.data.shards.reader import OnTokens, SplitReader
+from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError, path_errors
@@ -139,7 +141,7 @@ class ImportCounts:
 
 @path_errors()
 def import_data(
-    files: TokenFiles, output: Path, tokenizer: Tokenizer, progress: Report = lambda tokens: None
+    files: TokenFiles, output: Path, tokenizer: Tokenizer, progress: OnTokens = lambda tokens: None
 ) -> tuple[Index, ImportCounts]:
     """Write a data directory, or nothing if an error is raised.
 
@@ -181,7 +183,7 @@ def import_data(
 
 
 @path_errors()
-def export_data(directory: Path, name: str, output: Path, progress: Report = lambda tokens: None) -> Index:
+def export_data(directory: Path, name: str, output: Path, progress: OnTokens = lambda tokens: None) -> Index:
     """Write a data directory in a format of TOKEN_FORMATS, with the tokenizer's files. Returns the index of the data.
 
     The data are written as output/train... and output/validation...

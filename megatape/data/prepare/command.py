@@ -25,7 +25,8 @@ from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.unit import Progress
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.shards.index import Index, load_index
+from megatape.data.shards.entries import Index
+from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import PathError, UserError, path_errors
 from megatape.imports import given, import_given

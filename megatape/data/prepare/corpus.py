@@ -7,7 +7,7 @@ from typing import Any
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.io.listing import SkippedFiles
 from megatape.data.io.remote import FileState
-from megatape.data.shards.index import TokenizerEntry
+from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import UNIT_BYTES, Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer

@@ -19,7 +19,7 @@ from megatape.data.document_entries import DocumentFile
 from megatape.data.io.compression import zstd_file
 from megatape.data.io.records import LARGEST_RECORD_BYTES, read_records
 from megatape.data.printable import printable
-from megatape.data.shards.index import file_sha256
+from megatape.data.shards.hashes import file_sha256
 from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.kept_documents import DOCUMENTS, DROPPED, SUFFIX
 

@@ -28,7 +28,8 @@ from megatape.data.prepare.documents import describe_documents
 from megatape.data.prepare.unit import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.printable import printable
-from megatape.data.shards.index import MAX_INDEX_BYTES, Index, build_index, check_filled, load_index
+from megatape.data.shards.entries import Index, check_filled
+from megatape.data.shards.index import MAX_INDEX_BYTES, build_index, load_index
 from megatape.data.sources.kept_documents import SUFFIX
 from megatape.data.sources.reading import check_bad, check_found
 from megatape.data.sources.source import Source

@@ -19,8 +19,11 @@ import numpy as np
 from megatape.data.counts import CorpusCounts
 from megatape.data.document_entries import INDEX_FILE, MergedFolder
 from megatape.data.prepare.unit import Summary, UnitTotals
-from megatape.data.shards.index import SPLITS, Index, check_file, check_ledger, file_sha256, load_index, save_index
-from megatape.data.shards.reader import Report, SplitReader
+from megatape.data.shards.entries import SPLITS, Index
+from megatape.data.shards.hashes import check_file, file_sha256
+from megatape.data.shards.index import load_index, save_index
+from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.reader import OnTokens, SplitReader
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.errors import UserError, content_errors, path_errors
@@ -35,7 +38,7 @@ COMMAND = "command.json"  # File in STAGING with the appended folders and the ha
 
 @path_errors()
 def merge(
-    folders: Sequence[Path], output: Path, shard_tokens: int | None = None, progress: Report = lambda tokens: None
+    folders: Sequence[Path], output: Path, shard_tokens: int | None = None, progress: OnTokens = lambda tokens: None
 ) -> Index:
     """Write the data directory `output` with the documents of others in their order, all or nothing.
 
@@ -62,7 +65,7 @@ def merge(
 
 
 @path_errors()
-def append(folders: Sequence[Path], directory: Path, progress: Report = lambda tokens: None) -> Index:
+def append(folders: Sequence[Path], directory: Path, progress: OnTokens = lambda tokens: None) -> Index:
     """Add the documents of other data directories to `directory`, in place.
 
     Existing files do not change, and the index is replaced at the end, so a run that has the directory open can keep reading.
@@ -143,7 +146,7 @@ def _undo(directory: Path) -> None:
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progress: Report, in_place: bool = False) -> Index:
+def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progress: OnTokens, in_place: bool = False) -> Index:
     """Make the files of all folders in `new`, but those of the first one where it is changed in place. Returns the index."""
     indices = [load_index(folder) for folder in folders]
     _check(folders, indices, links=shard_tokens is None)

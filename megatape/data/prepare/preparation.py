@@ -27,7 +27,7 @@ from megatape.data.prepare.task import WHOLE, Task
 from megatape.data.prepare.training_sample import sample_texts
 from megatape.data.prepare.unit import Draft, Progress, UnitWriter, read_batches
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.shards.index import Index
+from megatape.data.shards.entries import Index
 from megatape.data.sources.units import UNIT_BYTES, Unit, default_unit_bytes
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer

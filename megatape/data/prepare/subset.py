@@ -11,10 +11,14 @@ from megatape.data.cleaning.word_runs import FACTOR
 from megatape.data.counts import DocumentCounts
 from megatape.data.document_entries import DocumentTable
 from megatape.data.prepare.merge import records_of
-from megatape.data.shards.index import SPLITS, Index, build_index, check_filled, file_sha256, load_index
-from megatape.data.shards.reader import Report
-from megatape.data.shards.stored_split import DOMAIN, StoredSplit
-from megatape.data.shards.writer import MEMBER_TOKENS, ROWS, SplitWriter
+from megatape.data.shards.document_tables import DOMAIN
+from megatape.data.shards.entries import SPLITS, Index, check_filled
+from megatape.data.shards.hashes import file_sha256
+from megatape.data.shards.index import build_index, load_index
+from megatape.data.shards.reader import OnTokens
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.shards.table_writer import ROWS
+from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.utils.files import create_file, new_folder
 
@@ -78,7 +82,7 @@ class Selection:
 
 
 @path_errors()
-def subset(folder: Path, output: Path, selection: Selection, progress: Report = lambda tokens: None) -> Index:
+def subset(folder: Path, output: Path, selection: Selection, progress: OnTokens = lambda tokens: None) -> Index:
     """Write the data directory `output` with some documents of another one, in order, all or nothing.
 
     Args:

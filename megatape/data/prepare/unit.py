@@ -26,8 +26,10 @@ from megatape.data.document_entries import DocumentFile, DocumentTable
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.documents import DocumentFiles
 from megatape.data.prepare.draft_files import ChecksummedFiles, check_files
-from megatape.data.shards.index import SPLITS, Split, token_dtype
-from megatape.data.shards.writer import SplitWriter, TableWriter, entropy, splits_of, table_hashes
+from megatape.data.shards.entries import SPLITS, Split, token_dtype
+from megatape.data.shards.hashes import splits_of, table_hashes
+from megatape.data.shards.table_writer import TableWriter
+from megatape.data.shards.writer import SplitWriter, entropy
 from megatape.data.sources.document import Decide, Decision, Document, Record
 from megatape.data.sources.reading import read_unit
 from megatape.data.sources.units import Unit

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.data.io.remote import copy_file
-from megatape.data.shards.index import Index, Shard, content_hash
+from megatape.data.shards.entries import Index, Shard
+from megatape.data.shards.hashes import content_hash
 from megatape.errors import PathError
 from megatape.utils.files import locked, rename
 

@@ -1,4 +1,4 @@
-"""What a data directory holds, as its report tells it."""
+"""Contents of a data directory, for its report: counts, lengths of documents, samples and domains."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,18 +8,31 @@ from typing import Any
 import numpy as np
 
 from megatape.data.counts import DocumentCounts
-from megatape.data.shards.index import SPLITS, Index, check_ledger, load_index
+from megatape.data.shards.entries import SPLITS, Index
+from megatape.data.shards.index import load_index
+from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import path_errors
 
-NUM_SAMPLES = 3  # of each split
-SAMPLE_TOKENS = 128  # shown of each
-NUM_DOMAINS = 20  # of each split
+# Number of samples and of domains of each split.
+NUM_SAMPLES = 3
+NUM_DOMAINS = 20
+# Number of tokens shown of a sample.
+SAMPLE_TOKENS = 128
+# Number of bins of a histogram, enough for any int64.
+MAX_BINS = 64
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Documents of `first` to `last` tokens, and how many tokens they have together."""
+    """Documents of similar length.
+
+    Attributes:
+        first: Smallest number of tokens of a document.
+        last: Largest number of tokens of a document.
+        documents: Number of documents.
+        tokens: Total number of their tokens.
+    """
 
     first: int
     last: int
@@ -29,7 +42,15 @@ class Bin:
 
 @dataclass(frozen=True)
 class TokenPreview:
-    """The beginning of a document. place, url: where it is from; empty if the directory does not tell."""
+    """Beginning of a document.
+
+    Attributes:
+        split: Name of the split.
+        tokens: Number of tokens of the document, 0 if the directory has no tables.
+        place: Place in the source; empty if the directory has no tables.
+        url: Address at which the source found it; empty if unknown.
+        text: Beginning of the text.
+    """
 
     split: str
     tokens: int
@@ -40,14 +61,15 @@ class TokenPreview:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a data directory holds.
-
-    Prompts and answers have neither lengths nor samples.
+    """Contents of a data directory. Prompts and answers have neither lengths nor samples.
 
     Attributes:
-        total: the sum of the ledger; None without one.
-        lengths: of the documents of each split.
-        domains: of each split those with the most documents, as `DocumentTables.domains` has them.
+        directory: Data directory.
+        index: Index of the data directory.
+        total: Sum of the ledger, None without one.
+        lengths: Histogram of the lengths of documents, by split.
+        samples: Beginnings of some documents.
+        domains: Domains with the most documents by split, as returned by `DocumentTables.domains`.
     """
 
     directory: Path
@@ -60,30 +82,43 @@ class Contents:
 
 @path_errors()
 def read_contents(directory: Path) -> Contents:
-    """Read a directory, whose ledger is checked. Without tables of documents the whole of it is read once, for the lengths.
+    """Read a data directory and check its ledger. Without tables of documents all tokens are read once, for the lengths.
 
-    Raises FileNotFoundError or UserError if it is corrupted, or if a document is missing from its ledger.
+    Raises:
+        FileNotFoundError: A file is missing.
+        UserError: A file is corrupted, or a document is missing from the ledger.
     """
     index = load_index(directory)
-    total = check_ledger(index) if index.ledger else None
-    names = [] if index.answers else [name for name in SPLITS if index.splits[name].tokens]
-    splits = {name: StoredSplit(directory, name) for name in names}
-    for split in splits.values():
+    total = None
+    if index.ledger:
+        total = check_ledger(index)
+    lengths = {}
+    samples: list[TokenPreview] = []
+    domains = {}
+    for name in SPLITS:
+        if index.answers or not index.splits[name].tokens:
+            continue
+        split = StoredSplit(directory, name)
         if split.has_tables:
             split.tables.isolate()
-    lengths = {name: histogram(split.document_lengths()) for name, split in splits.items()}
-    samples = [sample for split in splits.values() for sample in _samples(split)]
-    domains = {name: split.tables.domains(NUM_DOMAINS) for name, split in splits.items() if split.has_tables}
+            domains[name] = split.tables.domains(NUM_DOMAINS)
+        lengths[name] = histogram(split.document_lengths())
+        samples += _samples(split)
     return Contents(directory, index, total, lengths, samples, domains)
 
 
 def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
-    """Bins from 2^k to 2^(k + 1) - 1 tokens, from the first that has documents to the last. lengths: int [n], in parts."""
-    documents = tokens = np.zeros(64, np.int64)
+    """Return bins from 2^k to 2^(k + 1) - 1 tokens, from the first one with documents to the last.
+
+    Args:
+        lengths: Lengths of documents in parts, int [n].
+    """
+    documents = np.zeros(MAX_BINS, np.int64)
+    tokens = np.zeros(MAX_BINS, np.int64)
     for part in lengths:
         exponents = np.frexp(part.astype(np.float64))[1] - 1
-        documents = documents + np.bincount(exponents, minlength=64)
-        tokens = tokens + np.bincount(exponents, part, 64).astype(np.int64)
+        documents += np.bincount(exponents, minlength=MAX_BINS)
+        tokens += np.bincount(exponents, part, MAX_BINS).astype(np.int64)
     filled = np.flatnonzero(documents)
     if not filled.size:
         return []
@@ -91,15 +126,19 @@ def histogram(lengths: Iterable[np.ndarray]) -> list[Bin]:
 
 
 def _samples(split: StoredSplit) -> Iterator[TokenPreview]:
-    """Documents at equal distances in the split."""
+    """Yield documents at equal distances in the split. Without tables, samples begin anywhere in a document."""
     tokenizer = split.tokenizer()
-    size = split.num_tokens
     seen = set()
-    for token in range(0, size, -(-size // NUM_SAMPLES)):
-        found = split.tables.find(token) if split.has_tables else None
-        first, tokens = (found.first, found.tokens) if found else (token, size - token)
-        if first not in seen:
-            seen.add(first)
-            text = tokenizer.decode(split.stream(first, first + min(tokens, SAMPLE_TOKENS)))
-            place, url = (found.place, found.url) if found else ("", "")
-            yield TokenPreview(split.split, tokens if found else 0, place, url, text)
+    step = -(split.num_tokens // -NUM_SAMPLES)
+    for token in range(0, split.num_tokens, step):
+        if not split.has_tables:
+            end = min(token + SAMPLE_TOKENS, split.num_tokens)
+            yield TokenPreview(split.split, 0, "", "", tokenizer.decode(split.stream(token, end)))
+            continue
+        document = split.tables.find(token)
+        if document.first in seen:
+            continue
+        seen.add(document.first)
+        end = document.first + min(document.tokens, SAMPLE_TOKENS)
+        text = tokenizer.decode(split.stream(document.first, end))
+        yield TokenPreview(split.split, document.tokens, document.place, document.url, text)

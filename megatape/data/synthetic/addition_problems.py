@@ -15,8 +15,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from megatape.data.shards.index import SPLITS, Index, build_index, load_index
-from megatape.data.shards.reader import Report
+from megatape.data.shards.entries import SPLITS, Index
+from megatape.data.shards.index import build_index, load_index
+from megatape.data.shards.reader import OnTokens
 from megatape.data.shards.writer import SplitWriter
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.errors import UserError, path_errors
@@ -138,7 +139,7 @@ def longest_document(digits: int) -> int:
 
 
 @path_errors()
-def prepare_addition(task: AdditionTask, output: Path, progress: Report) -> Index:
+def prepare_addition(task: AdditionTask, output: Path, progress: OnTokens) -> Index:
     """Writes the data directory `output`, all or nothing, and returns its index.
 
     Raises UserError if the task holds out no problem of some lengths, and FileExistsError if `output` exists.

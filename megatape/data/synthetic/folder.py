@@ -8,7 +8,8 @@ from typing import Any
 
 from megatape.data.finetuning.prepare import ExampleFolder
 from megatape.data.finetuning.prompt_format import Example
-from megatape.data.shards.index import SPLITS, Index, load_index
+from megatape.data.shards.entries import SPLITS, Index
+from megatape.data.shards.index import load_index
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer

@@ -25,8 +25,8 @@ import xxhash
 from pydantic import Field
 
 from megatape.data.counts import Count
-from megatape.data.shards.layout import CHECKSUM, CHUNK, checksums
-from megatape.data.shards.reader import ShardFile
+from megatape.data.shards.layout import CHECKSUM_BYTES, CHUNK_BYTES, checksums
+from megatape.data.shards.shard_file import ShardFile
 from megatape.errors import UserError
 from megatape.utils.files import as_type, create_file, parse_json, retry_transient_errors, temporary_name
 
@@ -34,7 +34,7 @@ FORMAT = 1
 SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])
 SAMPLE = np.dtype("<i8")
 END = np.dtype([("summary_bytes", "<u8"), ("summary_hash", "<u8")])
-WRITE_BYTES = 2**20  # Bytes copied at a time, a multiple of CHUNK.
+WRITE_BYTES = 2**20  # Bytes copied at a time, a multiple of CHUNK_BYTES.
 MAX_SUMMARY_BYTES = 2**30  # The summary has a number for each shard.
 
 
@@ -152,8 +152,8 @@ class StoredArrangement(Arrangement):
         self.num_samples = int(self.shard_samples.sum())
         self.num_inputs = summary.num_inputs
         self._first_sample = _whole_chunks(summary.num_spans * SPAN.itemsize)
-        num_chunks = (self._first_sample + _whole_chunks((self.num_samples + 1) * SAMPLE.itemsize)) // CHUNK
-        self._checksums = self._exactly(num_chunks * CHUNK, num_chunks * CHECKSUM)
+        num_chunks = (self._first_sample + _whole_chunks((self.num_samples + 1) * SAMPLE.itemsize)) // CHUNK_BYTES
+        self._checksums = self._exactly(num_chunks * CHUNK_BYTES, num_chunks * CHECKSUM_BYTES)
         if xxhash.xxh3_128_hexdigest(self._checksums) != summary.checksums_hash:
             raise self._corrupted("its checksums have changed")
 
@@ -165,12 +165,14 @@ class StoredArrangement(Arrangement):
         """Read and verify items [begin, end) of the section that begins at `start`."""
         first = start + begin * dtype.itemsize
         last = start + end * dtype.itemsize
-        first_chunk = first // CHUNK
-        last_chunk = -(last // -CHUNK)
-        content = self._exactly(first_chunk * CHUNK, (last_chunk - first_chunk) * CHUNK)
-        if checksums(content, self._identity) != self._checksums[first_chunk * CHECKSUM : last_chunk * CHECKSUM]:
-            raise self._corrupted(f"bytes {first_chunk * CHUNK:,} to {last_chunk * CHUNK - 1:,} do not have their checksums")
-        return np.frombuffer(content, dtype, end - begin, first - first_chunk * CHUNK)
+        first_chunk = first // CHUNK_BYTES
+        last_chunk = -(last // -CHUNK_BYTES)
+        content = self._exactly(first_chunk * CHUNK_BYTES, (last_chunk - first_chunk) * CHUNK_BYTES)
+        if checksums(content, self._identity) != self._checksums[first_chunk * CHECKSUM_BYTES : last_chunk * CHECKSUM_BYTES]:
+            raise self._corrupted(
+                f"bytes {first_chunk * CHUNK_BYTES:,} to {last_chunk * CHUNK_BYTES - 1:,} do not have their checksums"
+            )
+        return np.frombuffer(content, dtype, end - begin, first - first_chunk * CHUNK_BYTES)
 
     def _exactly(self, offset: int, size: int) -> bytes:
         content = b""
@@ -251,14 +253,14 @@ class _Section:
 
     def write(self, content: bytes) -> None:
         self._buffer += content
-        whole = len(self._buffer) // CHUNK * CHUNK
+        whole = len(self._buffer) // CHUNK_BYTES * CHUNK_BYTES
         chunks = bytes(self._buffer[:whole])
         del self._buffer[:whole]
         self._file.write(chunks)
         self.checksums += checksums(chunks, self._identity)
 
     def close(self) -> None:
-        self.write(bytes(-len(self._buffer) % CHUNK))
+        self.write(bytes(-len(self._buffer) % CHUNK_BYTES))
 
 
 def _span_array(part: Part) -> np.ndarray:
@@ -269,4 +271,4 @@ def _span_array(part: Part) -> np.ndarray:
 
 
 def _whole_chunks(size: int) -> int:
-    return -(size // -CHUNK) * CHUNK
+    return -(size // -CHUNK_BYTES) * CHUNK_BYTES

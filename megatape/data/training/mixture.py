@@ -20,7 +20,7 @@ from megatape.config import Config
 from megatape.config.data import DataConfig
 from megatape.config.training import BatchSizes
 from megatape.data.shards.cache import CacheFolder
-from megatape.data.shards.index import content_hash
+from megatape.data.shards.hashes import content_hash
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import Dataset, TokenDataset, TrainingSample
 from megatape.data.training.inputs import group_by_input

@@ -10,7 +10,8 @@ from tokenize import TokenError
 import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
-from megatape.data.shards.index import Answers, check_file, content_hash
+from megatape.data.shards.entries import Answers
+from megatape.data.shards.hashes import check_file, content_hash
 from megatape.data.training.arrangement import Arrangement, ArrangementInMemory, Part, StoredArrangement, store
 from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.errors import UserError, content_errors

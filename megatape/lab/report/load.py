@@ -11,7 +11,8 @@ import numpy as np
 
 from megatape import imports
 from megatape.config import Config, load_recorded_config
-from megatape.data.shards.index import Index, load_index
+from megatape.data.shards.entries import Index
+from megatape.data.shards.index import load_index
 from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
 from megatape.run_folder import RunFolder

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from megatape.config.section import fields, plain
-from megatape.data.shards.index import Index
+from megatape.data.shards.entries import Index
 from megatape.imports import options_for
 from megatape.lab.report.load import Run, entropy
 from megatape.utils.tables import Table

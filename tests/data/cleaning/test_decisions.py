@@ -12,7 +12,7 @@ from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.prepare.draft_files import ChecksummedFiles
 from megatape.data.prepare.unit import Draft
-from megatape.data.shards.writer import document_hash
+from megatape.data.shards.hashes import document_hash
 from megatape.data.sources.document import Decide, Document
 
 

@@ -15,7 +15,9 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.shards.index import SPLITS, file_sha256, load_index, save_index
+from megatape.data.shards.entries import SPLITS
+from megatape.data.shards.hashes import file_sha256
+from megatape.data.shards.index import load_index, save_index
 from megatape.data.sources.document import Document
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index
-from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.command import Command
 from tests.helpers.examples import PAIRS, Prepare, examples, learned, words, write_lines

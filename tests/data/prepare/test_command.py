@@ -16,9 +16,11 @@ import pytest
 from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.command import Death, Progress, WorkerPool, prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.shards.index import Index, load_index
+from megatape.data.shards.entries import Index
+from megatape.data.shards.hashes import split_of
+from megatape.data.shards.index import load_index
 from megatape.data.shards.layout import first_id
-from megatape.data.shards.writer import MEMBER_TOKENS, split_of
+from megatape.data.shards.writer import MEMBER_TOKENS
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer

@@ -18,7 +18,8 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.merge import append, merge
-from megatape.data.shards.index import SPLITS, load_index
+from megatape.data.shards.entries import SPLITS
+from megatape.data.shards.index import load_index
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer

@@ -16,7 +16,7 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.unit import SUMMARY, TOKEN_COUNTS, Summary
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.shards.index import SPLITS, Split
+from megatape.data.shards.entries import SPLITS, Split
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer

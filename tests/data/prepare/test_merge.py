@@ -16,7 +16,9 @@ import pytest
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append, merge
-from megatape.data.shards.index import SPLITS, Index, check_ledger, load_index, save_index
+from megatape.data.shards.entries import SPLITS, Index
+from megatape.data.shards.index import load_index, save_index
+from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, entropy
 from megatape.data.sources.source import Source

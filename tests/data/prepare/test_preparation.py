@@ -24,7 +24,8 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease
-from megatape.data.shards.index import check_ledger, load_index
+from megatape.data.shards.index import load_index
+from megatape.data.shards.ledger import check_ledger
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError

@@ -13,7 +13,7 @@ from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.preparation import FIRST, LAST
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
-from megatape.data.shards.index import SPLITS
+from megatape.data.shards.entries import SPLITS
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.helpers.data_directory import read_all

@@ -15,8 +15,11 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append, merge
 from megatape.data.prepare.subset import Selection, subset
-from megatape.data.shards.index import SPLITS, check_ledger, load_index
-from megatape.data.shards.stored_split import DocumentMatch, StoredSplit
+from megatape.data.shards.document_tables import DocumentMatch
+from megatape.data.shards.entries import SPLITS
+from megatape.data.shards.index import load_index
+from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import entropy
 from megatape.data.sources.source import Source
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition

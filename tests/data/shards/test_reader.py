@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megatape.data.shards.index import Index, load_index
-from megatape.data.shards.reader import MAX_DESCRIPTORS, ShardFile, SplitReader
+from megatape.data.shards.entries import Index
+from megatape.data.shards.index import load_index
+from megatape.data.shards.reader import SplitReader
+from megatape.data.shards.shard_file import MAX_DESCRIPTORS, ShardFile
 from megatape.utils import files
 from tests.helpers.data_directory import (
     Documents,
@@ -176,8 +178,9 @@ def test_members_of_an_earlier_version_are_kept(
     make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is hashed once while few are used: hashing a member for each sample would take most of the time."""
-    monkeypatch.setattr("megatape.data.shards.reader.MEMBERS_KEPT", 2)
-    reader, _ = opened(make_directory(documents), earlier=True)
+    directory = make_directory(documents)
+    make_earlier(directory)
+    reader = SplitReader(directory, load_index(directory), "train", member_cache_size=2)
     taken = record_reads(monkeypatch)
     for number, reads in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
         member_of(reader, number)
@@ -215,11 +218,10 @@ def test_a_short_disturbance_is_waited_out(
     assert np.array_equal(member_of(reader, 0), expected) and len(broken) == 1
 
 
-def test_more_shards_than_may_be_open(
-    make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("megatape.data.shards.reader.max_open_shards", lambda: 2)
-    reader, index = opened(make_directory(documents))
+def test_more_shards_than_may_be_open(make_directory: MakeDirectory, documents: Documents) -> None:
+    directory = make_directory(documents)
+    index = load_index(directory)
+    reader = SplitReader(directory, index, "train", max_open=2)
     stream = np.concatenate(documents)
     shards = index.splits["train"].shards
     parts = {
@@ -234,7 +236,7 @@ def test_the_soft_limit_of_open_files_is_raised() -> None:
     code = (
         "from resource import RLIMIT_NOFILE as N, getrlimit, setrlimit; "
         "hard = getrlimit(N)[1]; setrlimit(N, (hard // 2, hard)); "
-        "from megatape.data.shards.reader import max_open_shards; print(hard, max_open_shards(), getrlimit(N)[0])"
+        "from megatape.data.shards.shard_file import max_open_shards; print(hard, max_open_shards(), getrlimit(N)[0])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     hard, shards, soft = map(int, printed.split())

@@ -10,9 +10,11 @@ import pytest
 from megatape.data.counts import DocumentCounts
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.shards.index import check_ledger, load_index, save_index
-from megatape.data.shards.stored_split import DocumentTables
-from megatape.data.shards.writer import TableWriter, split_of
+from megatape.data.shards.document_tables import DocumentTables
+from megatape.data.shards.hashes import split_of
+from megatape.data.shards.index import load_index, save_index
+from megatape.data.shards.ledger import check_ledger
+from megatape.data.shards.table_writer import TableWriter
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
@@ -69,10 +71,8 @@ def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPa
     assert len(places) == sum(split.documents for split in index.splits.values()) == 3 * 27 + 1
 
 
-def test_row_groups_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.shards.writer.ROWS", 7)
-    monkeypatch.setattr("megatape.data.shards.stored_split.ROWS", 7)
-    writer = TableWriter(tmp_path, "train")
+def test_row_groups_change_nothing(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path, "train", group_rows=7)
     lengths = [3 + number % 5 for number in range(30)]
     for first, last in ((0, 2), (2, 2), (2, 27), (27, 30)):
         numbers = range(first, last)
@@ -88,7 +88,8 @@ def test_row_groups_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (table.documents, table.tokens) == (30, sum(lengths))
     index = load_index(Path(__file__).parents[2] / "compatibility" / "fixtures" / "data")
     split = replace(index.splits["train"], tokens=table.tokens)
-    tables = DocumentTables(tmp_path, replace(index, splits={"train": split}, document_tables={"train": [table]}), "train")
+    index = replace(index, splits={"train": split}, document_tables={"train": [table]})
+    tables = DocumentTables(tmp_path, index, "train", batch_rows=7)
     wanted = [number for number, length in enumerate(lengths) for _ in range(length)]
     assert [tables.find(token).number for token in range(table.tokens)] == wanted
     assert [tables.document(number).place for number in range(30)] == [f"a:{number}" for number in range(30)]

@@ -10,8 +10,10 @@ from pyarrow import parquet
 
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
-from megatape.data.shards.index import Index, file_sha256, load_index, save_index
-from megatape.data.shards.stored_split import DocumentTables
+from megatape.data.shards.document_tables import DocumentTables
+from megatape.data.shards.entries import Index
+from megatape.data.shards.hashes import file_sha256
+from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.table_file import TableFile
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer

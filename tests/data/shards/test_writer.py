@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.shards.index import load_index, token_dtype
-from megatape.data.shards.writer import SplitWriter, split_of
+from megatape.data.shards.entries import token_dtype
+from megatape.data.shards.hashes import split_of
+from megatape.data.shards.index import load_index
+from megatape.data.shards.writer import SplitWriter
 from tests.helpers.data_directory import Documents, MakeDirectory, read_all
 
 
@@ -76,7 +78,7 @@ def test_tables_need_no_pandas(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from megatape.data.shards.writer import TableWriter
+from megatape.data.shards.table_writer import TableWriter
 writer = TableWriter(Path({str(tmp_path)!r}), "train")
 writer.add([2], [5], ["a:1"], [""], [2**64 - 1], [{{"rule": 0.5}}])
 sys.exit(len(writer.close()) != 1 or "pandas" in sys.modules)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index
-from megatape.data.shards.writer import split_of
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer

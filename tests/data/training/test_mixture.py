@@ -13,7 +13,8 @@ import pytest
 from megatape.config import Config
 from megatape.config.data import DataConfig
 from megatape.config.training import BatchSizes
-from megatape.data.shards.index import TokenizerEntry, load_index, save_index
+from megatape.data.shards.entries import TokenizerEntry
+from megatape.data.shards.index import load_index, save_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture, Schedule, named, open_data, tempered_weights, whole_weights

@@ -17,7 +17,7 @@ import torch
 from megatape.config import parse_config
 from megatape.config.training import BatchSizes
 from megatape.data.shards.index import load_index, save_index
-from megatape.data.shards.writer import TableWriter
+from megatape.data.shards.table_writer import TableWriter
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.loader import evaluation_batches

@@ -11,8 +11,9 @@ import pytest
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.corpus import Corpus
 from megatape.data.shards.contents import Bin, histogram, read_contents
+from megatape.data.shards.document_tables import lengths_by_end
 from megatape.data.shards.index import load_index, save_index
-from megatape.data.shards.stored_split import StoredSplit, lengths_by_end
+from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from tests.helpers.command import Command

@@ -1,0 +1,260 @@
+"""Tables of a split's documents: their lengths, and their places in the source. table_writer.py lists the columns."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from megatape.data.document_entries import DocumentTable
+from megatape.data.shards.entries import Index
+from megatape.data.shards.hashes import check_file
+from megatape.data.shards.table_file import TableFile, verify_table
+from megatape.data.shards.table_writer import ROWS
+from megatape.errors import UserError
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+# Domain of a URL in lower case, with or without its scheme.
+DOMAIN = r"^(?:[a-z][a-z0-9+.-]*://)?(?:[^/?#@]*@)?(?:www\.)?(?P<domain>[^/:?#]+)"
+# Number of tables in memory. They take eight bytes for each document.
+TABLE_CACHE_SIZE = 8
+
+
+@dataclass(frozen=True)
+class DocumentMatch:
+    """Document that contains a token.
+
+    Attributes:
+        number: Number in the split, from 0.
+        first: Index of its first token in the split's stream.
+        tokens: Number of tokens.
+        bytes: Size of its text in UTF-8.
+        place: Place in the source.
+        url: Address at which the source found it, or empty.
+        hash: Hash of its text (table_writer.py), None in tables of earlier versions.
+        scores: Scores by cleaning rules, as JSON; empty without such rules.
+    """
+
+    number: int
+    first: int
+    tokens: int
+    bytes: int
+    place: str
+    url: str
+    hash: int | None = None
+    scores: str = ""
+
+
+class DocumentTables:
+    """The tables of one split.
+
+    Args:
+        directory: Data directory.
+        index: Index of the data directory.
+        split: Name of the split.
+        batch_rows: Number of documents to read at a time.
+
+    Raises:
+        UserError: The folder has no tables, or they do not fit the split's tokens.
+    """
+
+    def __init__(self, directory: Path, index: Index, split: str, batch_rows: int = ROWS) -> None:
+        if split not in index.document_tables:
+            raise UserError(
+                f"{directory} has no tables of documents: `megatape prepare corpus` writes them, prepare the data again"
+            )
+        self._directory = directory
+        self._name = f"the {split} split of {directory}"
+        self._batch_rows = batch_rows
+        self._tables = index.document_tables[split]
+        # First token and first document of each table, and the ends of the last one.
+        self._first_tokens = [0, *accumulate(table.tokens for table in self._tables)]
+        self._first_documents = [0, *accumulate(table.documents for table in self._tables)]
+        self._opened = lru_cache(TABLE_CACHE_SIZE)(self._read)
+        self._is_isolated = False
+        num_tokens = self._first_tokens[-1]
+        if num_tokens != index.splits[split].tokens:
+            raise UserError(
+                f"{directory}: the documents in the tables of {split} have {num_tokens:,} tokens, its members "
+                f"{index.splits[split].tokens:,}: prepare it again"
+            )
+
+    def isolate(self) -> Self:
+        """Verify each table in a child process first, for untrusted directories. Returns the tables."""
+        self._is_isolated = True
+        return self
+
+    def lengths(self) -> Iterator[np.ndarray]:
+        """Yield the numbers of tokens of the documents in order, int64, some thousand documents at a time."""
+        for table in self._tables:
+            num_tokens = 0
+            for part in self._column(self._open(table), "tokens"):
+                num_tokens += int(part.sum())
+                yield part
+            if num_tokens != table.tokens:
+                raise self._differs(table)
+
+    def hashes(self) -> Iterator[np.ndarray]:
+        """Yield the hashes of the documents' texts in order, uint64, some thousand at a time.
+
+        Raises:
+            UserError: A table lacks them.
+        """
+        for table in self._tables:
+            file = self._open(table)
+            if "hash" not in file.names:
+                raise UserError(
+                    f"{self._directory}: {table.file} has no hashes of documents, which earlier versions did not write: "
+                    "prepare the folder again with this version"
+                )
+            yield from self._column(file, "hash")
+
+    def domains(self, count: int) -> list[dict[str, Any]]:
+        """Return the domains with the most documents: domain without `www.`, tokens, documents.
+
+        Documents without URL are not counted.
+
+        Args:
+            count: Largest number of domains.
+        """
+        from pyarrow import Table, compute
+
+        names = ["domain", "tokens", "documents"]
+        total: Table | None = None
+        for table in self._tables:
+            rows = self._open(table).read(["url", "tokens"])
+            match = compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN)
+            columns = [compute.struct_field(match, "domain"), rows["tokens"], np.ones(len(rows), int)]
+            parts = [Table.from_arrays(columns, names).drop_null()]
+            if total is not None:
+                parts.insert(0, total)
+            total = _summed(parts, names)
+        if total is None:
+            return []
+        order = [("documents", "descending"), ("domain", "ascending")]
+        return total.sort_by(order)[:count].to_pylist()
+
+    def each(self) -> Iterator[tuple["Table", np.ndarray]]:
+        """Yield each table in order, with the first token of each document and the end of the last one, int64.
+
+        Raises:
+            FileNotFoundError: A table is missing.
+            UserError: A table is not the one that the index lists.
+        """
+        for number in range(len(self._tables)):
+            file, firsts = self._read(number)
+            yield file.read(), firsts
+
+    def find(self, token: int) -> DocumentMatch:
+        """Return the document that contains a token of the split. Raises UserError if there is no such token."""
+        self._check("token", token, self._first_tokens[-1])
+        table = bisect_right(self._first_tokens, token) - 1
+        _, firsts = self._opened(table)
+        row = int(firsts.searchsorted(token, side="right")) - 1
+        return self.document(self._first_documents[table] + row)
+
+    def document(self, number: int) -> DocumentMatch:
+        """Return a document by its number in the split. Raises UserError if there is no such document."""
+        first, _ = self.span(number)
+        table, row = self._locate(number)
+        file, _ = self._opened(table)
+        (columns,) = file.read().slice(row, 1).to_pylist()
+        return DocumentMatch(number, first, **columns)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return the first token of a document in the split's stream, and its end. Raises the errors of `document`."""
+        self._check("document", number, self._first_documents[-1])
+        table, row = self._locate(number)
+        _, firsts = self._opened(table)
+        return firsts.item(row), firsts.item(row + 1)
+
+    def places(self, tokens: np.ndarray) -> list[str]:
+        """Return the place in the source of each token's document.
+
+        Args:
+            tokens: Indices of tokens in the split's stream, int64 [n].
+
+        Raises:
+            FileNotFoundError, UserError: A table with one of the documents is missing or corrupted.
+        """
+        places = [""] * tokens.size
+        numbers = np.searchsorted(self._first_tokens, tokens, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            file, firsts = self._read(number)
+            (wanted,) = np.nonzero(numbers == number)
+            rows = firsts.searchsorted(tokens[wanted], side="right") - 1
+            column = file.read(["place"])["place"].take(rows).to_pylist()
+            for token, place in zip(wanted.tolist(), column, strict=True):
+                places[token] = place
+        return places
+
+    def _check(self, kind: str, number: int, count: int) -> None:
+        if not 0 <= number < count:
+            raise UserError(f"{kind} {number:,}: {self._name} has {kind}s 0 to {count - 1:,}")
+
+    def _locate(self, document: int) -> tuple[int, int]:
+        """Return the number of a document's table, and its row there."""
+        table = bisect_right(self._first_documents, document) - 1
+        return table, document - self._first_documents[table]
+
+    def _read(self, number: int) -> tuple[TableFile, np.ndarray]:
+        """Return a table, and the first token of each document and the end of the last one in the split's stream, int64."""
+        table = self._tables[number]
+        file = self._open(table)
+        lengths = self._column(file, "tokens")
+        firsts = np.cumsum(np.concatenate([[self._first_tokens[number]], *lengths]))
+        if (firsts.size, firsts[-1]) != (table.documents + 1, self._first_tokens[number + 1]):
+            raise self._differs(table)
+        return file, firsts
+
+    def _open(self, table: DocumentTable) -> TableFile:
+        """Open a table. Raises FileNotFoundError, or UserError if it is corrupted or not the file that the index lists."""
+        path = self._directory / table.file
+        check_file(path, table.sha256)
+        if self._is_isolated:
+            verify_table(path)
+        file = TableFile(path)
+        if file.num_rows != table.documents:
+            raise self._differs(table)
+        return file
+
+    def _column(self, file: TableFile, name: str) -> Iterator[np.ndarray]:
+        """Yield a column of numbers in batches."""
+        for rows in file.iter_batches(self._batch_rows, columns=[name]):
+            yield rows[name].to_numpy()
+
+    def _differs(self, table: DocumentTable) -> UserError:
+        """Return the error about a table whose documents differ from the index."""
+        return UserError(f"{self._directory}: corrupted, {table.file} has other documents than the index: prepare it again")
+
+
+def lengths_by_end(members: Iterable[np.ndarray], eos_id: int) -> Iterator[np.ndarray]:
+    """Yield the numbers of tokens of the documents of a split without tables, like `DocumentTables.lengths`.
+
+    Args:
+        members: Token ids of all members, in order.
+        eos_id: Token that ends each document.
+    """
+    # Number of tokens, so far, of a document that continues in the next member.
+    num_begun = 0
+    for ids in members:
+        ends = np.flatnonzero(ids == eos_id) + 1 + num_begun
+        yield np.diff(ends, prepend=0)
+        num_begun += ids.size
+        if ends.size:
+            num_begun -= int(ends[-1])
+
+
+def _summed(tables: list["Table"], names: list[str]) -> "Table":
+    """Return a table with one row for each value of the first column, and the sums of the others."""
+    from pyarrow import concat_tables
+
+    key, *columns = names
+    sums = concat_tables(tables).group_by(key).aggregate([(name, "sum") for name in columns])
+    return sums.select([key, *(f"{name}_sum" for name in columns)]).rename_columns(names)

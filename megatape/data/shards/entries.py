@@ -1,0 +1,202 @@
+"""Content of `index.json`: the tokenizer, splits and shards of a data directory, with sizes, token counts and hashes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from megatape.data.counts import Count, DocumentCounts
+from megatape.data.document_entries import DocumentFile, DocumentTable, MergedFolder
+from megatape.data.shards.hashes import content_hash
+from megatape.data.tokenizers.tokenizer import Tokenizer, check_file_name
+from megatape.errors import UserError
+from megatape.utils.files import FileName
+
+SPLITS = ("train", "validation")
+# Number of ids that fit into two bytes.
+MAX_SHORT_VOCAB_SIZE = 65_536
+TokenizerFile = Annotated[FileName, AfterValidator(check_file_name)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file in the data directory. layout.py describes where its ids are.
+
+    Attributes:
+        file: Name of the file.
+        bytes: Size of the file.
+        tokens: Number of token ids.
+        documents: Number of documents that end in it.
+        member_tokens: Number of ids in each of its members. The last one may have fewer.
+        sha256: Hash of its bytes up to the checksums. In earlier versions, hash of the hashes of its members.
+    """
+
+    file: FileName
+    bytes: Count
+    tokens: Annotated[Count, Field(ge=1)]
+    documents: Count
+    member_tokens: Annotated[Count, Field(ge=1)]
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split.
+
+    Attributes:
+        documents: Number of documents.
+        tokens: Number of tokens.
+        text_bytes: Size of the texts in UTF-8.
+        unigram_entropy: Entropy of the token frequencies, nats per token. A model that knows only them has this loss.
+        shards: Shards in order.
+    """
+
+    documents: Count
+    tokens: Count
+    text_bytes: Count
+    unigram_entropy: float
+    shards: list[Shard]
+
+
+@dataclass(frozen=True)
+class TokenizerEntry:
+    """Tokenizer of a data directory.
+
+    Attributes:
+        file: Name of the file that decides all ids.
+        sha256: Hash of this file.
+        vocab_size: Largest id plus one.
+        bos_id: First token of documents, or None if they begin with their text.
+        eos_id: Last token of documents.
+        companions: Name -> sha256 of further files of an imported tokenizer.
+    """
+
+    file: TokenizerFile
+    sha256: str
+    vocab_size: Count
+    bos_id: Count | None
+    eos_id: Count
+    companions: dict[TokenizerFile, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Self:
+        """Return the entry of a tokenizer."""
+        companions = dict(tokenizer.hashes)
+        del companions[tokenizer.file]
+        return cls(tokenizer.file, tokenizer.sha256, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id, companions)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Name -> sha256 of all files of the tokenizer."""
+        return {self.file: self.sha256} | self.companions
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers of one split. Only their tokens are learned.
+
+    Attributes:
+        file: Name of a .npy file, int64 [answers, 3]: example, first token and end, counted in the split's tokens. An example
+            begins where the one before it ends, and ends with its last answer.
+        sha256: Hash of the file.
+        examples: Number of examples, each with at least one answer.
+        tokens: Number of tokens of all answers, including their end tokens.
+        longest: Number of tokens of the longest example.
+        unigram_entropy: Entropy of the token frequencies in answers, nats per token.
+    """
+
+    file: FileName
+    sha256: str
+    examples: Count
+    tokens: Count
+    longest: Count
+    unigram_entropy: float
+
+
+@dataclass(frozen=True)
+class LegacyContent:
+    """Parts of an index of an earlier version.
+
+    Attributes:
+        member_hashes: sha256 of each member, by shard: such shards have no checksums.
+        fingerprints: Fingerprint of each split.
+    """
+
+    member_hashes: dict[str, list[str]]
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Index:
+    """Content of `index.json`.
+
+    Attributes:
+        tokenizer: Tokenizer of all token ids.
+        dtype: Type of the token ids in shards.
+        source: Record of the origin of the documents.
+        validation_share: Share of the documents in the validation split; 0 if it has its own source.
+        splits: Splits by name.
+        answers: Answers by split; empty if whole documents are learned.
+        counts: Number of documents that preparation skipped, cut and dropped, by reason.
+        document_tables: Tables of documents by split, in order; empty in folders without tables.
+        ledger: Counts by `--input`, or by the kind of a source without inputs; empty in folders without a ledger.
+        rules: Cleaning rules in order, with their options and the versions of the packages that applied them.
+        document_files: Files of kept and dropped documents; empty if documents were not kept.
+        merged: Folders whose documents, or a subset of them, it has, in order; empty if it was prepared itself.
+        earlier: Parts of an index of an earlier version.
+        fingerprint_version: 1: fingerprints include the names of shards. 2: they do not, so the same documents have the same
+            fingerprint, independent of the way in which they were merged.
+    """
+
+    tokenizer: TokenizerEntry
+    dtype: str
+    source: dict[str, Any]
+    validation_share: float
+    splits: dict[str, Split]
+    answers: dict[str, Answers] = field(default_factory=dict)
+    counts: dict[str, Count] = field(default_factory=dict)
+    document_tables: dict[str, list[DocumentTable]] = field(default_factory=dict)
+    ledger: dict[str, DocumentCounts] = field(default_factory=dict)
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    document_files: list[DocumentFile] = field(default_factory=list)
+    merged: list[MergedFolder] = field(default_factory=list)
+    earlier: LegacyContent | None = None
+    fingerprint_version: Literal[1, 2] = 1
+
+    @property
+    def files(self) -> list[str]:
+        """Names of all files of the data directory except the index: tokenizer, shards, documents and their tables, answers."""
+        names = [*self.tokenizer.files]
+        for split in self.splits.values():
+            names += [shard.file for shard in split.shards]
+        for tables in self.document_tables.values():
+            names += [table.file for table in tables]
+        names += [documents.file for documents in self.document_files]
+        names += [answers.file for answers in self.answers.values()]
+        return names
+
+    def fingerprint(self, split: str) -> str:
+        """Return the sha256 over the content of a split and its tokenizer."""
+        if self.earlier is not None:
+            return self.earlier.fingerprints[split]
+        if self.fingerprint_version == 2:
+            shards = [replace(shard, file="") for shard in self.splits[split].shards]
+            return content_hash(self.tokenizer.sha256, shards)
+        return content_hash(self.tokenizer.sha256, self.splits[split])
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Return the smallest type that holds every id below `vocab_size`, little-endian on every machine."""
+    if vocab_size <= MAX_SHORT_VOCAB_SIZE:
+        return np.dtype("<u2")
+    return np.dtype("<u4")
+
+
+def check_filled(splits: Mapping[str, Split], reason: str) -> None:
+    """Raise UserError if a split has no tokens. reason: documents it got instead, and a remedy, for the message."""
+    for name, split in splits.items():
+        if not split.tokens:
+            raise UserError(f"the {name} split got {reason}")
