@@ -259,8 +259,8 @@ def build(config: Config, num_layers: int) -> Transformer:
     return build_model(
         changed(config, "model", num_layers=num_layers).model,
         axes["tensor"],
-        sequence=axes["sequence"],
-        context=axes["context"],
+        sequence_axis=axes["sequence"],
+        context_axis=axes["context"],
         trainable=config.training.trainable,
         frozen=config.training.frozen,
         backends=backends_by_priority(config.training.attention, attention_needs(config, "cuda")[0]),

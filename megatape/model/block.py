@@ -43,29 +43,29 @@ class Attention(nn.Module):
     Attributes:
         attend: `attend` of attention/attend.py, by the backends of a run.
         sparse: Attention within groups of tokens (attention/shifted.py), which takes its place in training, or None.
-        sequence: The sequence-parallel ranks, each of which attends with some of the heads to all tokens.
+        sequence_axis: The sequence-parallel ranks, each of which attends with some of the heads to all tokens.
     """
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, tensor_axis: Axis = SINGLE) -> None:
         super().__init__()
         self.head_dim = config.head_dim
         self.encoding = encoding
-        self.axis = axis
+        self.tensor_axis = tensor_axis
         self.attend: Attend = attend
         self.sparse: Attend | None = None
-        self.sequence = SINGLE
+        self.sequence_axis = SINGLE
         inputs = config.attention_bias != "none"
         outputs = config.attention_bias == "qkvo"
-        self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, axis, inputs)
-        self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
-        self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, axis, inputs)
-        self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, axis, outputs)
-        self.query_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
-        self.key_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
-        self.token_features = encoding.token_features(axis)
-        self.sequence_features = encoding.sequence_features(axis)
-        self.bias = encoding.bias(axis)
-        self.log_scale = LogScale(config, axis) if config.attention_scale == "log_n" else None
+        self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, tensor_axis, inputs)
+        self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, tensor_axis, inputs)
+        self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, tensor_axis, inputs)
+        self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, tensor_axis, outputs)
+        self.query_norm = normalization(config, config.head_dim, tensor_axis) if config.qk_norm else None
+        self.key_norm = normalization(config, config.head_dim, tensor_axis) if config.qk_norm else None
+        self.token_features = encoding.token_features(tensor_axis)
+        self.sequence_features = encoding.sequence_features(tensor_axis)
+        self.bias = encoding.bias(tensor_axis)
+        self.log_scale = LogScale(config, tensor_axis) if config.attention_scale == "log_n" else None
 
     def forward(
         self, h: Tensor, positions: PositionState, document_starts: DocumentStarts = None, move: bool = False
@@ -81,14 +81,14 @@ class Attention(nn.Module):
         Returns:
             The output [B, N/T, C] and A e of this rank's query heads, [B, N, H/T, W], or None.
         """
-        h = begin_gather(h, self.axis)
+        h = begin_gather(h, self.tensor_axis)
         read = positions.delta if self.encoding.carries_state else None  # not by a layer without positions
-        delta = tokens_to_channels(read, self.axis)  # overlaps with the products
+        delta = tokens_to_channels(read, self.tensor_axis)  # overlaps with the products
         q, k, v = self.heads(h)
         features = () if self.token_features is None else self.token_features(h, q, k)
         del h  # all tokens, which only the products need
-        q, k, v, moved = tokens_to_heads(self.sequence, q, k, v, delta.wait())
-        features = tuple(part for feature in features for part in tokens_to_heads(self.sequence, feature))
+        q, k, v, moved = tokens_to_heads(self.sequence_axis, q, k, v, delta.wait())
+        features = tuple(part for feature in features for part in tokens_to_heads(self.sequence_axis, feature))
         positions = PositionState(positions.initial, moved)
         q, k, bias = self.encode(q, k, features, positions.initial, document_starts)
         attend = self.sparse if self.sparse is not None and self.training else self.attend
@@ -101,7 +101,7 @@ class Attention(nn.Module):
             document_starts=document_starts,
             move=move and self.encoding.moves_state,
         )
-        content, attended_positions = heads_to_tokens(self.sequence, content, attended_positions)
+        content, attended_positions = heads_to_tokens(self.sequence_axis, content, attended_positions)
         return self.output(content.flatten(2)), attended_positions
 
     def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -145,16 +145,16 @@ class MLP(nn.Module):
         activation: `swiglu`; model/build.py lets the backward pass compute it again.
     """
 
-    def __init__(self, hidden_size: int, inner_size: int, axis: Axis = SINGLE) -> None:
+    def __init__(self, hidden_size: int, inner_size: int, tensor_axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.axis = axis
+        self.tensor_axis = tensor_axis
         self.activation: Callable[[Tensor, Tensor], Tensor] = swiglu
-        self.gate = ColumnLinear(hidden_size, inner_size, axis)
-        self.up = ColumnLinear(hidden_size, inner_size, axis)
-        self.down = RowLinear(inner_size, hidden_size, axis)
+        self.gate = ColumnLinear(hidden_size, inner_size, tensor_axis)
+        self.up = ColumnLinear(hidden_size, inner_size, tensor_axis)
+        self.down = RowLinear(inner_size, hidden_size, tensor_axis)
 
     def forward(self, h: Tensor) -> Tensor:
-        h = begin_gather(h, self.axis)
+        h = begin_gather(h, self.tensor_axis)
         gate, up = project(h, self.gate, self.up)
         del h  # all tokens, which only the products need
         return self.down(self.activation(gate, up))
@@ -179,26 +179,26 @@ class Block(nn.Module):
         moves: Whether it updates the position state.
         chunk_tokens: How many of this rank's tokens pass MLP and position update at a time; None: all.
         add: The residual sum after the MLP; model/build.py lets the backward pass rebuild it.
-        sequence: The sequence-parallel ranks, each of which updates the streams of its own tokens.
+        sequence_axis: The sequence-parallel ranks, each of which updates the streams of its own tokens.
     """
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, axis: Axis = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, encoding: Encoding, tensor_axis: Axis = SINGLE) -> None:
         super().__init__()
-        self.attention_norm = normalization(config, config.hidden_size, axis)
-        self.attention = Attention(config, encoding, axis)
-        self.mlp_norm = normalization(config, config.hidden_size, axis)
-        self.mlp = MLP(config.hidden_size, config.mlp_size, axis)
-        self.position = encoding.update(axis)
+        self.attention_norm = normalization(config, config.hidden_size, tensor_axis)
+        self.attention = Attention(config, encoding, tensor_axis)
+        self.mlp_norm = normalization(config, config.hidden_size, tensor_axis)
+        self.mlp = MLP(config.hidden_size, config.mlp_size, tensor_axis)
+        self.position = encoding.update(tensor_axis)
         self.moves = self.position is not None
         self.chunk_tokens: int | None = None
         self.add: Callable[[Tensor, Tensor], Tensor] = torch.add
-        self.sequence = SINGLE
+        self.sequence_axis = SINGLE
 
     def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
         """document_starts: [B, N], the first token that each token may attend to, or None."""
         x, positions = streams
         attended, attended_positions = self.attention(self.attention_norm(x), positions, document_starts, self.moves)
-        initial, delta = (local_tokens(positions.initial, self.sequence), positions.delta) if self.moves else (None, None)
+        initial, delta = (local_tokens(positions.initial, self.sequence_axis), positions.delta) if self.moves else (None, None)
         args = x, attended, initial, delta, attended_positions
         x, delta = self.update(*args) if self.chunk_tokens is None else in_chunks(self.update, self.chunk_tokens, *args)
         return Streams(x, positions._replace(delta=delta) if self.moves else positions)

@@ -30,10 +30,10 @@ from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilation
 
 def build_model(
     config: ModelConfig,
-    axis: Axis = SINGLE,
+    tensor_axis: Axis = SINGLE,
     *,
-    sequence: Axis = SINGLE,
-    context: Axis = SINGLE,
+    sequence_axis: Axis = SINGLE,
+    context_axis: Axis = SINGLE,
     trainable: Sequence[str] = ("all",),
     frozen: Sequence[str] = (),
     fp8: Product | None = None,
@@ -61,9 +61,9 @@ def build_model(
 
     Args:
         config: Its shape, and its LoRA adapters.
-        axis: The tensor-parallel ranks that divide it.
-        sequence: The sequence-parallel ranks that divide its samples.
-        context: The context-parallel ranks that divide them before, among which keys and values pass around in attention.
+        tensor_axis: The tensor-parallel ranks that divide it.
+        sequence_axis: The sequence-parallel ranks that divide its samples.
+        context_axis: The context-parallel ranks that divide them before, among which keys and values pass around in attention.
         trainable: Entries of training.trainable; all other parameters are frozen.
         frozen: Entries of training.frozen, which are frozen too.
         fp8: The product of the blocks' layers in training, from nn/fp8.py.
@@ -76,8 +76,8 @@ def build_model(
         chunk_tokens: As Block has it.
         compiler: A backend of torch.compile for the blocks in training; None: they run as they are.
     """
-    model = Transformer(config, axis)
-    divide_samples(model, sequence, context)
+    model = Transformer(config, tensor_axis)
+    divide_samples(model, sequence_axis, context_axis)
     if config.lora is not None:
         add_adapters(model.blocks, config.lora)
     freeze(model, trainable, frozen)
@@ -93,15 +93,16 @@ def build_model(
     return model
 
 
-def divide_samples(model: Transformer, sequence: Axis, context: Axis) -> None:
+def divide_samples(model: Transformer, sequence_axis: Axis, context_axis: Axis) -> None:
     """Let each of these ranks compute on its own tokens of a sample, and sequence-parallel ones in attention on their heads."""
-    model.sequence = sequence
-    model.context = context
+    model.sequence_axis = sequence_axis
+    model.context_axis = context_axis
     for module in model.modules():
-        if isinstance(module, Block | Attention | EncodingModule):
-            module.sequence = sequence
+        if isinstance(module, Block | Attention):
+            module.sequence_axis = sequence_axis
         if isinstance(module, EncodingModule):
-            module.context = context
+            module.sequence = sequence_axis
+            module.context = context_axis
 
 
 def multiply_in_fp8(model: Transformer, product: Product) -> None:
@@ -119,8 +120,8 @@ def use_backends(model: Transformer, backends: Backends | None, update_by_kernel
     """Choose what computes attention, and whether our own kernels update the position state."""
     for module in model.modules():
         if isinstance(module, Attention):
-            ring = model.context.size > 1
-            module.attend = Blocked(model.context).attend if ring else partial(attend, backends=backends)
+            ring = model.context_axis.size > 1
+            module.attend = Blocked(model.context_axis).attend if ring else partial(attend, backends=backends)
         elif isinstance(module, StateUpdate):
             module.by_kernel = update_by_kernel and find_spec("triton") is not None
 
@@ -131,10 +132,10 @@ def shift_groups(model: Transformer, num_groups: int) -> None:
     The second half of the whole model's key/value heads is shifted, whatever share of them this rank holds.
     """
     config = model.config
-    axis = model.axis
-    sequence = model.sequence
-    own = config.num_kv_heads // (axis.size * sequence.size)
-    first = (axis.rank * sequence.size + sequence.rank) * own
+    tensor_axis = model.tensor_axis
+    sequence_axis = model.sequence_axis
+    own = config.num_kv_heads // (tensor_axis.size * sequence_axis.size)
+    first = (tensor_axis.rank * sequence_axis.size + sequence_axis.rank) * own
     num_unshifted = min(max(config.num_kv_heads // 2 - first, 0), own)
     for module in model.modules():
         if isinstance(module, Attention):

@@ -44,17 +44,19 @@ class Transformer(nn.Module):
     model/build.py makes it, and applies to it from outside what is not in its equations.
     """
 
-    def __init__(self, config: ModelConfig, axis: Axis = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, tensor_axis: Axis = SINGLE) -> None:
         super().__init__()
         self.config = config
-        self.axis = axis
-        self.sequence = self.context = SINGLE  # model/build.py divides samples
+        self.tensor_axis = tensor_axis
+        self.sequence_axis = self.context_axis = SINGLE  # model/build.py divides samples
         self.encoding = encoding_of(config)
-        self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
-        self.position_embedding, self.state_start = self.encoding.embedding(axis), self.encoding.start(axis)
+        self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, tensor_axis)
+        self.position_embedding, self.state_start = self.encoding.embedding(tensor_axis), self.encoding.start(tensor_axis)
         positioned = positioned_layers(config)
         nope = Encoding(config)
-        blocks = [Block(config, self.encoding if layer in positioned else nope, axis) for layer in range(config.num_layers)]
+        blocks = [
+            Block(config, self.encoding if layer in positioned else nope, tensor_axis) for layer in range(config.num_layers)
+        ]
         # Nothing reads the position state after the last block that has positions: its update gets no gradient, and only
         # weight decay would change it.
         last = blocks[positioned[-1]]
@@ -62,8 +64,10 @@ class Transformer(nn.Module):
         if last.position is not None:
             never_decay(last.position)
         self.blocks = nn.ModuleList(blocks)
-        self.norm = normalization(config, config.hidden_size, axis)
-        self.head = VocabularyHead(config.vocab_size, config.hidden_size, axis, config.tie_embeddings, config.logit_softcap)
+        self.norm = normalization(config, config.hidden_size, tensor_axis)
+        self.head = VocabularyHead(
+            config.vocab_size, config.hidden_size, tensor_axis, config.tie_embeddings, config.logit_softcap
+        )
 
     def forward(
         self,
@@ -85,8 +89,8 @@ class Transformer(nn.Module):
         Returns:
             Logits [B, N/(C S), ceil(V / T)] of this rank's tokens; with targets, the float32 sum of their cross entropies.
         """
-        state = self.encoding.state(zigzag(positions, self.context))
-        document_starts = zigzag(document_starts, self.context)
+        state = self.encoding.state(zigzag(positions, self.context_axis))
+        document_starts = zigzag(document_starts, self.context_axis)
         places = None if dropout_seeds is None else torch.arange(tokens.shape[1], device=tokens.device)[None]
         tokens = self.local(tokens)
         positions = self.local(positions)
@@ -94,7 +98,7 @@ class Transformer(nn.Module):
         places = self.local(places)
         x = self.embedding(tokens)
         if self.position_embedding is not None:
-            x = self.position_embedding(x, local_tokens(positions, self.axis))
+            x = self.position_embedding(x, local_tokens(positions, self.tensor_axis))
         delta = None if self.state_start is None else self.state_start(x, document_starts, ())[0]
         streams = Streams(x, PositionState(state, delta))
         with drawn_from(dropout_seeds, places):
@@ -104,7 +108,7 @@ class Transformer(nn.Module):
 
     def local(self, x: Given) -> Given:
         """This rank's share [B, N/(C S)] of something of whole samples [B, N] that takes no gradient; None of None."""
-        return local_tokens(zigzag(x, self.context), self.sequence)
+        return local_tokens(zigzag(x, self.context_axis), self.sequence_axis)
 
 
 @contextmanager
@@ -134,5 +138,5 @@ def local_state(model: Transformer, positions: PositionState) -> Tensor | None:
     """The state of this rank's tokens, [B, N/S/T, L, W] if blocks move it; that of all tokens otherwise."""
     if positions.initial is None or not model.encoding.carries_state:
         return positions.initial
-    initial = local_tokens(local_tokens(positions.initial, model.sequence), model.axis)
+    initial = local_tokens(local_tokens(positions.initial, model.sequence_axis), model.tensor_axis)
     return positions._replace(initial=initial).tensor(model.config.num_kv_heads)

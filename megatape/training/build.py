@@ -77,8 +77,8 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
         model = build_model(
             config.model,
             axis,
-            sequence=mesh["sequence"],
-            context=mesh["context"],
+            sequence_axis=mesh["sequence"],
+            context_axis=mesh["context"],
             trainable=training.trainable,
             frozen=training.frozen,
             fp8=fp8,

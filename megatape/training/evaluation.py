@@ -184,7 +184,7 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     tokens = torch.arange(ids.shape[1], device=engine.device)
     stride = -(-ids.shape[1] // MAX_TOKENS)
     places = tokens[::stride]
-    here = local_tokens(module.local(tokens[None]), module.axis)[0]
+    here = local_tokens(module.local(tokens[None]), module.tensor_axis)[0]
     is_selected = here % stride == 0
     selected = torch.zeros(len(read), len(places), *read[0].shape[2:], device=engine.device)
     for layer, e in enumerate(read):

@@ -81,7 +81,7 @@ def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpoin
     mesh, found = make_mesh(topology, config.parallel.axes), {}
     tensor, sequence, context = mesh["tensor"], mesh["sequence"], mesh["context"]
     for mode in MODES:
-        model = build_model(config.model, tensor, sequence=sequence, context=context, activation_checkpointing=mode)
+        model = build_model(config.model, tensor, sequence_axis=sequence, context_axis=context, activation_checkpointing=mode)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter)
         found[mode] = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)

@@ -32,9 +32,9 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one rank": {},
-    "tensor": {"axis": Axis("tensor", 2, 1)},
-    "sequence": {"sequence": Axis("sequence", 2, 1)},
-    "context": {"context": Axis("context", 2, 1)},
+    "tensor": {"tensor_axis": Axis("tensor", 2, 1)},
+    "sequence": {"sequence_axis": Axis("sequence", 2, 1)},
+    "context": {"context_axis": Axis("context", 2, 1)},
     "selective": {"activation_checkpointing": "selective"},
     "full": {"activation_checkpointing": "full"},
     "offload": {"activation_checkpointing": "offload"},
@@ -42,9 +42,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "compiled": {"compiler": "eager"},
     "shifted": {"num_shifted_groups": 2},
     "every rank": {
-        "axis": Axis("tensor", 2, 0),
-        "sequence": Axis("sequence", 2, 1),
-        "context": Axis("context", 2, 0),
+        "tensor_axis": Axis("tensor", 2, 0),
+        "sequence_axis": Axis("sequence", 2, 1),
+        "context_axis": Axis("context", 2, 0),
         "chunk_tokens": 4,
         "activation_checkpointing": "full",
     },
