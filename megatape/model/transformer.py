@@ -72,7 +72,7 @@ class Transformer(nn.Module):
     def forward(
         self,
         tokens: Tensor,
-        positions: Tensor,
+        position_ids: Tensor,
         document_starts: Tensor | None = None,
         targets: Tensor | None = None,
         dropout_seeds: Tensor | None = None,
@@ -81,7 +81,7 @@ class Transformer(nn.Module):
 
         Args:
             tokens: [B, N] ids. These and all other arguments are those of whole samples, also where ranks divide them.
-            positions: [B, N], with the training offset.
+            position_ids: [B, N], with the training offset.
             document_starts: [B, N], the first token that each token may attend to (packed documents), or None.
             targets: [B, N] ids or IGNORE_INDEX, or None.
             dropout_seeds: [B], a random number of each sample, from which adapters draw their dropout; None: no dropout.
@@ -89,16 +89,16 @@ class Transformer(nn.Module):
         Returns:
             Logits [B, N/(C S), ceil(V / T)] of this rank's tokens; with targets, the float32 sum of their cross entropies.
         """
-        state = self.encoding.state(zigzag(positions, self.context_axis))
+        state = self.encoding.state(zigzag(position_ids, self.context_axis))
         document_starts = zigzag(document_starts, self.context_axis)
         places = None if dropout_seeds is None else torch.arange(tokens.shape[1], device=tokens.device)[None]
         tokens = self.local(tokens)
-        positions = self.local(positions)
+        position_ids = self.local(position_ids)
         targets = self.local(targets)
         places = self.local(places)
         x = self.embedding(tokens)
         if self.position_embedding is not None:
-            x = self.position_embedding(x, local_tokens(positions, self.tensor_axis))
+            x = self.position_embedding(x, local_tokens(position_ids, self.tensor_axis))
         delta = None if self.state_start is None else self.state_start(x, document_starts, ())[0]
         streams = Streams(x, PositionState(state, delta))
         with drawn_from(dropout_seeds, places):

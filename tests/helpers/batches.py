@@ -28,7 +28,7 @@ def interleaved(ranks: list[list[Batch]]) -> list[Batch]:
 def rows(batches: list[Batch]) -> list[tuple[Any, ...]]:
     """One tuple per sample, comparable and sortable."""
     return [
-        tuple(tuple(tensor[row].tolist()) for tensor in (batch.tokens, batch.targets, batch.positions))
+        tuple(tuple(tensor[row].tolist()) for tensor in (batch.tokens, batch.targets, batch.position_ids))
         for batch in batches
         for row in range(len(batch.tokens))
     ]

@@ -28,14 +28,14 @@ class Batch:
     Attributes:
         tokens: Input ids, [b, N].
         targets: The next token of each token, [b, N]; IGNORE_INDEX where there is none.
-        positions: The position of each token (order.py), [b, N]; one row in memory if all samples have the same.
+        position_ids: The position of each token (order.py), [b, N]; one row in memory if all samples have the same.
         document_starts: The index in the sample of the first token of each token's document, [b, N]; None: no document mask.
         dropout_seeds: A random number of each training sample, by the samples before it, [b]; None: no dropout.
     """
 
     tokens: Tensor
     targets: Tensor
-    positions: Tensor
+    position_ids: Tensor
     document_starts: Tensor | None
     dropout_seeds: Tensor | None = None
 
@@ -178,6 +178,6 @@ def _make_batch(samples: Sequence[TrainingSample], positions: np.ndarray) -> Bat
     return Batch(
         tokens=tokens,
         targets=torch.from_numpy(np.stack([sample.targets for sample in samples])),
-        positions=torch.from_numpy(positions).expand_as(tokens),
+        position_ids=torch.from_numpy(positions).expand_as(tokens),
         document_starts=None if document_starts is None else torch.from_numpy(document_starts),
     )

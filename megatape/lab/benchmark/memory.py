@@ -87,7 +87,7 @@ def worker(config: Config) -> Measured:
     length = config.data.sequence_length
     generator = torch.Generator().manual_seed(mesh["batch"].rank)
     tokens = torch.randint(0, config.model.vocab_size, (1, length + 1), generator=generator)
-    inputs: Inputs = {"tokens": tokens[:, :-1], "positions": torch.arange(length)[None], "targets": tokens[:, 1:]}
+    inputs: Inputs = {"tokens": tokens[:, :-1], "position_ids": torch.arange(length)[None], "targets": tokens[:, 1:]}
     for _ in range(STEPS):
         gradients = engine.forward_backward([inputs], length * mesh["batch"].size)
         engine.update(1e-4, *engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))

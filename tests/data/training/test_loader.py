@@ -33,9 +33,9 @@ def test_targets_are_the_next_tokens(dataset: TokenDataset) -> None:
     assert [batch.tokens.shape for batch in batches] == [(2, LENGTH)] * 4
     for batch in batches:
         assert batch.document_starts is None
-        assert batch.tokens.dtype == batch.targets.dtype == batch.positions.dtype == torch.int64
+        assert batch.tokens.dtype == batch.targets.dtype == batch.position_ids.dtype == torch.int64
         assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
-        assert torch.equal(batch.positions, torch.arange(LENGTH).expand(2, -1))
+        assert torch.equal(batch.position_ids, torch.arange(LENGTH).expand(2, -1))
 
 
 def test_an_epoch_uses_every_sample_once(dataset: TokenDataset) -> None:
@@ -79,8 +79,8 @@ def test_equal_positions_are_one_row_in_memory(dataset: TokenDataset, masked: To
     for data, equal in ((dataset, True), (masked, False)):
         batch = make_loader(data).step(0)[0]
         copy = batch.mapped(torch.clone)
-        assert (batch.positions.stride(0) == 0) == (copy.positions.stride(0) == 0) == equal
-        assert torch.equal(copy.positions, batch.positions) and torch.equal(copy.tokens, batch.tokens)
+        assert (batch.position_ids.stride(0) == 0) == (copy.position_ids.stride(0) == 0) == equal
+        assert torch.equal(copy.position_ids, batch.position_ids) and torch.equal(copy.tokens, batch.tokens)
 
 
 def test_document_masks(masked: TokenDataset) -> None:
@@ -88,7 +88,11 @@ def test_document_masks(masked: TokenDataset) -> None:
     for batch in make_loader(masked, positions=Positions(max_offset=9)).step(0):
         assert batch.document_starts is not None
         for tokens, targets, positions, document_starts in zip(
-            batch.tokens.tolist(), batch.targets.tolist(), batch.positions.tolist(), batch.document_starts.tolist(), strict=True
+            batch.tokens.tolist(),
+            batch.targets.tolist(),
+            batch.position_ids.tolist(),
+            batch.document_starts.tolist(),
+            strict=True,
         ):
             start = 0
             for index, token in enumerate(tokens):
@@ -151,7 +155,7 @@ def test_evaluation_masks_documents(masked: TokenDataset) -> None:
     _, batch = next(evaluation_batches(masked, {"": range(8)}, 8, 0, 1))
     assert batch.document_starts is not None
     assert (batch.targets[batch.tokens == masked.eos_id] == IGNORE_INDEX).all()
-    assert torch.equal(batch.positions + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
+    assert torch.equal(batch.position_ids + batch.document_starts, torch.arange(LENGTH).expand(8, -1))
 
 
 def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
@@ -168,7 +172,7 @@ def test_evaluation_uses_one_draw(dataset: TokenDataset) -> None:
     positions = Positions(drawn_from=50)
     for seed in (1, 2):
         for _, batch in evaluation_batches(dataset, {"": range(13)}, 3, 0, 1, positions, seed):
-            assert torch.equal(batch.positions, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
+            assert torch.equal(batch.position_ids, torch.from_numpy(positions.evaluation(LENGTH, seed)).expand(3, -1))
 
 
 def test_documents_as_samples_are_the_same_on_any_ranks(make_directory: MakeDirectory, documents: Documents) -> None:
@@ -204,7 +208,7 @@ def test_length_warmup(dataset: TokenDataset, masked: TokenDataset, mask_documen
             assert torch.equal(short.targets.flatten(), long.targets.flatten())
             starts = torch.zeros_like(short.tokens) if short.document_starts is None else short.document_starts
             inside = torch.arange(length) - starts
-            assert torch.equal(short.positions - short.positions[:, :1], inside)
+            assert torch.equal(short.position_ids - short.position_ids[:, :1], inside)
             assert short.dropout_seeds is not None and len(set(short.dropout_seeds.tolist())) == len(short.tokens)
             if long.document_starts is not None:
                 begins = torch.arange(0, LENGTH, length).repeat(2)[:, None]

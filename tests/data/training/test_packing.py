@@ -219,7 +219,7 @@ def test_batches_mask_documents(make_directory: MakeDirectory, documents: Docume
     for ours, theirs in zip(interleaved(ranks), whole, strict=True):
         assert ours.tokens.equal(theirs.tokens) and ours.targets.equal(theirs.targets)
         assert ours.document_starts is not None
-        assert (ours.positions + ours.document_starts).equal(torch.arange(LENGTH).expand_as(ours.tokens))
+        assert (ours.position_ids + ours.document_starts).equal(torch.arange(LENGTH).expand_as(ours.tokens))
 
 
 def add_tables(directory: Path, documents: Documents) -> None:
@@ -290,7 +290,7 @@ def test_packed_examples_do_not_see_each_other(directory: Path) -> None:
     for batch in (trained, evaluated):
         assert batch.document_starts is not None
         assert sum(len(row.unique()) for row in batch.document_starts) > 12
-        offsets = batch.positions - (torch.arange(EXAMPLE_LENGTH) - batch.document_starts)
+        offsets = batch.position_ids - (torch.arange(EXAMPLE_LENGTH) - batch.document_starts)
         assert (offsets == offsets[:, :1]).all()
     for row in range(8):
         sample = dataset.sample(row)
