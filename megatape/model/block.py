@@ -68,13 +68,13 @@ class Attention(nn.Module):
         self.log_scale = LogScale(config, tensor_axis) if config.attention_scale == "log_n" else None
 
     def forward(
-        self, h: Tensor, positions: PositionState, document_starts: DocumentStarts = None, move: bool = False
+        self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None, move: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Attention to the content and, if the encoding asks for it, to the position state.
 
         Args:
             h: The normalized content of this rank's tokens, [B, N/T, C].
-            positions: As in Streams.
+            state: As in Streams.
             document_starts: [B, N], the first token that each token may attend to, or None.
             move: Whether the position update reads A e.
 
@@ -82,27 +82,27 @@ class Attention(nn.Module):
             The output [B, N/T, C] and A e of this rank's query heads, [B, N, H/T, W], or None.
         """
         h = begin_gather(h, self.tensor_axis)
-        read = positions.delta if self.encoding.carries_state else None  # not by a layer without positions
+        read = state.delta if self.encoding.carries_state else None  # not by a layer without positions
         delta = tokens_to_channels(read, self.tensor_axis)  # overlaps with the products
         q, k, v = self.heads(h)
         features = () if self.token_features is None else self.token_features(h, q, k)
         del h  # all tokens, which only the products need
         q, k, v, moved = tokens_to_heads(self.sequence_axis, q, k, v, delta.wait())
         features = tuple(part for feature in features for part in tokens_to_heads(self.sequence_axis, feature))
-        positions = PositionState(positions.initial, moved)
-        q, k, bias = self.encode(q, k, features, positions.initial, document_starts)
+        state = PositionState(state.initial, moved)
+        q, k, bias = self.encode(q, k, features, state.initial, document_starts)
         attend = self.sparse if self.sparse is not None and self.training else self.attend
-        content, attended_positions = attend(
+        content, attended_state = attend(
             q,
             k,
             v,
-            state=positions if self.encoding.has_position_tensor else None,
+            state=state if self.encoding.has_position_tensor else None,
             bias=bias,
             document_starts=document_starts,
             move=move and self.encoding.moves_state,
         )
-        content, attended_positions = heads_to_tokens(self.sequence_axis, content, attended_positions)
-        return self.output(content.flatten(2)), attended_positions
+        content, attended_state = heads_to_tokens(self.sequence_axis, content, attended_state)
+        return self.output(content.flatten(2)), attended_state
 
     def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, C]."""
@@ -165,11 +165,11 @@ class Streams(NamedTuple):
 
     Attributes:
         x: The content of this rank's tokens, [B, N/T, C].
-        positions: The initial state of all tokens, and what blocks have added to that of this rank's tokens, [B, N/T, L, W].
+        state: The initial state of all tokens, and what blocks have added to that of this rank's tokens, [B, N/T, L, W].
     """
 
     x: Tensor
-    positions: PositionState
+    state: PositionState
 
 
 class Block(nn.Module):
@@ -196,20 +196,20 @@ class Block(nn.Module):
 
     def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
         """document_starts: [B, N], the first token that each token may attend to, or None."""
-        x, positions = streams
-        attended, attended_positions = self.attention(self.attention_norm(x), positions, document_starts, self.moves)
-        initial, delta = (local_tokens(positions.initial, self.sequence_axis), positions.delta) if self.moves else (None, None)
-        args = x, attended, initial, delta, attended_positions
+        x, state = streams
+        attended, attended_state = self.attention(self.attention_norm(x), state, document_starts, self.moves)
+        initial, delta = (local_tokens(state.initial, self.sequence_axis), state.delta) if self.moves else (None, None)
+        args = x, attended, initial, delta, attended_state
         x, delta = self.update(*args) if self.chunk_tokens is None else in_chunks(self.update, self.chunk_tokens, *args)
-        return Streams(x, positions._replace(delta=delta) if self.moves else positions)
+        return Streams(x, state._replace(delta=delta) if self.moves else state)
 
     def update(
-        self, x: Tensor, attended: Tensor, initial: Tensor | None, delta: Tensor | None, attended_positions: Tensor | None
+        self, x: Tensor, attended: Tensor, initial: Tensor | None, delta: Tensor | None, attended_state: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Both streams after attention; each token's depends on its own arguments alone."""
         x, m = self.feed_forward(x, attended)
         if self.position is not None and self.moves:
-            delta = self.position(PositionState(initial, delta), attended_positions, m).delta
+            delta = self.position(PositionState(initial, delta), attended_state, m).delta
         return x, delta
 
     def feed_forward(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:

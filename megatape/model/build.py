@@ -159,9 +159,9 @@ class RecomputedBlock(Block):
         def run(x: Tensor, initial: Tensor | None, delta: Tensor | None, document_starts: Tensor | None) -> Streams:
             return call(Streams(x, PositionState(initial, delta)), document_starts)
 
-        x, positions = streams  # autograd keeps arguments that are tensors, but not those inside of tuples
-        with keep_on_host(x, positions.delta) if self.offloads else nullcontext():
-            found: Streams = recompute(run, x, *positions, document_starts)
+        x, state = streams  # autograd keeps arguments that are tensors, but not those inside of tuples
+        with keep_on_host(x, state.delta) if self.offloads else nullcontext():
+            found: Streams = recompute(run, x, *state, document_starts)
         return found
 
 

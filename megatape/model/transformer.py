@@ -120,7 +120,7 @@ def recorded_streams(model: Transformer) -> Iterator[list[tuple[Tensor, Tensor |
     found: list[tuple[Tensor, Tensor | None]] = []
 
     def record(block: nn.Module, inputs: tuple[object, ...], streams: Streams) -> None:
-        found.append((streams.x, local_state(model, streams.positions)))
+        found.append((streams.x, local_state(model, streams.state)))
 
     last = model.blocks[positioned_layers(model.config)[-1]]
     assert isinstance(last, Block)
@@ -134,9 +134,9 @@ def recorded_streams(model: Transformer) -> Iterator[list[tuple[Tensor, Tensor |
             hook.remove()
 
 
-def local_state(model: Transformer, positions: PositionState) -> Tensor | None:
+def local_state(model: Transformer, state: PositionState) -> Tensor | None:
     """The state of this rank's tokens, [B, N/S/T, L, W] if blocks move it; that of all tokens otherwise."""
-    if positions.initial is None or not model.encoding.carries_state:
-        return positions.initial
-    initial = local_tokens(local_tokens(positions.initial, model.sequence_axis), model.tensor_axis)
-    return positions._replace(initial=initial).tensor(model.config.num_kv_heads)
+    if state.initial is None or not model.encoding.carries_state:
+        return state.initial
+    initial = local_tokens(local_tokens(state.initial, model.sequence_axis), model.tensor_axis)
+    return state._replace(initial=initial).tensor(model.config.num_kv_heads)

@@ -174,7 +174,7 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     assert ids is not None and ids.shape[0] == 1
     engine.deepspeed.eval()
     first: list[torch.Tensor | None] = []
-    hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].positions)))
+    hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].state)))
     with hook, recorded_streams(module) as streams:
         engine.deepspeed(**text)
     # Input of each layer for this rank's tokens; the last layer's update is never used.
