@@ -13,7 +13,7 @@ from megatape.registry import ENCODINGS, EncodingEntry
 
 
 class LearnedEmbedding(PositionEmbedding):
-    """table: [max_positions, C], on all tensor-parallel ranks."""
+    """table: [max_positions, D], on all tensor-parallel ranks."""
 
     def __init__(self, num_positions: int, hidden_size: int, tensor_axis: Axis) -> None:
         super().__init__()

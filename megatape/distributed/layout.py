@@ -5,9 +5,9 @@ B batch, N tokens, L channels of width W, T tensor-parallel ranks. At T = 1 noth
 S sequence-parallel ranks (Ulysses, arXiv 2309.14509) divide a sample by tokens, and around attention by heads. A tensor of
 heads is [B, N/S, heads, width] by tokens and [B, N, heads/S, width] by heads. At S = 1 nothing is divided.
 
-C context-parallel ranks divide a sample first, into 2C chunks of which rank r holds the r-th and the r-th last: queries of
+P context-parallel ranks divide a sample first, into 2P chunks of which rank r holds the r-th and the r-th last: queries of
 early tokens see few keys and those of late ones many, so that every rank computes the same number of scores. To everything
-but attention such a share is a sample of N/C tokens.
+but attention such a share is a sample of N/P tokens.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def all_tokens(x: Tensor, axis: Axis) -> Tensor:
 
 
 def zigzag(x: Given, context: Axis) -> Given:
-    """This context-parallel rank's two chunks [B, N/C, ...] of something [B, N, ...] that takes no gradient; None of None."""
+    """This context-parallel rank's two chunks [B, N/P, ...] of something [B, N, ...] that takes no gradient; None of None."""
     if x is None or context.size == 1:
         return x
     chunks = x.chunk(2 * context.size, dim=1)

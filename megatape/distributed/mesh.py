@@ -13,7 +13,7 @@ from megatape.utils.torch_internals import fake_group
 
 # Outermost first: the ranks of the last axis, which communicate most, are adjacent.
 #   data      ranks that train on different samples
-#   context   C ranks that divide the tokens of the same samples, each with a replica of the model, in attention too
+#   context   P ranks that divide the tokens of the same samples, each with a replica of the model, in attention too
 #   sequence  S ranks that divide a context rank's tokens, each with a replica of the model, and in attention its heads
 #   tensor    T ranks that share one replica of the model
 AXES = ("data", "context", "sequence", "tensor")

@@ -47,7 +47,7 @@ class PositionEmbedding(EncodingModule):
     """What is added to the embedded tokens for their positions."""
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        """The embedded tokens [B, N/T, C] with what encodes their positions [B, N/T]."""
+        """The embedded tokens [B, N/T, D] with what encodes their positions [B, N/T]."""
         raise NotImplementedError
 
 
@@ -58,7 +58,7 @@ class TokenFeatures(EncodingModule):
         """Features of all tokens.
 
         Args:
-            h: The normalized content, [B, N, C]. The backward pass keeps all of it for what reads it, except for ColumnLinear
+            h: The normalized content, [B, N, D]. The backward pass keeps all of it for what reads it, except for ColumnLinear
                 layers.
             q: Queries [B, N, H/T, R].
             k: Keys [B, N, L/T, R].
@@ -129,7 +129,7 @@ class StateInitializer(EncodingModule):
         """The addition to the state, [B, N/T, L, W] in the dtype of x, and the carry for the tokens after these.
 
         Args:
-            x: The embedded tokens [B, N/T, C], zero on padding.
+            x: The embedded tokens [B, N/T, D], zero on padding.
             document_starts: As SequenceFeatures takes it, of all tokens.
             carry: Likewise.
         """
@@ -151,7 +151,7 @@ class StateUpdate(EncodingModule):
         Args:
             state: As in Streams (model/block.py).
             attended_state: A e of this rank's query heads, [B, N, H/T, W], if attention moves the state.
-            m: The output of the MLP, [B, N/T, C].
+            m: The output of the MLP, [B, N/T, D].
         """
         raise NotImplementedError
 

@@ -30,7 +30,7 @@ CHUNK = 64  # tokens whose reflections are multiplied at once; the blocks of att
 class Reflections(TokenFeatures):
     """W_up W_down h [B, N, L/T, R] and beta [B, N, L/T, 1], float32.
 
-    down: [32, C], on all ranks; up: [L R, 32], divided by heads.
+    down: [32, D], on all ranks; up: [L R, 32], divided by heads.
     """
 
     def __init__(self, hidden_size: int, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:

@@ -30,7 +30,7 @@ BASE = 500_000.0
 class Turns(TokenFeatures):
     """z, float32 [B, N, L/T, R/2], and with a gate sigmoid(U u + b), [B, N, L/T, 1].
 
-    down: [16, C], on all ranks; up: [L R/2, 16], divided by heads.
+    down: [16, D], on all ranks; up: [L R/2, 16], divided by heads.
     """
 
     def __init__(self, hidden_size: int, num_channels: int, rotated: int, tensor_axis: Axis, gated: bool = False) -> None:

@@ -1,6 +1,6 @@
 """One transformer block over two residual streams.
 
-The streams are the content x [B, N, C] and what is added to the encoding's state e; with TAPE:
+The streams are the content x [B, N, D] and what is added to the encoding's state e; with TAPE:
 
       x ─────┬──────────────────────► + ──┬──────────────────► + ──► x
              │                        ▲   │                    ▲
@@ -73,13 +73,13 @@ class Attention(nn.Module):
         """Attention to the content and, if the encoding asks for it, to the position state.
 
         Args:
-            h: The normalized content of this rank's tokens, [B, N/T, C].
+            h: The normalized content of this rank's tokens, [B, N/T, D].
             state: As in Streams.
             document_starts: [B, N], the first token that each token may attend to, or None.
             move: Whether the position update reads A e.
 
         Returns:
-            The output [B, N/T, C] and A e of this rank's query heads, [B, N, H/T, W], or None.
+            The output [B, N/T, D] and A e of this rank's query heads, [B, N, H/T, W], or None.
         """
         h = begin_gather(h, self.tensor_axis)
         read = state.delta if self.encoding.carries_state else None  # not by a layer without positions
@@ -105,7 +105,7 @@ class Attention(nn.Module):
         return self.output(content.flatten(2)), attended_state
 
     def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, C]."""
+        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, D]."""
         q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in project(h, self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             q = self.query_norm(q)
@@ -139,7 +139,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class MLP(nn.Module):
-    """SwiGLU feed-forward, W_down (silu(W_gate h) * W_up h), [B, N/T, C] -> [B, N/T, C].
+    """SwiGLU feed-forward, W_down (silu(W_gate h) * W_up h), [B, N/T, D] -> [B, N/T, D].
 
     Attributes:
         activation: `swiglu`; model/build.py lets the backward pass compute it again.
@@ -164,7 +164,7 @@ class Streams(NamedTuple):
     """The two residual streams between blocks.
 
     Attributes:
-        x: The content of this rank's tokens, [B, N/T, C].
+        x: The content of this rank's tokens, [B, N/T, D].
         state: The initial state of all tokens, and what blocks have added to that of this rank's tokens, [B, N/T, L, W].
     """
 

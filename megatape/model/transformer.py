@@ -2,20 +2,19 @@
 
 Shapes, here and in the other modules of model/:
 
-    B  batch                     C  hidden size
+    B  batch                     D  hidden size
     N  tokens of a sequence      H  query heads
     V  vocabulary                L  key/value heads = position channels
     T  tensor-parallel ranks     R  size of a head
-    S  sequence-parallel ranks
-    C  context-parallel ranks (the hidden size is C elsewhere)
-                                 W  width of one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
+    S  sequence-parallel ranks   W  width of one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
+    P  context-parallel ranks
 
 With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens
 between the sublayers and all N tokens of its heads inside attention and MLP.
 
 Sequence-parallel ranks (distributed/layout.py) divide a sample around all of that: with S of them, N is the N/S tokens of this
 rank everywhere but in attention itself, from rotation and biases to A v and A e, which has all N tokens of 1/S of the heads.
-Context-parallel ranks divide it before: with C of them, N is the N/C tokens of this rank in attention, too, where keys and
+Context-parallel ranks divide it before: with P of them, N is the N/P tokens of this rank in attention, too, where keys and
 values of the other ranks pass by (attention/backends/blocked.py).
 """
 
@@ -87,7 +86,7 @@ class Transformer(nn.Module):
             dropout_seeds: [B], a random number of each sample, from which adapters draw their dropout; None: no dropout.
 
         Returns:
-            Logits [B, N/(C S), ceil(V / T)] of this rank's tokens; with targets, the float32 sum of their cross entropies.
+            Logits [B, N/(P S), ceil(V / T)] of this rank's tokens; with targets, the float32 sum of their cross entropies.
         """
         state = self.encoding.state(zigzag(position_ids, self.context_axis))
         document_starts = zigzag(document_starts, self.context_axis)
@@ -107,7 +106,7 @@ class Transformer(nn.Module):
         return self.head(self.norm(streams.x), targets, self.embedding.weight if self.config.tie_embeddings else None)
 
     def local(self, x: Given) -> Given:
-        """This rank's share [B, N/(C S)] of something of whole samples [B, N] that takes no gradient; None of None."""
+        """This rank's share [B, N/(P S)] of something of whole samples [B, N] that takes no gradient; None of None."""
         return local_tokens(zigzag(x, self.context_axis), self.sequence_axis)
 
 

@@ -1,6 +1,6 @@
 """The tensor-parallel layers; at T = 1 they are the plain ones.
 
-B batch, N tokens, C hidden size, V vocabulary, T tensor-parallel ranks. Each rank holds N/T tokens
+B batch, N tokens, D hidden size, V vocabulary, T tensor-parallel ranks. Each rank holds N/T tokens
 between sublayers, and all N tokens of its share of the features inside attention and MLP.
 """
 
@@ -91,7 +91,7 @@ class RowLinear(Linear):
 
 
 class VocabularyEmbedding(nn.Module):
-    """Token embedding, [B, N] -> [B, N/T, C], whose rows the ranks divide. weight: [ceil(V / T), C]."""
+    """Token embedding, [B, N] -> [B, N/T, D], whose rows the ranks divide. weight: [ceil(V / T), D]."""
 
     def __init__(self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class VocabularyHead(nn.Module):
     """The output matrix, whose rows the ranks divide: logits, or the loss without ever holding all logits.
 
     Attributes:
-        weight: [ceil(V / T), C]; None if tied, when callers pass the embedding's.
+        weight: [ceil(V / T), D]; None if tied, when callers pass the embedding's.
         formula: of the loss; model/build.py adds what training asks for.
     """
 
@@ -122,7 +122,7 @@ class VocabularyHead(nn.Module):
         self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0, role="embedding")
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
-        """[B, N/T, C] -> [B, N, ceil(V / T)], this rank's share of the vocabulary.
+        """[B, N/T, D] -> [B, N, ceil(V / T)], this rank's share of the vocabulary.
 
         Logits of padding rows are minus infinity.
         """
@@ -132,7 +132,7 @@ class VocabularyHead(nn.Module):
         return mask_padding(logits, self.formula.vocab_size, self.axis)
 
     def forward(self, x: Tensor, targets: Tensor | None, tied: Tensor | None) -> Tensor:
-        """x: [B, N/T, C]; targets: [B, N]. Returns the float32 sum of their cross entropies, the same on all ranks.
+        """x: [B, N/T, D]; targets: [B, N]. Returns the float32 sum of their cross entropies, the same on all ranks.
 
         Without targets, returns the logits.
         """

@@ -4,7 +4,7 @@ The logits never exist all at once. Of a token with logits s and the target t, w
 
     cross entropy = Z - s_t        z-loss = z Z^2 (arXiv 2204.02311, section 5)        s = c tanh(x W^T / c) with a soft-cap c
 
-B batch, N tokens, C hidden, V vocabulary, T tensor-parallel ranks.
+B batch, N tokens, D hidden, V vocabulary, T tensor-parallel ranks.
 """
 
 from functools import partial
@@ -56,8 +56,8 @@ def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormu
     which follows at once. So no chunk's logits are computed twice.
 
     Args:
-        x: [B, N/T, C].
-        weight: [ceil(V / T), C], this rank's rows of the output matrix.
+        x: [B, N/T, D].
+        weight: [ceil(V / T), D], this rank's rows of the output matrix.
         targets: [B, N].
         formula: of the loss.
     """
@@ -125,7 +125,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, on_gpu: bool) -> No
 def _chunk(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Cross entropies [n] of states [n, C] and targets [n], those that do not count included, and the gradient of the logits.
+    """Cross entropies [n] of states [n, D] and targets [n], those that do not count included, and the gradient of the logits.
 
     The gradient is [n, ceil(V / T)] in the dtype of the weight, and zero where a token has no target; None unless
     `differentiate`.

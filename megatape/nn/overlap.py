@@ -16,7 +16,7 @@ from megatape.nn.remat import Rebuild, RecomputedInput, Remat, attach, identity,
 
 
 def begin_gather(x: Tensor, axis: Axis) -> Tensor:
-    """The tokens of all ranks, [B, N/T, C] -> [B, N, C], in flight: for linear layers only, which wait for them.
+    """The tokens of all ranks, [B, N/T, D] -> [B, N, D], in flight: for linear layers only, which wait for them.
 
     Each rank keeps only its part, and the backward pass gathers the rest again, once for all layers. Backward:
     reduce-scatter.
@@ -34,7 +34,7 @@ def begin_gather(x: Tensor, axis: Axis) -> Tensor:
 
 
 def local_part(x: Tensor) -> Tensor:
-    """This rank's tokens [B, N/T, C] of x, which begin_gather has returned to a caller that still holds them."""
+    """This rank's tokens [B, N/T, D] of x, which begin_gather has returned to a caller that still holds them."""
     local = getattr(x.untyped_storage(), "local", None)
     return x if local is None else local()
 

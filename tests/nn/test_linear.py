@@ -36,7 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def outputs_of(layers: list[ColumnLinear], x: Tensor) -> list[Tensor]:
-    """Of layers with one input [B, N/T, C], which they pass on as those of a block do."""
+    """Of layers with one input [B, N/T, D], which they pass on as those of a block do."""
     h, outputs = begin_gather(x, layers[0].axis), []
     for layer in layers:
         y, h = layer(h, pass_input=True)

@@ -8,12 +8,12 @@ and keys are saved before their rotation, which the backward pass repeats.
 Encodings that bias the scores: the bias of a block is computed where it is added, and again in the
 backward pass, so it never exists for all pairs.
 
-Ring attention of C context-parallel ranks (arXiv 2310.01889), whose tokens distributed/layout.py divides in a zigzag, is the
+Ring attention of P context-parallel ranks (arXiv 2310.01889), whose tokens distributed/layout.py divides in a zigzag, is the
 same over more blocks. Rotated keys and [v | e] of each rank travel around the ring in the compute precision while the scores
 of the previous ones are computed, and each block of rows merges its attention to the keys of each rank. In the backward pass
 they travel again, and the sum of their gradients follows one step later, until it is back at their rank.
 
-Shapes as in model/transformer.py, where N is the N/C tokens of this rank; W is the width of e, G = H / L query heads share
+Shapes as in model/transformer.py, where N is the N/P tokens of this rank; W is the width of e, G = H / L query heads share
 a key/value head. Inside, S = B * L sequences of keys.
 """
 

@@ -4,7 +4,7 @@ encodings.py has the class of the one that the configuration names, encoding.py 
 needs nothing but torch and transformers: it has training's file of the encoding, and stand_ins.py for what that imports.
 
 B batch, N new tokens, P cached ones, K = P + N keys, C hidden size, H query heads, L key/value heads, R head size, W numbers of
-one channel of the state. Beside the hidden states x [B, N, C] the layers carry the encoding's state e: with TAPE a position
+one channel of the state. Beside the hidden states x [B, N, D] the layers carry the encoding's state e: with TAPE a position
 tensor [B, N, L, W] for every token, which each layer moves.
 
 Rotated keys and [v | e] as values are all that a later token needs, so any cache of transformers that lets values be wider than
@@ -116,7 +116,7 @@ class TapeAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Attend from the new tokens to them and to those in the cache.
 
-        h [B, N, C], e as Encoding.state has it. Returns the output [B, N, C], the weights if the backend has them, and A e of
+        h [B, N, D], e as Encoding.state has it. Returns the output [B, N, D], the weights if the backend has them, and A e of
         every query head [B, N, H, W] if attention moves the state.
         """
         q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
@@ -208,7 +208,7 @@ class TapeDecoderLayer(GradientCheckpointingLayer):
     def forward(
         self, x: Tensor, e: Tensor | None, new: NewTokens, past_key_values: Cache | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """x [B, N, C], e as Encoding.state has it; returns both after this layer (the last layer leaves e alone)."""
+        """x [B, N, D], e as Encoding.state has it; returns both after this layer (the last layer leaves e alone)."""
         attended, _, attended_positions = self.self_attn(self.input_layernorm(x), e, new, past_key_values)
         x = x + attended
         m = self.mlp(self.post_attention_layernorm(x))
@@ -272,7 +272,7 @@ class TapeModel(TapePreTrainedModel):
         position_length: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Compute the hidden states of input_ids [B, N] or inputs_embeds [B, N, C].
+        """Compute the hidden states of input_ids [B, N] or inputs_embeds [B, N, D].
 
         attention_mask [B, P + N], 0 on padding; position_ids [B, N] or [1, N], by default counted from each row's first token
         that is not padding; position_length [B] or [1], the tokens that each text will have in the end, for encodings that

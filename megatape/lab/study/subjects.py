@@ -89,7 +89,7 @@ def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: i
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """Inputs of a layer's attention: normalized hidden states h [B, N, C], and the position state of the model's encoding."""
+    """Inputs of a layer's attention: normalized hidden states h [B, N, D], and the position state of the model's encoding."""
 
     attention: Attention
     encoding: Encoding
