@@ -1,4 +1,4 @@
-"""The attention of all models: one function, and the choice of the backend that computes it.
+"""Attention of all models, and the selection of the backend that computes it.
 
 Shapes as in model/transformer.py; W is the width of the position tensor e.
 """
@@ -15,8 +15,11 @@ from megatape.attention.rotation import PositionState
 from megatape.errors import UserError
 from megatape.registry import AUTO, BACKENDS
 
+# Names of backends in order of preference
 Backends = tuple[str, ...]
-Attend = Callable[..., tuple[Tensor, Tensor | None]]  # `attend`, or a function with its arguments
+
+# `attend`, or a function with the same arguments
+Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def attend(
@@ -30,62 +33,114 @@ def attend(
     move: bool = False,
     backends: Backends | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Causal attention by the first backend that supports the call.
+    """Compute causal attention by the first backend that supports the call.
 
     Args:
-        q: Queries [B, N, H, R]; an encoding may make queries and keys wider than values.
+        q: Queries [B, N, H, R]. An encoding may make queries and keys wider than values.
         k: Keys [B, N, L, R].
         v: Values [B, N, L, R].
-        state: e [B, N, L, W], by which queries and keys are rotated.
-        bias: What is added to the scores.
-        document_starts: [B, N], the first token that each token may see (packed documents); None: every token sees the first.
-        move: Whether e is averaged with the same weights as the values.
-        backends: Names in order of preference; None for the choice of `auto`.
+        state: Position tensor e [B, N, L, W], which rotates queries and keys, or None.
+        bias: Bias on the scores, or None.
+        document_starts: Index of the first token of each token's document, [B, N]. None if every sample is one document.
+        move: Whether to average e with the same weights as the values.
+        backends: Names of backends in order of preference. None for the order of `auto`.
 
     Returns:
-        A v [B, N, H, R] and, with `move`, A e [B, N, H, W], in the dtype of v.
+        A v [B, N, H, R], and A e [B, N, H, W] if `move` is set, in the dtype of v.
+
+    Raises:
+        UserError: No backend supports the call.
     """
-    kind: BiasKind = "none" if bias is None else "distance" if isinstance(bias, DistanceBias) else "pair"
-    device = "cuda" if q.is_meta else q.device.type  # shapes alone stand for a GPU's tensors
-    need = AttentionRequirements(device, move, kind, q.shape[-1], q.dtype, document_starts is not None)
-    backend = get_backend(select_backend(need, backends))
-    extra = q.shape[-1] - v.shape[-1]
-    if not extra:
+    device_type = q.device.type
+    if q.is_meta:
+        # Tensors on the meta device stand in for a GPU's.
+        device_type = "cuda"
+    requirements = AttentionRequirements(
+        device_type=device_type,
+        moves=move,
+        bias=_bias_kind(bias),
+        head_dim=q.shape[-1],
+        dtype=q.dtype,
+        masked=document_starts is not None,
+    )
+    backend = get_backend(select_backend(requirements, backends))
+    extra_width = q.shape[-1] - v.shape[-1]
+    if not extra_width:
         return backend.attend(q, k, v, state, bias, document_starts, move)
-    content, _ = backend.attend(q, k, F.pad(v, (0, extra)), state, bias, document_starts, move)  # for kernels of one width
-    return content[..., :-extra], None
+    # Kernels support a single width, so pad the values.
+    padded_values = F.pad(v, (0, extra_width))
+    padded_content, _ = backend.attend(q, k, padded_values, state, bias, document_starts, move)
+    return padded_content[..., :-extra_width], None
 
 
-def backends_by_priority(forced: str, need: AttentionRequirements | None = None) -> Backends:
-    """All backends in order of preference, the one that training.attention forces, or `auto` prefers, before the others.
+def _bias_kind(bias: ScoreBias | None) -> BiasKind:
+    if bias is None:
+        return "none"
+    if isinstance(bias, DistanceBias):
+        return "distance"
+    return "pair"
 
-    The others too, because a single layer may need what the first one does not support: the last one does not move the
-    state. need: what most layers need; `auto` chooses by it, and no other value reads it.
+
+def backends_by_priority(forced: str, requirements: AttentionRequirements | None = None) -> Backends:
+    """Return all backends in order of preference.
+
+    The forced backend, or the ones preferred by `auto`, come first. The others follow, because a single layer may need what
+    the first one does not support: the last layer does not move the state.
+
+    Args:
+        forced: Value of training.attention.
+        requirements: Requirements of most layers. Only read by `auto`.
     """
     if forced != AUTO:
         return tuple(dict.fromkeys((forced, *BACKENDS)))
-    assert need is not None
-    return tuple(sorted(BACKENDS, key=lambda name: not get_backend(name).is_preferred_for(need)))
+    assert requirements is not None
+    preferred = [name for name in BACKENDS if get_backend(name).is_preferred_for(requirements)]
+    return tuple(dict.fromkeys((*preferred, *BACKENDS)))
 
 
 @cache
-def select_backend(need: AttentionRequirements, backends: Backends | None = None) -> str:
-    """Name of the backend that runs: the first that supports `need`. Raises UserError if none does."""
-    for name in backends_by_priority(AUTO, need) if backends is None else backends:
-        if get_backend(name).unsupported_reason(need) is None:
+def select_backend(requirements: AttentionRequirements, backends: Backends | None = None) -> str:
+    """Return the name of the first backend that supports a layer.
+
+    Args:
+        requirements: Requirements of the layer.
+        backends: Names of backends in order of preference. None for the order of `auto`.
+
+    Raises:
+        UserError: No backend supports the layer.
+    """
+    candidates = backends
+    if candidates is None:
+        candidates = backends_by_priority(AUTO, requirements)
+    for name in candidates:
+        if get_backend(name).unsupported_reason(requirements) is None:
             return name
-    raise UserError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {need}")
+    raise UserError(f"no attention backend of {', '.join(backends or BACKENDS)} supports {requirements}")
 
 
-def check_forced_backend(need: AttentionRequirements, forced: str, encoding: str) -> None:
-    """Raise UserError if the backend that training.attention forces does not support what the encoding needs."""
-    if forced == AUTO or (reason := get_backend(forced).unsupported_reason(need)) is None:
+def check_forced_backend(requirements: AttentionRequirements, forced: str, encoding: str) -> None:
+    """Check that the backend forced by training.attention supports the encoding.
+
+    Args:
+        requirements: Requirements of most layers.
+        forced: Value of training.attention.
+        encoding: Name of the encoding.
+
+    Raises:
+        UserError: The backend does not support it.
+    """
+    if forced == AUTO:
         return
-    able = ", ".join(name for name in BACKENDS if get_backend(name).unsupported_reason(need) is None)
-    raise UserError(f"training.attention is {forced}, which {reason} (encoding {encoding}): choose {AUTO}, or one of {able}")
+    reason = get_backend(forced).unsupported_reason(requirements)
+    if reason is None:
+        return
+    supported = ", ".join(name for name in BACKENDS if get_backend(name).unsupported_reason(requirements) is None)
+    raise UserError(
+        f"training.attention is {forced}, which {reason} (encoding {encoding}): choose {AUTO}, or one of {supported}"
+    )
 
 
 @cache
 def get_backend(name: str) -> Backend:
-    """The backend registered as `name`."""
+    """Return the backend registered as `name`."""
     return BACKENDS[name].load()()

@@ -1,12 +1,9 @@
-"""The interface of an attention backend. A new one is a file and a line in BACKENDS (megatape/registry.py).
-
-At the end is attention over [v | e] by kernels for values of a limited width: wide values take several calls.
+"""Interface of attention backends. A new one is a file in attention/backends/ and a line in BACKENDS (megatape/registry.py).
 
 Shapes as in model/transformer.py.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,19 +14,25 @@ from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.moved_modules import old_names
 
-# The bias that an encoding adds to the scores: none, one by the distance or one by the pair of tokens.
+# Kind of bias that an encoding adds to the scores: none, a function of the distance, or a function of the pair of tokens.
 BiasKind = Literal["none", "distance", "pair"]
 
-# [B, N], index of the first token of each token's document in a packed sample. None if every sample is one document.
+# Index of the first token of each token's document in a packed sample, [B, N]. None if every sample is one document.
 DocumentStarts = Tensor | None
 
 
 @dataclass(frozen=True)
 class AttentionRequirements:
-    """What a backend must support.
+    """Requirements of a layer, by which its backend is selected.
 
-    moves: attention moves the state with the same weights as the values. head_dim: R. masked: documents packed into one sample
-    do not see each other. ring: keys and values are on several ranks.
+    Attributes:
+        device_type: Type of the device, such as "cuda".
+        moves: Whether attention averages the state with the same weights as the values.
+        bias: Kind of bias on the scores.
+        head_dim: Width R of a head.
+        dtype: Data type of queries, keys and values.
+        masked: Whether samples are packed documents that do not see each other.
+        ring: Whether keys and values are on several ranks.
     """
 
     device_type: str
@@ -42,23 +45,25 @@ class AttentionRequirements:
 
 
 class Backend(ABC):
-    """One way to run attention."""
+    """Implementation of attention."""
 
     @abstractmethod
-    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
-        """Why this backend does not support `need`; None if it does.
+    def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
+        """Return the reason why this backend does not support a layer, or None if it does.
 
-        This default is what all backends but `blocked` lack, and so the last reason of each. What fails only on the device at
-        hand is found out by model/smoke_test.py.
+        Subclasses check their own limits first, then return this default, which covers the ring: only `blocked` supports it.
+        The smoke test (model/smoke_test.py) finds the failures that only occur on the actual device.
         """
-        return "does not pass keys between the ranks of parallel.cp" if need.ring else None
+        if requirements.ring:
+            return "does not pass keys between the ranks of parallel.cp"
+        return None
 
-    def is_preferred_for(self, need: AttentionRequirements) -> bool:
-        """Whether `auto` takes it before those that precede it in the registry: it was measured faster."""
+    def is_preferred_for(self, requirements: AttentionRequirements) -> bool:
+        """Whether `auto` prefers this backend to the ones before it in the registry, because it was faster in measurements."""
         return False
 
-    def kernel_name(self, need: AttentionRequirements, device: torch.device) -> str:
-        """Which of several kernels runs for a layer with this need; "" for a backend with one."""
+    def kernel_name(self, requirements: AttentionRequirements, device: torch.device) -> str:
+        """Return the name of the kernel that a backend with several kernels runs for a layer, "" if it has only one."""
         return ""
 
     @abstractmethod
@@ -72,28 +77,10 @@ class Backend(ABC):
         document_starts: DocumentStarts,
         move: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Causal attention; arguments and results as in operation.attend, of a call that it does not refuse."""
+        """Compute causal attention. Only called if `unsupported_reason` is None.
 
-
-# Width of values up to which PyTorch's kernels have a backward pass: beyond it cuDNN takes the forward pass and has none, and
-# the tiles of flex_attention need more shared memory than a GPU has.
-WIDEST = 128
-
-
-def attend_v_and_e(v: Tensor, e: Tensor | None, attend: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
-    """A v and, unless e is None, A e by as few calls of `attend`, which computes A values, as its kernels allow.
-
-    One call over [v | e] if that is no wider than WIDEST; else one over v, and one over each part of e that is no wider than
-    WIDEST or v. Every call computes the scores again.
-    """
-    if e is None:
-        return attend(v), None
-    width = v.shape[-1]
-    if width + e.shape[-1] <= WIDEST:
-        both = attend(torch.cat([v, e], dim=-1))
-        return both[..., :width], both[..., width:]
-    parts = [attend(part) for part in e.split(max(width, WIDEST), dim=-1)]
-    return attend(v), parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        Arguments and results are those of attention/attend.py, with queries, keys and values of equal width.
+        """
 
 
 if not TYPE_CHECKING:

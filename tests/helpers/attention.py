@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backend import WIDEST
 from megatape.attention.backends.blocked import BLOCK
 from megatape.attention.backends.sdpa import visible
 from megatape.attention.rotation import PositionState
+from megatape.attention.split_values import MAX_VALUE_WIDTH
 
 # B, N, H, L, R: lengths below, at and above a block's; groups; an odd number of planes
 SHAPES = [
@@ -17,7 +17,7 @@ SHAPES = [
     (1, BLOCK, 2, 1, 4),
     (2, 2 * BLOCK + 44, 6, 2, 10),
     (3, 1, 2, 2, 2),
-    (2, 24, 4, 2, WIDEST),
+    (2, 24, 4, 2, MAX_VALUE_WIDTH),
 ]
 
 

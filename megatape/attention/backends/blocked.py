@@ -44,7 +44,7 @@ class Blocked(Backend):
     def __init__(self, context: Axis = SINGLE) -> None:
         self.context = context
 
-    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
+    def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
         return None
 
     def attend(

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts, attend_v_and_e
+from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts
 from megatape.attention.bias import DistanceBias, ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
+from megatape.attention.split_values import attend_v_and_e
 from megatape.utils.torch_internals import limit_recompilations
 
 MIN_HEAD_DIM = 16  # the compiler refuses smaller heads
@@ -36,14 +37,14 @@ class Flex(Backend):
     gradient would be one atomic addition per weight and score.
     """
 
-    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
-        if need.bias == "pair":
+    def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
+        if requirements.bias == "pair":
             return "computes no bias of pairs of tokens"
-        if need.device_type != "cuda":
-            return f"is compiled for GPUs, and the device is {need.device_type!r}"
-        if need.head_dim < MIN_HEAD_DIM:
-            return f"needs a head_dim of at least {MIN_HEAD_DIM}, and model.head_dim is {need.head_dim}"
-        return super().unsupported_reason(need)
+        if requirements.device_type != "cuda":
+            return f"is compiled for GPUs, and the device is {requirements.device_type!r}"
+        if requirements.head_dim < MIN_HEAD_DIM:
+            return f"needs a head_dim of at least {MIN_HEAD_DIM}, and model.head_dim is {requirements.head_dim}"
+        return super().unsupported_reason(requirements)
 
     def attend(
         self,

@@ -1,6 +1,6 @@
-"""Attention by PyTorch's scaled dot product attention.
+"""Attention by PyTorch's scaled_dot_product_attention.
 
-Shapes as in model/transformer.py.
+Shapes as in model/transformer.py; W is the width of the position tensor e.
 """
 
 from functools import cache
@@ -10,43 +10,56 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.attention.backend import WIDEST, AttentionRequirements, Backend, DocumentStarts, attend_v_and_e
+from megatape.attention.backend import AttentionRequirements, Backend, DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
+from megatape.attention.split_values import MAX_VALUE_WIDTH, attend_v_and_e
 from megatape.utils.torch_internals import attention_kernel, prefer_attention_kernels
 
-ALIGNMENT = 16  # bytes: kernels on a GPU load heads in such pieces
-# Channels of a head up to which a CPU moves the state faster by one padded call than `blocked` does: its time, forward and
-# backward, is 0.53 of that with 16 channels and 128 tokens, 0.89 with 32 and 256, but 1.18 with 64 and 512.
-MOST_PADDED = 32
+# GPU kernels load heads in pieces of this size.
+ALIGNMENT_BYTES = 16
+# Largest head size for which a CPU moves the state faster by one padded call than `blocked` does. Relative time, forward and
+# backward: 0.53 with 16 channels and 128 tokens, 0.89 with 32 and 256, but 1.18 with 64 and 512.
+MAX_PADDED_HEAD_DIM = 32
+# Compute capabilities of the GPUs on which cuDNN's kernels are the fastest: Hopper and Blackwell in data centers.
+CUDNN_CAPABILITIES = ((9, 0), (10, 0), (10, 3))
 
 
 class Sdpa(Backend):
-    """Plain attention and attention over [v | e], without masks on a GPU.
+    """Plain attention, and attention over [v | e]. On a GPU, without document masks.
 
-    On a CPU the fused kernel takes no values wider than the keys, so queries and keys are padded with zeros: more products, and
-    less time in small heads.
+    On a CPU, the fused kernel does not support values wider than the keys, so queries and keys are padded with zeros. This
+    takes more multiplications, but less time if heads are small.
     """
 
-    def unsupported_reason(self, need: AttentionRequirements) -> str | None:
-        if need.bias != "none":
+    def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
+        head_dim = requirements.head_dim
+        on_cpu = requirements.device_type == "cpu"
+        on_gpu = requirements.device_type == "cuda"
+        if requirements.bias != "none":
             return "would materialize the bias of all pairs of tokens"
-        if need.moves and need.device_type == "cpu" and need.head_dim > MOST_PADDED:
-            return f"pads heads to the width of [v | e] on a CPU, which is slower than `blocked` beyond {MOST_PADDED} channels"
-        if need.device_type == "cuda" and need.masked:
-            return "would materialize the mask of all pairs of tokens, which data.mask_documents needs"
-        if need.device_type == "cuda" and need.head_dim * need.dtype.itemsize % ALIGNMENT:
+        if requirements.moves and on_cpu and head_dim > MAX_PADDED_HEAD_DIM:
             return (
-                f"would materialize the weights of all pairs of tokens: its kernels need heads of a multiple of {ALIGNMENT} "
-                f"bytes, and model.head_dim is {need.head_dim}"
+                "pads heads to the width of [v | e] on a CPU, which is slower than `blocked` beyond "
+                f"{MAX_PADDED_HEAD_DIM} channels"
             )
-        return super().unsupported_reason(need)
+        if on_gpu and requirements.masked:
+            return "would materialize the mask of all pairs of tokens, which data.mask_documents needs"
+        if on_gpu and head_dim * requirements.dtype.itemsize % ALIGNMENT_BYTES:
+            return (
+                "would materialize the weights of all pairs of tokens: its kernels need heads of a multiple of "
+                f"{ALIGNMENT_BYTES} bytes, and model.head_dim is {head_dim}"
+            )
+        return super().unsupported_reason(requirements)
 
-    def kernel_name(self, need: AttentionRequirements, device: torch.device) -> str:
-        moves = need.moves and 2 * need.head_dim <= WIDEST
-        widths = need.head_dim, (1 + moves) * need.head_dim
-        q, v = (torch.empty(1, 1, 128, width, dtype=need.dtype, device=device).requires_grad_() for width in widths)
+    def kernel_name(self, requirements: AttentionRequirements, device: torch.device) -> str:
+        head_dim = requirements.head_dim
+        value_width = head_dim
+        if requirements.moves and 2 * head_dim <= MAX_VALUE_WIDTH:
+            value_width = 2 * head_dim
+        q = torch.empty(1, 1, 128, head_dim, dtype=requirements.dtype, device=device).requires_grad_()
+        v = torch.empty(1, 1, 128, value_width, dtype=requirements.dtype, device=device).requires_grad_()
         return attention_kernel(q, q, v).name.lower()
 
     def attend(
@@ -59,73 +72,116 @@ class Sdpa(Backend):
         document_starts: DocumentStarts,
         move: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """A state takes one call over [v | e], or several."""
+        """Compute causal attention, see Backend. A state takes one call over [v | e], or several."""
         assert bias is None
-        if q.is_cuda and not torch.compiler.is_compiling():  # a run has tried its backend before it compiles
+        # A compiled layer need not set the order of kernels: the smoke test ran the backend before.
+        if q.is_cuda and not torch.compiler.is_compiling():
             prefer_fast_kernels(q.device)
+
         q, k, e = rotated_heads(q, k, state, move)
         scale = q.shape[-1] ** -0.5
         q = _padded(q, e)
         k = _padded(k, e)
-        queries = q.transpose(1, 2)
-        keys = _repeated(k, q)
+        num_heads = q.shape[2]
+        queries = q.transpose(1, 2)  # [B, H, N, R]
+        keys = _for_each_query_head(k, num_heads)  # [B, H, N, R]
+
         if document_starts is None:
-            return attend_v_and_e(v, e, lambda values: _sdpa(queries, keys, _repeated(values, q), scale))
-        lengths = _document_lengths(document_starts)
-        return attend_v_and_e(v, e, lambda values: _by_document(queries, keys, _repeated(values, q), scale, lengths))
 
+            def attend_to(values: Tensor) -> Tensor:
+                return _sdpa(queries, keys, _for_each_query_head(values, num_heads), scale)
 
-def _padded(heads: Tensor, e: Tensor | None) -> Tensor:
-    """Queries or keys [B, N, H, R]; on a CPU [B, N, H, R + W] where e is moved."""
-    return heads if e is None or heads.device.type != "cpu" else F.pad(heads, (0, e.shape[-1]))
+        else:
+            lengths = _document_lengths(document_starts)
+
+            def attend_to(values: Tensor) -> Tensor:
+                return _attend_by_document(queries, keys, _for_each_query_head(values, num_heads), scale, lengths)
+
+        return attend_v_and_e(v, e, attend_to)
 
 
 def kernel_order(capability: tuple[int, int]) -> list[SDPBackend]:
-    """PyTorch's kernels, the fastest first, on GPUs of this compute capability.
+    """Return PyTorch's kernels, the fastest first, for GPUs of a compute capability.
 
-    Published: on Hopper cuDNN's are 1.3 to 1.6 times as fast as FlashAttention-2's (docs/benchmarks.md), elsewhere slower.
+    Published measurements: cuDNN's kernels are 1.3 to 1.6 times as fast as FlashAttention-2's on Hopper (docs/benchmarks.md),
+    and slower elsewhere.
     """
-    flash = SDPBackend.FLASH_ATTENTION
-    cudnn = SDPBackend.CUDNN_ATTENTION
-    fastest = [cudnn, flash] if capability in ((9, 0), (10, 0), (10, 3)) else [flash, cudnn]
+    fastest = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+    if capability in CUDNN_CAPABILITIES:
+        fastest = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
     return [*fastest, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @cache
 def prefer_fast_kernels(device: torch.device) -> None:
-    """Set the order in this process; PyTorch's own depends on its version, on cuDNN's and on environment variables."""
+    """Set the order of kernels in this process.
+
+    PyTorch's own order depends on its version, on cuDNN's version and on environment variables.
+    """
     prefer_attention_kernels(kernel_order(torch.cuda.get_device_capability(device)))
 
 
+def visible(document_starts: Tensor) -> Tensor:
+    """Return a mask [B, N, N]: whether a query (row) sees a key (column), which is in its document and not later."""
+    index = torch.arange(document_starts.shape[1], device=document_starts.device)
+    not_later = index <= index[:, None]
+    in_document = index >= document_starts[..., None]
+    return not_later & in_document
+
+
 def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """[B, N, H, .] from [B, H, N, .]; each token sees the earlier ones."""
+    """Compute causal attention, [B, H, N, ...] -> [B, N, H, ...]."""
     return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scale).transpose(1, 2)
 
 
-def _by_document(queries: Tensor, keys: Tensor, values: Tensor, scale: float, lengths: list[list[int]]) -> Tensor:
-    """A call for each document of a sample, because a mask would have N x N elements and take the time of all of them."""
-    outputs = []
-    for *sample, sizes in zip(queries.split(1), keys.split(1), values.split(1), lengths, strict=True):
-        documents = zip(*(x.split(sizes, dim=2) for x in sample), strict=True)
-        outputs.append(torch.cat([_sdpa(q, k, v, scale) for q, k, v in documents], dim=1))
-    return torch.cat(outputs)
+def _attend_by_document(queries: Tensor, keys: Tensor, values: Tensor, scale: float, lengths: list[list[int]]) -> Tensor:
+    """Compute causal attention in one call per document, [B, H, N, ...] -> [B, N, H, ...].
+
+    A mask would have N x N elements, and a call with it takes the time of all pairs of tokens.
+
+    Args:
+        queries: Queries [B, H, N, R].
+        keys: Keys [B, H, N, R].
+        values: Values [B, H, N, width].
+        scale: Factor on the scores.
+        lengths: Number of tokens of each document of each sample.
+    """
+    samples = []
+    for q, k, v, sizes in zip(queries.split(1), keys.split(1), values.split(1), lengths, strict=True):
+        documents = zip(q.split(sizes, dim=2), k.split(sizes, dim=2), v.split(sizes, dim=2), strict=True)
+        samples.append(torch.cat([_sdpa(*document, scale) for document in documents], dim=1))
+    return torch.cat(samples)
 
 
 def _document_lengths(document_starts: Tensor) -> list[list[int]]:
-    """Tokens of the documents of each sample; on shapes alone, which hold no numbers, one document."""
+    """Return the number of tokens of each document of each sample.
+
+    Fake and meta tensors have a shape but no values: each of their samples counts as one document.
+    """
+    num_samples, num_tokens = document_starts.shape
     if type(document_starts) is not Tensor or document_starts.is_meta:
-        return [[document_starts.shape[1]]] * len(document_starts)
-    return [starts.unique_consecutive(return_counts=True)[1].tolist() for starts in document_starts]
+        return [[num_tokens]] * num_samples
+    lengths = []
+    for starts in document_starts:
+        _, counts = starts.unique_consecutive(return_counts=True)
+        lengths.append(counts.tolist())
+    return lengths
 
 
-def _repeated(heads: Tensor, q: Tensor) -> Tensor:
-    """[B, N, L, .] -> [B, H, N, .], for each query head, because not every SDPA kernel supports grouped queries."""
-    groups = q.shape[2] // heads.shape[2]
+def _padded(heads: Tensor, e: Tensor | None) -> Tensor:
+    """Pad queries or keys [B, N, heads, R] to [B, N, heads, R + W], if a CPU moves the state."""
+    if e is None or heads.device.type != "cpu":
+        return heads
+    return F.pad(heads, (0, e.shape[-1]))
+
+
+def _for_each_query_head(heads: Tensor, num_heads: int) -> Tensor:
+    """Repeat keys or values for the query heads that share them, [B, N, L, width] -> [B, H, N, width].
+
+    Not every kernel of scaled_dot_product_attention supports grouped queries.
+    """
+    group_size = num_heads // heads.shape[2]
     heads = heads.transpose(1, 2)
-    return heads.repeat_interleave(groups, 1) if groups > 1 else heads
-
-
-def visible(document_starts: Tensor) -> Tensor:
-    """Return [B, N, N], true where a query (row) may see a key: one of its document, not later."""
-    index = torch.arange(document_starts.shape[1], device=document_starts.device)
-    return (index <= index[:, None]) & (index >= document_starts[..., None])
+    if group_size == 1:
+        return heads
+    return heads.repeat_interleave(group_size, 1)

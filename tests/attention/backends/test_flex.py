@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from megatape.attention.backend import WIDEST
 from megatape.attention.backends import flex
 from megatape.attention.bias import DistanceBias
+from megatape.attention.split_values import MAX_VALUE_WIDTH
 from tests.helpers import bounds
 from tests.helpers.attention import initial_state, moving, random_document_starts, widths
 from tests.helpers.biased_attention import check
@@ -26,7 +26,7 @@ def test_bias_equals_the_formula(shape: tuple[int, ...], masked: bool) -> None:
     check("flex", shape, "distance", masked)
 
 
-@pytest.mark.parametrize(("size", "width", "masked"), [(16, 16, True), (WIDEST, 2 * WIDEST, False)], ids=str)
+@pytest.mark.parametrize(("size", "width", "masked"), [(16, 16, True), (MAX_VALUE_WIDTH, 2 * MAX_VALUE_WIDTH, False)], ids=str)
 def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
     """With one call and with several, and grouped queries."""
     results = []
