@@ -81,7 +81,7 @@ def _division_failure(config: Config, axis: Axis, topology: Topology, device: to
 
     sequence = axis if axis.name == "sequence" else SINGLE
     context = axis if axis.name == "context" else SINGLE
-    divided = build_model(model_config, sequence=sequence, context=context, backends=BACKENDS).to(device)
+    divided = build_model(model_config, sequence_axis=sequence, context_axis=context, backends=BACKENDS).to(device)
     divided.load_state_dict(whole.state_dict())
     own_weight = local_tokens(zigzag(weight, context), sequence)
     own_expected_logits = local_tokens(zigzag(expected_logits, context), sequence)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backends.blocked import BLOCK
+from megatape.attention.blocked.row_blocks import BLOCK
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings import encoding_of

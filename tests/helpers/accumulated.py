@@ -49,15 +49,15 @@ class Phases(SequenceFeatures):
 class PhasesOfRank(SequenceFeatures):
     """The sum of the turns of this rank's tokens alone."""
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         return (features[0].cumsum(1),), ()
 
 
 class PhasesWithoutGradient(Phases):
     """Gradients do not reach the turns in the chunks of other ranks."""
 
-    def forward(self, features: Features, mask: Mask, carry: Features) -> tuple[Features, Features]:
-        (own,), _ = super().forward((features[0],), mask, carry)
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+        (own,), _ = super().forward((features[0],), document_starts, carry)
         before = own.detach() - features[0].detach().cumsum(1)
         return (features[0].cumsum(1) + before,), ()
 

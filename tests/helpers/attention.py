@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from megatape.attention.attend import get_backend
-from megatape.attention.backends.blocked import BLOCK
 from megatape.attention.backends.sdpa import visible
+from megatape.attention.blocked.row_blocks import BLOCK
 from megatape.attention.rotation import PositionState
 from megatape.attention.split_values import MAX_VALUE_WIDTH
 

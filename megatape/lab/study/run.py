@@ -10,8 +10,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.compatibility import check_same_run
+from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, differences, save_config
 from megatape.errors import ExitStatus, UserError
 from megatape.lab.study.children import Children, Environment

@@ -3,14 +3,13 @@
 from math import prod
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.backends import blocked
-from megatape.attention.backends.blocked import BLOCK, Blocked
+from megatape.attention.backends.blocked import Blocked
+from megatape.attention.blocked.row_blocks import BLOCK
 from megatape.attention.rotation import PositionState
 from megatape.distributed.layout import zigzag
 from megatape.distributed.mesh import SINGLE, Axis, make_mesh
@@ -41,20 +40,26 @@ def check(_: Any, topology: Topology) -> bool:
             for mask in (None, random_document_starts(*shape[:2])):
                 alone = [zigzag(part, context) for part in results(shape, SINGLE, move, mask)]
                 for block in (BLOCK, 3 * BLOCK):
-                    with patch.object(blocked, "BLOCK", block):
-                        ring = results(shape, context, move, mask)
+                    ring = results(shape, context, move, mask, min_block_rows=block)
                     for found, expected in zip(ring, alone, strict=True):
                         assert_close(found, expected, bounds.RING, floor=1e-3, what=(shape, move, mask is not None))
     check_bytes(context)
     return True
 
 
-def results(shape: tuple[int, ...], context: Axis, move: bool, mask: Tensor | None, dtype: Any = torch.float32) -> list[Tensor]:
+def results(
+    shape: tuple[int, ...],
+    context: Axis,
+    move: bool,
+    mask: Tensor | None,
+    dtype: torch.dtype = torch.float32,
+    min_block_rows: int = BLOCK,
+) -> list[Tensor]:
     """Outputs and gradients of this rank's tokens."""
     given = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
     q, k, v, delta = given
     state = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if move else None)
-    found = Blocked(context).attend(q, k, v, state, None, zigzag(mask, context), move)
+    found = Blocked(context, min_block_rows).attend(q, k, v, state, None, zigzag(mask, context), move)
     outputs = [part for part in found if part is not None]
     gradients = torch.autograd.grad([part.float().sin().sum() for part in outputs], given[: 4 if move else 3])
     return [*outputs, *gradients]
@@ -71,12 +76,3 @@ def check_bytes(context: Axis) -> None:
         one_pass = (RANKS - 1) * (3 if move else 2) * part
         assert traffic.sent["context"] == {SHIFT: 3 * one_pass}
         assert traffic.overlapped["context"] == 3 * one_pass - one_pass // (RANKS - 1)
-
-
-def test_ranks_compute_equally_many_scores() -> None:
-    """At every step of the ring: as many blocks of rows see as many keys on each rank."""
-    length, size = 64 * BLOCK, 8
-    ranks = [Axis("context", size, rank) for rank in range(size)]
-    for step in range(size):
-        steps = (blocked._blocks(length, None, axis, (axis.rank - step) % size) for axis in ranks)
-        assert len({sum((rows.stop - rows.start) * seen.stop for rows, seen in blocks) for blocks in steps}) == 1, step

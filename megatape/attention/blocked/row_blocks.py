@@ -1,0 +1,127 @@
+"""Blocks of query rows, the keys that they see, and the masking of single scores.
+
+N tokens of this rank.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from megatape.attention.backend import DocumentStarts
+from megatape.distributed.layout import zigzag
+from megatape.distributed.mesh import Axis
+
+# Query rows of a block: the fastest of 64, 128, 256 and 512, with 512 and 1024 tokens and 12 heads of 64.
+BLOCK = 128
+# Maximum number of query rows of a block on context-parallel ranks, whose samples are so long that the time to start an
+# operation counts more.
+LONG_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Division of a rank's query rows into blocks.
+
+    Attributes:
+        context_axis: Context-parallel ranks, which divide the tokens of a sample.
+        min_rows: Minimum number of rows in a block.
+    """
+
+    context_axis: Axis
+    min_rows: int = BLOCK
+
+    def rows_of(self, length: int) -> int:
+        """Return the number of rows in a block, for `length` tokens on each rank."""
+        if self.context_axis.size == 1:
+            return self.min_rows
+        return min(LONG_BLOCK, max(self.min_rows, length // 8))
+
+    def pairs(self, length: int, document_starts: DocumentStarts, key_rank: int) -> list[tuple[slice, slice]]:
+        """Return blocks of this rank's rows, each with the keys of rank `key_rank` that it sees.
+
+        A block of rows and its own keys form a square on the diagonal, half of which is masked later.
+
+        Each rank has an early and a late chunk of a sample. Both chunks of a lower rank surround both of this rank's, so all
+        rows see its early chunk. Both chunks of a higher rank lie between this rank's, so only the late rows see its keys, all
+        of them. Either way, half of the scores are computed.
+
+        Documents on a CPU let the keys begin at the first document of the block, unless ranks divide samples. On a GPU they do
+        not: the host would have to wait for the values of `document_starts`.
+
+        Args:
+            length: Number of tokens on each rank.
+            document_starts: Index of the first token of each token's document, [B, N], or None.
+            key_rank: Context-parallel rank of the keys.
+        """
+        own_rank = self.context_axis.rank
+        first_row = 0
+        if key_rank > own_rank:
+            first_row = length // 2
+        size = self.rows_of(length)
+        blocks = [slice(start, min(start + size, length)) for start in range(first_row, length, size)]
+
+        first_keys = [0] * len(blocks)
+        if self.context_axis.size == 1 and _has_values_on_cpu(document_starts):
+            assert document_starts is not None
+            first_keys = document_starts[:, ::size].amin(0).tolist()
+
+        pairs = []
+        for rows, first_key in zip(blocks, first_keys, strict=True):
+            if key_rank == own_rank:
+                end = rows.stop
+            elif key_rank < own_rank:
+                end = length // 2
+            else:
+                end = length
+            pairs.append((rows, slice(first_key, end)))
+        return pairs
+
+
+def _has_values_on_cpu(document_starts: DocumentStarts) -> bool:
+    """Whether the values can be read without waiting for a device. Fake tensors, a subclass, have none."""
+    return type(document_starts) is Tensor and document_starts.device.type == "cpu"
+
+
+class CausalMask:
+    """Masks the scores of later tokens and of other documents, in place, for the keys of one context-parallel rank.
+
+    Args:
+        document_starts: Index of the first token of each token's document, [B, N], or None.
+        queries: Folded queries [G, S, N, R], for dtype and device.
+        row_blocks: Division of the rows into blocks.
+        key_rank: Context-parallel rank of the keys.
+    """
+
+    def __init__(self, document_starts: DocumentStarts, queries: Tensor, row_blocks: RowBlocks, key_rank: int) -> None:
+        context_axis = row_blocks.context_axis
+        size = row_blocks.rows_of(queries.shape[2])
+        self.document_starts = document_starts
+        self.has_own_keys = key_rank == context_axis.rank
+        self.later_keys = queries.new_full((size, size), -math.inf).triu_(1)
+        if document_starts is not None:
+            num_tokens = document_starts.shape[1] * context_axis.size
+            tokens = torch.arange(num_tokens, device=document_starts.device)
+            self.key_tokens = zigzag(tokens[None], replace(context_axis, rank=key_rank))  # [1, N]
+
+    def hide(self, scores: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Set hidden scores to minus infinity.
+
+        Args:
+            scores: Scores of a block, [S, rows, columns].
+            rows: Query rows of the block.
+            columns: Keys of the block.
+
+        Returns:
+            The same tensor.
+        """
+        if self.has_own_keys:
+            # The last keys are those of the rows themselves.
+            size = rows.stop - rows.start
+            scores[:, :, -size:].add_(self.later_keys[:size, :size])
+        if self.document_starts is not None:
+            hidden = self.key_tokens[:, None, columns] < self.document_starts[:, rows, None]  # [B, rows, columns]
+            by_sample = scores.unflatten(0, (len(self.document_starts), -1))  # [B, L, rows, columns]
+            by_sample.masked_fill_(hidden[:, None], -math.inf)
+        return scores
