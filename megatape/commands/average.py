@@ -31,7 +31,7 @@ def run(options: Options) -> None:
         check_model_folder(checkpoint, CHECKPOINT)
 
     from megatape.checkpoint.reader import verified_checkpoint
-    from megatape.training.derived import average
+    from megatape.tools.average import average
 
     readers = [verified_checkpoint(checkpoint, options.base) for checkpoint in options.checkpoints]
     made = average(readers, options.weighting, options.output)

@@ -29,7 +29,7 @@ def run(options: Options) -> None:
 
     from megatape.checkpoint.reader import verified_checkpoint
     from megatape.run_folder import RunFolder
-    from megatape.training.derived import branch
+    from megatape.tools.branch import branch
 
     reader = verified_checkpoint(options.checkpoint, options.base)
     config = branch(reader, options.decay_tokens, options.out)

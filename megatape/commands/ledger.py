@@ -21,7 +21,7 @@ class Options(ImportOptions):
 
 def run(options: Options) -> None:
     """Print the proof."""
-    from megatape.training.ledger import prove
+    from megatape.tools.ledger import prove
 
     for line in prove(options.directory, options.set):
         print(line)

@@ -35,7 +35,8 @@ from megatape.lab.study.outcome import Outcome
 from megatape.lab.tasks.engine.runner import Journal
 from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.training.ledger import check_order, prove
+from megatape.tools.ledger import prove
+from megatape.training.ledger import check_order
 from megatape.training.spike_policy import SpikePolicy
 
 TESTS = Path(__file__).parents[1]

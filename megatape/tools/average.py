@@ -1,0 +1,123 @@
+"""Average of checkpoints: a checkpoint with the mean of the weights of others."""
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from megatape.checkpoint.compatibility import IMMUTABLE
+from megatape.checkpoint.features import Feature
+from megatape.checkpoint.manifest import STATE, as_json, save_manifest, write_file
+from megatape.checkpoint.reader import Average, CheckpointReader
+from megatape.checkpoint.tensors import describe_base, save_tensors
+from megatape.config import differences
+from megatape.errors import UserError, path_errors
+from megatape.utils.files import link_file, new_folder, sync
+
+
+@path_errors()
+def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> Average:
+    """Write the average of checkpoints into a new folder.
+
+    Everything but the weights comes from the newest checkpoint: a run or a branch that continues from the average has its
+    optimizer state, and the data after it. A moving average of weights (optimizer.ema_decay) starts again from the averaged
+    weights.
+
+    Args:
+        readers: Verified checkpoints, at least two.
+        weighting: "uniform", or "linear": 1, 2, 3 and so on from the oldest to the newest.
+        out: Folder to write. Must not exist. It appears only when it is complete.
+
+    Returns:
+        The entry about the average in state.json.
+
+    Raises:
+        UserError: The checkpoints are not of one run and of different steps, or the folder exists.
+    """
+    readers = sorted(readers, key=lambda reader: reader.step)
+    newest = readers[-1]
+    for one, other in pairwise(readers):
+        _check_pair(one, other)
+
+    parts = [1] * len(readers)
+    if weighting == "linear":
+        parts = list(range(1, len(readers) + 1))
+    entry = Average(
+        run=str(Path(os.path.abspath(newest.directory)).parent.parent),
+        steps=[reader.step for reader in readers],
+        shares=[part / sum(parts) for part in parts],
+    )
+
+    newest_files = newest.manifest["files"]
+    newest_tensors = newest.manifest["tensors"]
+    tensors = {kind: file_of_tensor for kind, file_of_tensor in newest_tensors.items() if kind != "ema"}
+    file_of_weight = tensors["weight"]
+    with new_folder(out) as folder:
+        files = {}
+        for file in dict.fromkeys(file_of_weight.values()):
+            names = [name for name, file_of_name in file_of_weight.items() if file_of_name == file]
+            means = {name: _mean(name, readers, entry.shares) for name in names}
+            files[file] = save_tensors(means, folder / file)
+
+        replaced = {STATE, *files, *newest_tensors.get("ema", {}).values()}
+        for file in newest_files.keys() - replaced:
+            link_file(newest.directory / file, folder / file)
+            files[file] = newest_files[file]
+
+        state = newest.state | {"average": entry.model_dump()}
+        files[STATE] = write_file(folder / STATE, [as_json(state)])
+        base = None
+        if newest.base:
+            base = describe_base(newest.base, out)
+        features = [Feature.AVERAGE]
+        if newest.updates != newest.step:
+            features.append(Feature.SKIPPED_STEPS)
+        save_manifest(folder, files, tensors, base, features)
+        sync(folder)
+    return entry
+
+
+def _mean(name: str, readers: Sequence[CheckpointReader], shares: Sequence[float]) -> Tensor:
+    """Return the weighted mean of a parameter, summed in float64 and rounded once."""
+    total: Any = sum(share * reader.tensor(name).double() for reader, share in zip(readers, shares, strict=True))
+    return total.float()
+
+
+def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
+    """Check that two checkpoints have different steps, and are of one run or of branches of one.
+
+    Raises:
+        UserError: They have no average. The message has every reason.
+    """
+    reasons = []
+    for field in differences(one.config, other.config):
+        if field.rule in IMMUTABLE:
+            reasons.append(f"{field.path} is {field.theirs} and {field.ours}")
+    for name in ("data", "tokenizer"):
+        if one.state["fingerprints"].get(name) != other.state["fingerprints"].get(name):
+            reasons.append(f"they were trained on another {name}")
+    if _base_hashes(one) != _base_hashes(other):
+        reasons.append("their frozen weights are of another base")
+    if set(one.names()) != set(other.names()):
+        reasons.append("they have other weights")
+    if one.step == other.step:
+        reasons.append(f"both have step {one.step}")
+    for reader in (one, other):
+        if "average" in reader.state:
+            reasons.append(f"{reader.directory} is an average already")
+    if reasons:
+        raise UserError(
+            f"{one.directory} and {other.directory} have no average: {'; '.join(reasons)}. Give checkpoints of different steps "
+            "of one run"
+        )
+
+
+def _base_hashes(reader: CheckpointReader) -> Any:
+    """Return what identifies the base model of a checkpoint, None without one."""
+    record = reader.base_record
+    if not record:
+        return None
+    return record.tensors, record.files

@@ -1,0 +1,186 @@
+"""Proof of the samples that a run has trained on: its recorded steps, compared with the order of its data."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatape.checkpoint.reader import MAX_STEP_SAMPLES
+from megatape.config import load_recorded_config
+from megatape.data.training.mixture import Mixture, open_data
+from megatape.data.training.order import samples_digest
+from megatape.errors import UserError
+from megatape.run_folder import RunFolder, read_steps
+
+
+@dataclass
+class CorpusUsage:
+    """Samples of one corpus that a run has consumed.
+
+    Attributes:
+        size: Number of samples in the corpus.
+        taken: Number of samples consumed in all epochs.
+        seen: bool [samples], whether each sample was used in the current epoch.
+    """
+
+    size: int
+    taken: int = 0
+    seen: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+
+    def take(self, index: int) -> None:
+        """Record a sample. So an epoch of `size` samples has each of them once.
+
+        Raises:
+            UserError: The current epoch already has the sample.
+        """
+        if self.taken % self.size == 0:
+            self.seen = np.zeros(self.size, bool)
+        if self.seen[index]:
+            raise UserError(f"sample {index:,} for the second time in epoch {self.taken // self.size + 1}")
+        self.seen[index] = True
+        self.taken += 1
+
+    def describe(self) -> str:
+        """Describe the epochs."""
+        complete, rest = divmod(self.taken, self.size)
+        parts = []
+        if complete:
+            parts.append(f"epochs 1 to {complete} complete, each sample of {self.size:,} once in each")
+        if rest:
+            parts.append(f"{rest:,} of {self.size:,} samples, each once at most, in epoch {complete + 1}")
+        return "; ".join(parts) or "no sample"
+
+
+@dataclass
+class SkippedSteps:
+    """Steps in a row that were skipped for the same reason, with the numbers of the first and last step and sample."""
+
+    first_step: int
+    last_step: int
+    first_sample: int
+    last_sample: int
+    reason: str
+
+    def describe(self) -> str:
+        """Describe the steps and the reason."""
+        steps = f"steps {self.first_step:,} to {self.last_step:,}"
+        samples = f"samples {self.first_sample:,} to {self.last_sample:,}"
+        return f"{steps}, {samples}: {self.reason}"
+
+
+class Ledger:
+    """Recorded steps of a run, checked one after the other.
+
+    Args:
+        metrics: File of the steps, for messages.
+        data: Training data of the run.
+
+    Attributes:
+        step: Number of the last checked step.
+        num_samples: Number of samples consumed until then.
+        num_digests: Number of steps with a recorded digest.
+        corpora: Consumed samples by name of the corpus.
+        skipped: Skipped steps.
+    """
+
+    def __init__(self, metrics: Path, data: Mixture) -> None:
+        self.step = 0
+        self.num_samples = 0
+        self.num_digests = 0
+        self.corpora = {name: CorpusUsage(corpus.num_samples) for name, corpus in data.corpora.items()}
+        self.skipped: list[SkippedSteps] = []
+        self._metrics = metrics
+        self._order = data.order
+
+    def check(self, entry: dict[str, Any]) -> None:
+        """Check the next recorded step.
+
+        Raises:
+            UserError: Steps are missing, samples do not follow those of the step before, a sample comes for the second time in
+                an epoch, or the digest differs.
+        """
+        step = entry["step"]
+        if step != self.step + 1:
+            elsewhere = ""
+            if self.step == 0:
+                elsewhere = ", or are in another folder, from whose checkpoint the run continued"
+            raise UserError(f"{self._metrics}: step {step} follows step {self.step}: lines were lost{elsewhere}")
+
+        first = self.num_samples
+        end = entry.get("samples")
+        if type(end) is not int or not 0 <= end - first < MAX_STEP_SAMPLES:
+            raise UserError(f"{self._metrics}: step {step} ends with sample {end!r} after {first:,}: it was changed")
+        self.step = step
+        self.num_samples = end
+
+        description = f"step {step}, samples {first:,} to {end - 1:,}"
+        locations = [self._order.locate(number) for number in range(first, end)]
+        for location in locations:
+            try:
+                self.corpora[location.corpus].take(location.sample_index)
+            except UserError as error:
+                raise UserError(f"{description}: {location.corpus} {error}") from None
+
+        recorded = entry.get("digest")
+        if recorded is not None:
+            digest = samples_digest(locations)
+            if recorded != digest:
+                raise UserError(
+                    f"{description}: the run has recorded the digest {recorded}, these data give {digest}: other data, or "
+                    "another version of MegaTAPE, are in place of those that it was trained with"
+                )
+            self.num_digests += 1
+
+        reason = entry.get("skipped")
+        if reason:
+            self._add_skipped(first, reason)
+
+    def _add_skipped(self, first_sample: int, reason: str) -> None:
+        """Record the last step as skipped."""
+        last_sample = self.num_samples - 1
+        if self.skipped:
+            previous = self.skipped[-1]
+            if previous.last_step == self.step - 1 and previous.reason == reason:
+                previous.last_step = self.step
+                previous.last_sample = last_sample
+                return
+        self.skipped.append(SkippedSteps(self.step, self.step, first_sample, last_sample, reason))
+
+    def report(self) -> Iterator[str]:
+        """Yield the lines of the report."""
+        yield f"steps:     1 to {self.step:,}, samples 0 to {self.num_samples - 1:,}, none missing"
+        yield f"digests:   {self.num_digests:,} recorded, all of them those of the samples that the order gives"
+        for name, usage in self.corpora.items():
+            label = "data:"
+            if name:
+                label = f"corpus {name}:"
+            yield f"{label:<10} {usage.describe()}"
+        for skipped in self.skipped:
+            yield f"left out:  {skipped.describe()}"
+        if not self.skipped:
+            yield "left out:  nothing"
+
+
+def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
+    """Follow all recorded steps of a run through the order of its data, and yield the lines of a report.
+
+    Args:
+        directory: Folder of the run.
+        overrides: Changes `section.key=value` of its configuration.
+
+    Raises:
+        FileNotFoundError: A file of the data is missing.
+        UserError: The folder holds no run, or a step differs from the order.
+    """
+    folder = RunFolder(directory)
+    if not folder.config.is_file():
+        raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
+    config = load_recorded_config(folder.config, overrides)
+    ledger = Ledger(folder.metrics, open_data(config).train)
+    for entry in read_steps(folder.metrics):
+        ledger.check(entry)
+    if not ledger.step:
+        raise UserError(f"{folder.metrics}: no step is recorded")
+    yield from ledger.report()
