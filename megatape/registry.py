@@ -191,8 +191,17 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     "cosine": _schedule("cosine", "cosine decay to final_fraction of the peak"),
     "constant": _schedule("constant", "no decay"),
     "wsd": _schedule("wsd", "the peak, then a decay at the end (WSD)", "WsdOptions"),
-    "cosine_restarts": _schedule("cosine_restarts", "cosine decay that starts again from the peak", "CosineRestartsOptions"),
-    "inverse_sqrt": _schedule("inverse_sqrt", "inverse square root of the steps since the start", "InverseSqrtOptions"),
+}
+
+# Schedules of earlier versions, which runs that began with them resume. They are not offered.
+_LEGACY = "megatape.optim.legacy_schedules"
+LEGACY_SCHEDULES: dict[str, ScheduleEntry] = {
+    "cosine_restarts": ScheduleEntry(
+        f"{_LEGACY}:cosine_restarts", "cosine decay that starts again from the peak", f"{_LEGACY}:CosineRestartsOptions"
+    ),
+    "inverse_sqrt": ScheduleEntry(
+        f"{_LEGACY}:inverse_sqrt", "inverse square root of the steps since the start", f"{_LEGACY}:InverseSqrtOptions"
+    ),
 }
 
 # What follows a run, subclasses of megatape.training.callbacks.callback.Callback. The first three follow every run.

@@ -12,11 +12,11 @@ from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig
 from megatape.config.section import ByKind, Free, Section, is_recorded
 from megatape.config.training import BatchSizes, OptimizerConfig, ScheduleConfig, TrainingConfig
 from megatape.errors import ConfigError
-from megatape.registry import ENCODINGS, OPTIMIZERS, SCHEDULES
+from megatape.registry import ENCODINGS, LEGACY_SCHEDULES, OPTIMIZERS, SCHEDULES
 from megatape.utils.units import plural
 
 OPTIMIZER_KINDS = ByKind(OPTIMIZERS, "adamw", OptimizerConfig)
-SCHEDULE_KINDS = ByKind(SCHEDULES, "linear", ScheduleConfig)
+SCHEDULE_KINDS = ByKind(SCHEDULES, "linear", ScheduleConfig, LEGACY_SCHEDULES)
 FP8_MULTIPLE = 16  # all sizes of the matrices that torch._scaled_mm multiplies are multiples of it
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from enum import Enum
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -83,12 +84,19 @@ def is_recorded(info: ValidationInfo) -> bool:
 
 @dataclass(frozen=True, eq=False)  # typing hashes the annotations of `Name | None`
 class Registered:
-    """Validator of a key that takes a name of a registry (megatape/registry.py)."""
+    """Validator of a key that takes a name of a registry (megatape/registry.py).
+
+    Attributes:
+        entries: Entries of the registry, by name.
+        legacy: Entries of earlier versions, which are accepted but not offered.
+    """
 
     entries: Mapping[str, Entry]
+    legacy: Mapping[str, Entry] = dataclass_field(default_factory=dict)
 
     def __call__(self, name: str, info: ValidationInfo) -> str:
-        if name not in self.entries and not is_recorded(info):
+        is_known = name in self.entries or name in self.legacy
+        if not is_known and not is_recorded(info):
             raise ConfigError(choose_one(name, self.entries))
         return name
 
@@ -101,16 +109,23 @@ class ByKind:
         entries: Entries of the registry, by kind.
         default: Kind of a section that does not name it.
         shared: Section with the keys that every kind has.
+        legacy: Entries of earlier versions, which are accepted but not offered.
     """
 
     entries: Mapping[str, Any]
     default: str
     shared: type[Section]
+    legacy: Mapping[str, Any] = dataclass_field(default_factory=dict)
 
     def options(self, raw: Any) -> Any:
-        """The type of a section that has these keys, or None for a kind that does not exist."""
-        entry = self.entries.get(str(raw.get("kind", self.default))) if isinstance(raw, dict) else None
-        return entry and entry.load_options()
+        """Return the type of the section for raw values, or None if their kind does not exist."""
+        if not isinstance(raw, dict):
+            return None
+        kind = str(raw.get("kind", self.default))
+        entry = self.entries.get(kind) or self.legacy.get(kind)
+        if entry is None:
+            return None
+        return entry.load_options()
 
     def __call__(self, raw: Any, info: ValidationInfo) -> Any:
         options = self.options(raw)

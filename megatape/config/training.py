@@ -20,13 +20,13 @@ from megatape.config.section import (
     check_growing,
 )
 from megatape.errors import ConfigError
-from megatape.registry import AUTO, BACKENDS, OPTIMIZERS, SCHEDULES, Entry
+from megatape.registry import AUTO, BACKENDS, LEGACY_SCHEDULES, OPTIMIZERS, SCHEDULES, Entry
 
 OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
 BackendName = Annotated[
     str, AfterValidator(Registered(ChainMap(BACKENDS, {AUTO: Entry("", "the first that supports the model and works")})))
 ]
-ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES))]
+ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES, LEGACY_SCHEDULES))]
 
 
 def _in_order(samples: tuple[int, int]) -> tuple[int, int]:
@@ -238,3 +238,7 @@ class ScheduleConfig(Section):
         return self.model_copy(
             update={f"{name}_fraction": length / tokens for name, length in self.lengths.items() if length is not None}
         )
+
+    def with_warmup(self, fraction: float) -> Self:
+        """Return the same schedule with this length of the warm-up, a fraction of all steps."""
+        return self.model_copy(update={"warmup_fraction": fraction})

@@ -1,8 +1,8 @@
 """Learning-rate schedules: a linear warm-up, then a decay from megatape/registry.py.
 
-A decay maps `progress`, the fraction of the steps after the warm-up that are done, and the section
-of the configuration to a fraction of the peak: 1 at progress 0. The step after the last one would have
-progress 1. Lengths in tokens are fractions of the run here (ScheduleConfig.in_fractions).
+A decay maps progress and the section of the configuration to a fraction of the peak. Progress is the finished fraction of the
+steps after the warm-up: it is 0 at the peak, and the step after the last one would have progress 1. Lengths in tokens are
+fractions of the run here (ScheduleConfig.in_fractions).
 """
 
 import math
@@ -12,9 +12,10 @@ from pydantic import Field, PositiveInt
 
 from megatape.config import Config, ScheduleConfig
 from megatape.config.section import Compared
-from megatape.registry import SCHEDULES
+from megatape.errors import UserError
+from megatape.registry import LEGACY_SCHEDULES, SCHEDULES
 
-ROUNDING = 1e-12  # of fractions, less than a step of any run
+ROUNDING = 1e-12  # Tolerance of fractions, less than a step of any run.
 
 
 class WsdOptions(ScheduleConfig):
@@ -31,33 +32,27 @@ class WsdOptions(ScheduleConfig):
     decay_shape: Compared[Literal["linear", "sqrt"]] = "linear"
 
 
-class CosineRestartsOptions(ScheduleConfig):
-    """Cosine decay with warm restarts (https://arxiv.org/abs/1608.03983).
+def check_new_run(schedule: ScheduleConfig) -> None:
+    """Check that a new run may have this schedule.
 
-    Attributes:
-        cycle_fraction: fraction of all steps from one restart to the next
-        cycle_tokens: its length in tokens, instead of cycle_fraction
+    Raises:
+        UserError: The schedule is one of earlier versions.
     """
-
-    cycle_fraction: Compared[float] = Field(0.25, gt=0, le=1)
-    cycle_tokens: Compared[PositiveInt | None] = None
-
-
-class InverseSqrtOptions(ScheduleConfig):
-    """Inverse square root of the steps since the start, as in the original transformer (https://arxiv.org/abs/1706.03762).
-
-    Attributes:
-        warmup_fraction: fraction of all steps spent in the warm-up; the rate has halved after four
-            times these
-    """
-
-    warmup_fraction: Compared[float] = Field(0.02, gt=0, lt=1)
+    if schedule.kind in LEGACY_SCHEDULES:
+        raise UserError(
+            f"schedule.kind {schedule.kind} is only for resuming runs of earlier versions that began with it: set it to wsd or "
+            "cosine"
+        )
 
 
 def step_learning_rate(config: Config, step: int) -> float:
-    """Learning rate of step `step` (counted from 0) of a run.
+    """Return the learning rate of a step of a run.
 
-    A step counts by its samples, so that the batch-size warm-up leaves the rates where they are by tokens.
+    Steps are weighted by their samples, so that the batch-size warm-up does not change the rate after a number of tokens.
+
+    Args:
+        config: Configuration of the run.
+        step: Number of the step, counted from 0.
     """
     full = config.batches.full
     consumed = config.batches.consumed
@@ -69,17 +64,24 @@ def step_learning_rate(config: Config, step: int) -> float:
 
 
 def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig, size: float = 1.0) -> float:
-    """Learning rate of the step that follows `step` of `steps`. It reaches `peak` at the end of the warm-up.
+    """Return the learning rate of a step. It reaches the peak at the end of the warm-up.
 
-    size: of the step; all three are in steps of training.global_batch_size samples.
+    All lengths are in steps of training.global_batch_size samples.
+
+    Args:
+        step: Length of the run before this step.
+        steps: Length of the run.
+        peak: Learning rate at the peak.
+        config: The schedule, with its lengths in fractions.
+        size: Length of this step.
     """
     warmup = round(steps * config.warmup_fraction)
     if step < warmup:
         return peak * min(step + size, warmup) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
-    if warmup or not isinstance(config, InverseSqrtOptions):  # which needs a fraction without a step of it, too
-        config = config.model_copy(update={"warmup_fraction": warmup / steps})  # of whole steps, as above
-    return peak * SCHEDULES[config.kind].load()(progress, config)
+    schedules = SCHEDULES | LEGACY_SCHEDULES
+    decay = schedules[config.kind].load()
+    return peak * decay(progress, config.with_warmup(warmup / steps))
 
 
 def linear(progress: float, config: ScheduleConfig) -> float:
@@ -101,20 +103,10 @@ def constant(progress: float, config: ScheduleConfig) -> float:
 
 def wsd(progress: float, config: WsdOptions) -> float:
     """The peak until the last `decay_fraction` of all steps, then a decay to `final_fraction`."""
-    left = (1 - progress) * (1 - config.warmup_fraction)  # as a fraction of all steps
-    if left > config.decay_fraction - ROUNDING:
+    remaining = (1 - progress) * (1 - config.warmup_fraction)  # fraction of all steps
+    if remaining > config.decay_fraction - ROUNDING:
         return 1.0
-    done = 1 - left / config.decay_fraction
-    return linear(done if config.decay_shape == "linear" else math.sqrt(done), config)
-
-
-def cosine_restarts(progress: float, config: CosineRestartsOptions) -> float:
-    """Cosine decay to `final_fraction` in each cycle of `cycle_fraction` of all steps."""
-    cycles = progress * (1 - config.warmup_fraction) / config.cycle_fraction
-    return cosine(max(0.0, cycles - math.floor(cycles + ROUNDING)), config)
-
-
-def inverse_sqrt(progress: float, config: InverseSqrtOptions) -> float:
-    """The root of the warm-up's length over the steps since the start."""
-    warmup = config.warmup_fraction
-    return math.sqrt(warmup / (warmup + progress * (1 - warmup)))
+    decay_progress = 1 - remaining / config.decay_fraction
+    if config.decay_shape == "sqrt":
+        decay_progress = math.sqrt(decay_progress)
+    return linear(decay_progress, config)

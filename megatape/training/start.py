@@ -25,6 +25,7 @@ from megatape.errors import UserError, path_errors
 from megatape.hf.model_folder import ModelWeights, check_fits, open_model_folder
 from megatape.model.init import initial_block
 from megatape.nn.parameters import settings
+from megatape.optim.schedules import check_new_run
 from megatape.run_folder import read_metrics
 from megatape.training.ledger import check_order
 from megatape.training.step import NUMBERS, StepMetrics
@@ -81,8 +82,10 @@ def initial_state(
         tokenizer: Tokenizer of the data.
 
     Raises:
-        UserError: On every rank, the weights of training.init_from are missing, corrupted or another model's.
+        UserError: On every rank, a new run may not have this schedule, or the weights of training.init_from are missing,
+            corrupted or another model's.
     """
+    check_new_run(config.schedule)
     fresh = fresh_state(config, parameters)
     if config.training.init_from is None:
         if environment.base is not None:

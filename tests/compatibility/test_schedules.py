@@ -77,3 +77,14 @@ def test_runs_resume(tmp_path: Path) -> None:
         for step, entry in found.items():
             assert entry["lr"] == expected[step]["lr"]
             assert_close([entry["loss"]], [expected[step]["loss"]], bounds.TRAINED, what=(kind, step))
+
+
+def test_a_new_run_is_refused(tmp_path: Path) -> None:
+    """With the schedules to choose instead."""
+    raw = json.loads((SCHEDULES / KINDS[0] / "config.json").read_text())
+    raw["data"]["path"] = str(FIXTURES / "data")
+    raw["run"]["directory"] = str(tmp_path)
+    payload = {"config": raw, "cases": [{"name": "new"}]}
+    ((result,),) = run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
+    assert "schedule.kind cosine_restarts is only for resuming" in result["error"]
+    assert result["error"].endswith("set it to wsd or cosine")

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from megatape.config import ScheduleConfig, parse_config
-from megatape.optim.schedules import CosineRestartsOptions, InverseSqrtOptions, WsdOptions, learning_rate
+from megatape.errors import UserError
+from megatape.optim.schedules import WsdOptions, check_new_run, learning_rate
+from megatape.registry import SCHEDULES
 
 ROOT = 0.5**0.5
 
@@ -22,11 +24,6 @@ ROOT = 0.5**0.5
         (WsdOptions(kind="wsd", decay_fraction=0.4, decay_shape="sqrt"), {12: 1.0, 14: 0.5, 16: 1 - ROOT}),
         (WsdOptions(kind="wsd", decay_fraction=0.0), {4: 1.0, 19: 1.0}),
         (WsdOptions(kind="wsd", decay_fraction=0.8), {4: 1.0, 12: 0.5}),
-        (
-            CosineRestartsOptions(kind="cosine_restarts", cycle_fraction=0.4, final_fraction=0.2),
-            {4: 1.0, 8: 0.6, 12: 1.0, 16: 0.6, 19: 0.2 + 0.4 * (1 - 0.9238795325)},
-        ),
-        (InverseSqrtOptions(kind="inverse_sqrt"), {0: 0.25, 4: 1.0, 8: ROOT, 16: 0.5}),
     ],
 )
 def test_schedules(config: ScheduleConfig, expected: dict[int, float]) -> None:
@@ -41,7 +38,7 @@ def test_no_warmup_starts_at_the_peak() -> None:
 
 
 @pytest.mark.parametrize("steps", [7, 30, 97, 1000])
-def test_decays_and_restarts_begin_at_their_step(steps: int) -> None:
+def test_decays_begin_at_their_step(steps: int) -> None:
     """Exactly at the peak, and lower after it, though fractions are rounded: a step too early or late would fail."""
     for length in range(1, steps - 3):
         tokens = {"warmup_tokens": 3, "decay_tokens": length}
@@ -49,13 +46,11 @@ def test_decays_and_restarts_begin_at_their_step(steps: int) -> None:
         begin = steps - length
         assert learning_rate(begin, steps, 1.0, wsd) == 1.0 == learning_rate(begin - 1, steps, 1.0, wsd)
         assert begin == steps - 1 or learning_rate(begin + 1, steps, 1.0, wsd) == pytest.approx(1 - length**-0.5)
-        restarts = CosineRestartsOptions(kind="cosine_restarts", warmup_tokens=3, cycle_tokens=length).in_fractions(steps)
-        assert learning_rate(3 + length, steps, 1.0, restarts) == pytest.approx(1.0, abs=1e-9)
 
 
 def test_lengths_in_tokens_do_not_depend_on_the_end() -> None:
-    """A run whose training.steps grow keeps its learning rates; in fractions they would change."""
-    options = InverseSqrtOptions(kind="inverse_sqrt", warmup_tokens=4 * 256)
+    """A run whose training.steps grow keeps the learning rates of its warm-up; in fractions they would change."""
+    options = ScheduleConfig(kind="constant", warmup_tokens=4 * 256)
     short, long = (options.in_fractions(steps * 256) for steps in (20, 50))
     for step in range(20):
         assert learning_rate(step, 20, 1.0, short) == pytest.approx(learning_rate(step, 50, 1.0, long))
@@ -67,10 +62,20 @@ def test_lengths_count_from_whole_steps_of_the_warm_up(steps: int) -> None:
     wsd = WsdOptions(kind="wsd", warmup_fraction=0.0333, decay_tokens=5, final_fraction=0.0).in_fractions(steps)
     decay = [learning_rate(steps - 5 + step, steps, 1.0, wsd) for step in range(5)]
     assert decay == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
-    restarts = CosineRestartsOptions(kind="cosine_restarts", warmup_fraction=0.0333, cycle_tokens=5).in_fractions(steps)
-    assert learning_rate(round(0.0333 * steps) + 5, steps, 1.0, restarts) == pytest.approx(1.0, abs=1e-9)
-    root = InverseSqrtOptions(kind="inverse_sqrt", warmup_tokens=600).in_fractions(256 * steps)
-    assert learning_rate(3, steps, 1.0, root) == pytest.approx((2 / 3) ** 0.5)
+
+
+def test_legacy_schedules_are_not_offered(raw_config: dict[str, Any]) -> None:
+    """No error lists them, and a new run that names one is told what to use."""
+    raw_config["schedule"] = {"kind": "cosine_restart"}
+    with pytest.raises(ValueError, match="schedule.kind is 'cosine_restart': did you mean .*\\? choose one of .*, wsd$"):
+        parse_config(raw_config, "test")
+    for kind in ("cosine_restarts", "inverse_sqrt"):
+        raw_config["schedule"] = {"kind": kind}
+        config = parse_config(raw_config, "test")
+        with pytest.raises(UserError, match=f"schedule.kind {kind} is only for resuming runs .*: set it to wsd or cosine"):
+            check_new_run(config.schedule)
+    for kind in SCHEDULES:
+        check_new_run(ScheduleConfig(kind=kind))
 
 
 def test_bad_lengths(raw_config: dict[str, Any]) -> None:
@@ -85,8 +90,7 @@ def test_bad_lengths(raw_config: dict[str, Any]) -> None:
             r"warmup_fraction 0.5 and decay_fraction 0.6 are more",
         ),
         ({"kind": "linear", "warmup_tokens": 2000}, r"schedule.warmup_tokens 2000 are more than the run"),
-        ({"kind": "cosine_restarts", "cycle_tokens": 0}, r"schedule.cycle_tokens: .*greater than or equal to 1|greater than 0"),
-        ({"kind": "inverse_sqrt", "warmup_fraction": 0}, r"schedule.warmup_fraction: .*greater than 0"),
+        ({"kind": "wsd", "decay_tokens": 0}, r"schedule.decay_tokens: .*greater than 0"),
         ({"kind": "cosine", "decay_tokens": 5}, r"schedule.decay_tokens: not a key of kind cosine, but of wsd"),
     ):
         raw_config["schedule"] = schedule

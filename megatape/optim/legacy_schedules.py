@@ -1,0 +1,53 @@
+"""Schedules of earlier versions, for runs that began with them. New runs cannot choose them (LEGACY_SCHEDULES).
+
+Their configurations load, and their checkpoints resume at the same learning rates.
+"""
+
+import math
+from typing import Self
+
+from pydantic import Field, PositiveInt
+
+from megatape.config import ScheduleConfig
+from megatape.config.section import Compared
+from megatape.optim.schedules import ROUNDING, cosine
+
+
+class CosineRestartsOptions(ScheduleConfig):
+    """Cosine decay with warm restarts (https://arxiv.org/abs/1608.03983).
+
+    Attributes:
+        cycle_fraction: fraction of all steps from one restart to the next
+        cycle_tokens: its length in tokens, instead of cycle_fraction
+    """
+
+    cycle_fraction: Compared[float] = Field(0.25, gt=0, le=1)
+    cycle_tokens: Compared[PositiveInt | None] = None
+
+
+class InverseSqrtOptions(ScheduleConfig):
+    """Inverse square root of the steps since the start, as in the original transformer (https://arxiv.org/abs/1706.03762).
+
+    Attributes:
+        warmup_fraction: fraction of all steps spent in the warm-up; the rate has halved after four times these
+    """
+
+    warmup_fraction: Compared[float] = Field(0.02, gt=0, lt=1)
+
+    def with_warmup(self, fraction: float) -> Self:
+        if fraction == 0:  # The formula needs a positive length.
+            return self
+        return super().with_warmup(fraction)
+
+
+def cosine_restarts(progress: float, config: CosineRestartsOptions) -> float:
+    """Cosine decay to `final_fraction` in each cycle of `cycle_fraction` of all steps."""
+    cycles = progress * (1 - config.warmup_fraction) / config.cycle_fraction
+    begun = math.floor(cycles + ROUNDING)
+    return cosine(max(0.0, cycles - begun), config)
+
+
+def inverse_sqrt(progress: float, config: InverseSqrtOptions) -> float:
+    """Square root of the warm-up's length over the steps since the start."""
+    warmup = config.warmup_fraction
+    return math.sqrt(warmup / (warmup + progress * (1 - warmup)))
