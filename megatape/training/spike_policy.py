@@ -11,15 +11,21 @@ from megatape.config import TrainingConfig
 from megatape.config.training import BatchSizes
 from megatape.optim.gated import Decision
 
-# As OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): WINDOW steps are remembered, fewer than FEWEST give
-# no verdict, and a step is a spike beyond SIGMAS standard deviations above their mean.
+# The rule is that of OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): a loss or gradient norm more than
+# SIGMAS standard deviations above the mean of the last WINDOW steps is a spike. It needs MIN_STEPS steps.
 WINDOW = 128
-FEWEST = 64
+MIN_STEPS = 64
 SIGMAS = 6.0
-STABLE_STEPS = 64  # without a spike or a fault: after them a checkpoint is one to go back to, and they led to a spike
-REMEMBERED = 1024  # steps with a spike or a fault
 
-SampleRange = tuple[int, int]  # first and last
+# A checkpoint followed by this many clean steps is a rollback target. After a rollback, the samples of up to this many steps
+# before the spike are skipped.
+STABLE_STEPS = 64
+
+# Maximum number of remembered steps with a spike or a fault.
+REMEMBERED = 1024
+
+# First and last sample.
+SampleRange = tuple[int, int]
 
 
 class Take(Decision):
@@ -39,63 +45,102 @@ class Rollback(Decision):
 
 
 class SpikePolicy:
-    """The decisions of training.on_spike and training.skip_samples. They are the same on all ranks.
+    """Decisions of training.on_spike and training.skip_samples. They are the same on all ranks.
 
-    Losses and gradient norms of the last steps are remembered, those of spikes included: a level that lasts becomes the usual
-    one. A checkpoint keeps them, so that a resumed run decides alike.
+    The policy remembers losses and gradient norms of the last steps, including spikes, so a lasting level becomes the usual
+    one. Checkpoints store them, so that a resumed run makes the same decisions.
+
+    Args:
+        config: Configuration of training.
+        batches: Batch sizes of the run.
 
     Attributes:
-        rolled_back: samples that rollbacks skip.
+        rolled_back: Samples that rollbacks skip.
     """
 
     def __init__(self, config: TrainingConfig, batches: BatchSizes) -> None:
         self._config = config
         self._batches = batches
-        self._window: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in ("loss", "gradient norm")}
-        self._troubled: tuple[int, ...] = ()  # the last steps that had a spike or a fault; a save in the background reads it
+        self._window: dict[str, deque[float]] = {
+            "loss": deque(maxlen=WINDOW),
+            "gradient norm": deque(maxlen=WINDOW),
+        }
+        # The last steps with a spike or a fault. A tuple, because a save in the background reads it.
+        self._unstable_steps: tuple[int, ...] = ()
         self.rolled_back: list[SampleRange] = []
 
     def skips(self, samples: range) -> bool:
-        """Whether the step that would see these samples is skipped without being computed."""
+        """Whether to skip the step with these samples without computing it."""
         ranges = [*self._config.skip_samples, *self.rolled_back]
         return any(first < samples.stop and samples.start <= last for first, last in ranges)
 
     def decide(self, loss: float, grad_norm: float) -> Decision:
-        """The decision on a step with this loss and this norm before clipping. The engine skips what is not finite."""
-        reason = self._unusual(loss, grad_norm) if math.isfinite(loss) and math.isfinite(grad_norm) else ""
-        if not reason or self._config.on_spike == "log":
-            return Take(reason)
-        return Skip(reason) if self._config.on_spike == "skip" else Rollback(reason)
+        """Return the decision about a computed step. The engine skips steps that are not finite.
+
+        Args:
+            loss: Mean loss over the step's targets, nats.
+            grad_norm: Gradient norm before clipping.
+        """
+        if not math.isfinite(loss) or not math.isfinite(grad_norm):
+            return Take()
+        anomaly = self._describe_anomaly(loss, grad_norm)
+        if not anomaly or self._config.on_spike == "log":
+            return Take(anomaly)
+        if self._config.on_spike == "skip":
+            return Skip(anomaly)
+        return Rollback(anomaly)
 
     def observe(self, step: int, loss: float, grad_norm: float, decision: Decision, has_fault: bool) -> None:
-        """Remember a computed step. has_fault: its loss or gradient is not finite."""
+        """Remember a computed step.
+
+        Args:
+            step: Number of the step, from 1.
+            loss: Mean loss over the step's targets, nats.
+            grad_norm: Gradient norm before clipping.
+            decision: Decision about the step.
+            has_fault: Whether the loss or a gradient is not finite.
+        """
         if not has_fault:
-            for values, value in zip(self._window.values(), (loss, grad_norm), strict=True):
-                values.append(value)
+            self._window["loss"].append(loss)
+            self._window["gradient norm"].append(grad_norm)
         if has_fault or decision.reason:
-            self._troubled = (*self._troubled, step)[-REMEMBERED:]
+            self._unstable_steps = (*self._unstable_steps, step)[-REMEMBERED:]
 
     def may_roll_back(self, samples: int) -> bool:
-        """Whether to go back after a spike, `samples` having been seen.
+        """Whether to roll back after a spike.
 
-        Not within STABLE_STEPS steps after the samples of a rollback, which did not help: the next would follow at every
+        No within STABLE_STEPS steps after skipped samples: the last rollback did not help, and the run would roll back at every
         step.
-        """
-        end = self.rolled_back[-1][1] + 1 if self.rolled_back else None
-        return end is None or self._batches.steps(samples) - self._batches.steps(end) > STABLE_STEPS
 
-    def stable(self, checkpoints: Iterable[int], step: int) -> list[int]:
-        """Those of the checkpoints, by step, that STABLE_STEPS steps without a spike or a fault have followed at `step`.
-
-        The newest is first.
+        Args:
+            samples: Number of samples seen so far.
         """
-        return [saved for saved in self._candidates(checkpoints) if saved + STABLE_STEPS <= step][::-1]
+        if not self.rolled_back:
+            return True
+        last_skipped = self.rolled_back[-1][1]
+        return self._batches.steps(samples) - self._batches.steps(last_skipped + 1) > STABLE_STEPS
+
+    def stable_checkpoints(self, checkpoints: Iterable[int], step: int) -> list[int]:
+        """Return the steps of stable checkpoints, newest first.
+
+        A checkpoint is stable once STABLE_STEPS steps without a spike or fault have followed it.
+
+        Args:
+            checkpoints: Steps of the checkpoints.
+            step: Present step.
+        """
+        stable = [saved for saved in self._candidates(checkpoints) if saved + STABLE_STEPS <= step]
+        return stable[::-1]
 
     def protected(self, checkpoints: Iterable[int], step: int) -> list[int]:
-        """The checkpoints to keep at `step` for a rollback: the newest stable one, and the oldest that may become the next.
+        """Return the steps of the checkpoints to keep for a rollback: the newest stable one, and the oldest that may be next.
 
-        All that may would be STABLE_STEPS checkpoints at an interval of 1; none, and checkpoint.keep could remove each of them
-        before enough steps have followed it.
+        All candidates would be STABLE_STEPS checkpoints at an interval of 1. With none, checkpoint.keep could remove each of
+        them before enough steps have followed it.
+
+        Args:
+            checkpoints: Steps of the checkpoints.
+            step: Present step.
         """
         if self._config.on_spike != "rewind":
             return []
@@ -104,46 +149,58 @@ class SpikePolicy:
         return candidates[max(num_stable - 1, 0) : num_stable + 1]
 
     def roll_back(self, state: dict[str, Any], samples: range) -> None:
-        """Continue from what a checkpoint kept, and skip the samples of the steps that led to a spike.
+        """Continue from the state of a checkpoint, and skip the samples of the steps that led to a spike.
 
         Args:
-            state: see `state_dict`.
-            samples: those since the checkpoint.
+            state: State that the checkpoint stores, see `state_dict`.
+            samples: Samples seen since the checkpoint.
         """
         earlier = self.rolled_back
-        first = self._batches.consumed(max(0, self._batches.steps(samples.stop) - STABLE_STEPS))
+        first_step = max(0, self._batches.steps(samples.stop) - STABLE_STEPS)
+        first = max(samples.start, self._batches.consumed(first_step))
         self.load_state_dict(state)
-        self.rolled_back = [*earlier, (max(samples.start, first), samples.stop - 1)]
+        self.rolled_back = [*earlier, (first, samples.stop - 1)]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         window = {name: list(values) for name, values in self._window.items()}
-        return {"spikes": window, "left_out": self.rolled_back, "troubled": self._troubled}
+        return {"spikes": window, "left_out": self.rolled_back, "troubled": self._unstable_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what a checkpoint kept; one of an earlier version kept less."""
+        """Continue from the state of a checkpoint. Those of earlier versions store less."""
+        window = state.get("spikes", {})
         for name, values in self._window.items():
             values.clear()
-            values.extend(state.get("spikes", {}).get(name, []))
+            values.extend(window.get(name, []))
         self.rolled_back = [(first, last) for first, last in state.get("left_out", [])]
-        self._troubled = tuple(state.get("troubled", ()))
+        self._unstable_steps = tuple(state.get("troubled", ()))
 
-    def _unusual(self, loss: float, grad_norm: float) -> str:
-        for (name, values), value in zip(self._window.items(), (loss, grad_norm), strict=True):
-            if len(values) < FEWEST:
+    def _describe_anomaly(self, loss: float, grad_norm: float) -> str:
+        """Return a description of a spike, or ""."""
+        step = {"loss": loss, "gradient norm": grad_norm}
+        for name, value in step.items():
+            values = self._window[name]
+            if len(values) < MIN_STEPS:
                 continue
             recent = np.array(values)
             mean = recent.mean()
             deviation = recent.std()
             if value > mean + SIGMAS * deviation > mean:
+                distance = (value - mean) / deviation
                 return (
-                    f"the {name} {value:.4g} is {(value - mean) / deviation:.1f} standard deviations above the mean {mean:.4g} "
-                    f"of the last {len(values)} steps"
+                    f"the {name} {value:.4g} is {distance:.1f} standard deviations above the mean {mean:.4g} of the last "
+                    f"{len(values)} steps"
                 )
         return ""
 
     def _candidates(self, checkpoints: Iterable[int]) -> list[int]:
-        """Checkpoints that no spike or fault followed within STABLE_STEPS, by which they may have led there. In order."""
-        return sorted(
-            saved for saved in checkpoints if not any(saved < step <= saved + STABLE_STEPS for step in self._troubled)
-        )
+        """Return the steps of checkpoints that are stable or may become so, in order.
+
+        A checkpoint followed by a spike or fault within STABLE_STEPS steps may have led to it.
+        """
+        candidates = []
+        for saved in sorted(checkpoints):
+            followers = range(saved + 1, saved + STABLE_STEPS + 1)
+            if not any(step in followers for step in self._unstable_steps):
+                candidates.append(saved)
+        return candidates

@@ -23,7 +23,7 @@ from megatape.reliability.pace import MIN_DURATIONS, Pace, PhaseKind
 from megatape.reliability.watch import Watch
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
-from megatape.training.trainer import Trainer
+from megatape.training.stepper import Stepper
 from megatape.zero.engine import Engine
 from tests.helpers.workers import Workers
 
@@ -46,7 +46,7 @@ def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str = 
 def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
     victim = {"data": 0, "backward": topology.world_size - 1, "frozen": 1, "save": 1}.get(payload["hang"])
     if topology.rank == victim:
-        HANGS[payload["hang"]]()
+        HANGS[payload["hang"]](Path(payload["config"]["run"]["directory"]))
     limits = WatchLimits(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
     if payload["hang"] == "save":
         limits = replace(limits, long=4.0)
@@ -55,24 +55,27 @@ def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
     os._exit(pretrain(parse_config(payload["config"], "test"), limits=limits))
 
 
-def hang_in_data() -> None:
-    look_ahead = Trainer._exchange_status
+def hang_in_data(folder: Path) -> None:
+    exchange_status = Stepper.exchange_status
+    count = 0
 
-    def hang(run: Trainer, consumed: int, *arguments: Any) -> Any:
-        if run.state.step == 2:
+    def hang(stepper: Stepper, *arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 4:  # after the third step; the first one has an exchange before it, too
             timeouts = [
                 group._get_backend(torch.device("cpu")).options._timeout
                 for group in _world.pg_map
                 if group != _get_default_group()
             ]
-            (run.folder.directory / "timeouts").write_text(json.dumps([timeout.total_seconds() for timeout in timeouts]))
+            (folder / "timeouts").write_text(json.dumps([timeout.total_seconds() for timeout in timeouts]))
             time.sleep(3600)
-        return look_ahead(run, consumed, *arguments)
+        return exchange_status(stepper, *arguments)
 
-    Trainer._exchange_status = hang  # type: ignore[method-assign, assignment]
+    Stepper.exchange_status = hang  # type: ignore[method-assign, assignment]
 
 
-def hang_in_backward() -> None:
+def hang_in_backward(folder: Path) -> None:
     step, count = Engine.forward_backward, 0
 
     def hang(engine: Engine, *arguments: Any) -> Any:
@@ -86,7 +89,7 @@ def hang_in_backward() -> None:
     Engine.forward_backward = hang  # type: ignore[method-assign, assignment]
 
 
-def freeze() -> None:
+def freeze(folder: Path) -> None:
     """Stop half a second after the first step whose limit is known, which is sooner than the next heartbeat is due."""
     enter = Pace.enter
 
@@ -99,7 +102,7 @@ def freeze() -> None:
     Pace.enter = stop  # type: ignore[method-assign, assignment]
 
 
-def hang_in_save() -> None:
+def hang_in_save(folder: Path) -> None:
     """Make the disk hang when a tensor file of the third checkpoint is written."""
     fsync = os.fsync
 
@@ -111,7 +114,7 @@ def hang_in_save() -> None:
     os.fsync = hang
 
 
-HANGS: dict[str, Callable[[], None]] = {
+HANGS: dict[str, Callable[[Path], None]] = {
     "data": hang_in_data,
     "backward": hang_in_backward,
     "frozen": freeze,

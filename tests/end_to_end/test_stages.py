@@ -103,7 +103,7 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
             raw = config | {"zero": zero, "training": config["training"] | {"global_batch_size": repetitions}}
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
             run = Trainer(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease))
-            sample = run.prefetcher.get(0).batches[0]
+            sample = run.stepper.prefetcher.get(0).batches[0]
             inputs = [on_device(sample, run.engine.device)] * repetitions
             gradients = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
             run.engine.update(1e-3, *run.engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))

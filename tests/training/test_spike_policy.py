@@ -20,7 +20,7 @@ def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
         steps += 1
         policy.observe(steps, loss, 1.0, policy.decide(loss, 1.0), has_fault=False)
 
-    for number in range(spike_policy.FEWEST):
+    for number in range(spike_policy.MIN_STEPS):
         assert policy.decide(100.0, 100.0) == Take()  # too few to tell
         observe(3.0 + 0.1 * (number % 2))
     assert policy.decide(3.05 + 0.05 * 5.9, 1.0) == Take()
@@ -48,7 +48,8 @@ def test_checkpoints_for_a_rollback(raw_config: dict[str, Any]) -> None:
     before, found = SpikePolicy(config, BatchSizes(8)), SpikePolicy(config, BatchSizes(8))
     before.observe(70, 1.0, 1.0, Take(), has_fault=True)
     found.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    assert found.stable([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0] and found.stable([80, 70, 6, 5, 0], 134) == [70, 5, 0]
+    assert found.stable_checkpoints([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0]
+    assert found.stable_checkpoints([80, 70, 6, 5, 0], 134) == [70, 5, 0]
     assert found.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.protected([90, 80], 100) == [80]
     assert found.protected([200, 100, 80], 200) == [100, 200]
     assert SpikePolicy(config.model_copy(update={"on_spike": "skip"}), BatchSizes(8)).protected([90, 80], 100) == []

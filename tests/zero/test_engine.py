@@ -84,7 +84,7 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
         for _ in FIRST:
             straight.train_step()
         straight.state.samples += len(FAULTS) * straight.config.training.global_batch_size
-        straight.next_status = None
+        straight.stepper.forget_next_batch()
         for _ in LAST:
             straight.train_step()
         results.append([faults, unchanged, _equal(_numbers(run), _numbers(straight))])

@@ -1,0 +1,80 @@
+"""Ends a run whose weights have diverged."""
+
+import math
+
+from megatape.checkpoint.manager import CheckpointManager
+from megatape.errors import DataError, TrainingDiverged
+from megatape.reliability.run_log import RunLog
+from megatape.run_folder import RunFolder
+from megatape.training.step import StepOutput
+from megatape.training.stepper import NO_TARGETS
+from megatape.utils.units import plural
+
+
+class DivergenceCheck:
+    """Ends a run after too many consecutive skipped steps, or when its validation loss is not finite.
+
+    Args:
+        max_skipped_steps: Maximum number of consecutive skipped steps (training.max_skipped_steps).
+        folder: Folder of the run.
+        checkpoints: Checkpoints of the run, for the remedy in messages.
+        log: Log of the run.
+    """
+
+    def __init__(
+        self,
+        max_skipped_steps: int,
+        folder: RunFolder,
+        checkpoints: CheckpointManager,
+        log: RunLog,
+    ) -> None:
+        self._max_skipped_steps = max_skipped_steps
+        self._folder = folder
+        self._checkpoints = checkpoints
+        self._log = log
+        # Number of skipped steps since the last one that was not skipped. Planned skips do not count.
+        self._num_skipped = 0
+
+    def check_step(self, output: StepOutput) -> None:
+        """Count a skipped step. Call it after the metrics of the step are written.
+
+        Raises:
+            TrainingDiverged: Too many consecutive steps were skipped.
+            DataError: Too many consecutive steps were skipped, and the last of them has no targets.
+        """
+        if output.skipped:
+            self._log.record("skipped", f"{output.description}: {output.skipped}")
+        if output.is_planned:
+            return
+        if not output.skipped:
+            self._num_skipped = 0
+            return
+        self._num_skipped += 1
+        if self._num_skipped <= self._max_skipped_steps:
+            return
+        skipped = plural(self._num_skipped, "skipped step")
+        fault = (
+            f"{output.description}: {output.skipped}. That makes {skipped} in a row, training.max_skipped_steps allows "
+            f"{self._max_skipped_steps}"
+        )
+        if output.skipped == NO_TARGETS:
+            raise DataError(f"{fault}. Train on data whose samples have targets: check data.samples and data.prompt_end")
+        raise TrainingDiverged(f"{fault}. {self._remedy()}")
+
+    def check_validation(self, loss: float, step: int) -> None:
+        """Check the validation loss after a step, so that a run whose steps are all skipped does not end as a success.
+
+        Raises:
+            TrainingDiverged: The loss is not finite.
+        """
+        if not math.isfinite(loss):
+            raise TrainingDiverged(
+                f"the validation loss after step {step} is {loss}: the weights have diverged. {self._remedy()}"
+            )
+
+    def _remedy(self) -> str:
+        """Return advice for a user whose weights have diverged."""
+        changes = "lower optimizer.learning_rate or training.gradient_clip, or lengthen the warm-up"
+        if not self._checkpoints.saved_step:
+            return f"There is no checkpoint from before: {changes}, check model.init_std, and start again"
+        return f"Checkpoints in {self._folder.checkpoints} are from before: {changes}, and continue with --resume auto"

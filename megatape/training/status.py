@@ -1,0 +1,77 @@
+"""Status of a step: the numbers that ranks sum after it, in one all-reduce."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+# A number, or a tensor without dimensions on the engine's device.
+Scalar = Any
+
+
+class GradientSums(NamedTuple):
+    """Sums over the gradients of this step.
+
+    Attributes:
+        loss: Sum of the losses of the step's targets, nats.
+        num_nonfinite: Number of ranks with a non-finite gradient, among those that tensor-parallel ranks share.
+        square: Squared norm of the gradient at ZeRO stage 0.
+    """
+
+    loss: Scalar = 0.0
+    num_nonfinite: Scalar = 0.0
+    square: Scalar = 0.0
+
+
+class BatchCounts(NamedTuple):
+    """Counts of the next step's batch. Every rank of a sample counts it.
+
+    Attributes:
+        num_unreadable: Number of ranks that cannot read their samples.
+        num_targets: Number of targets that count in the loss.
+        digest: Digest of the samples (order.samples_digest).
+    """
+
+    num_unreadable: Scalar = 0.0
+    num_targets: Scalar = 0.0
+    digest: Scalar = 0.0
+
+
+class Requests(NamedTuple):
+    """Requests to the training loop.
+
+    Attributes:
+        num_stops: Number of ranks with a signal to stop.
+        num_saves_ended: Number of ranks that have written their share of the save in flight.
+    """
+
+    num_stops: Scalar = 0.0
+    num_saves_ended: Scalar = 0.0
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """Status of a step on one rank, or its sum over all ranks.
+
+    Attributes:
+        gradients: Sums over the gradients of the step.
+        next_batch: Counts of the next step's batch.
+        requests: Requests to the training loop.
+    """
+
+    gradients: GradientSums
+    next_batch: BatchCounts
+    requests: Requests
+
+    def summed(self, sum_over_ranks: Callable[..., list[float]]) -> "StepStatus":
+        """Return the sum over all ranks. Collective.
+
+        Args:
+            sum_over_ranks: Sums numbers over all ranks in one all-reduce (Engine.sum_over_ranks).
+        """
+        sums = iter(sum_over_ranks(*self.gradients, *self.next_batch, *self.requests))
+        return StepStatus(
+            GradientSums(*islice(sums, len(self.gradients))),
+            BatchCounts(*islice(sums, len(self.next_batch))),
+            Requests(*islice(sums, len(self.requests))),
+        )

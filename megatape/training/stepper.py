@@ -1,0 +1,183 @@
+"""Makes the optimizer steps of a run."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+
+from megatape.data.training.loader import Loader
+from megatape.reliability.pace import Pace
+from megatape.training.evaluation import on_device
+from megatape.training.prefetch import Prefetcher, StepBatches
+from megatape.training.spike_policy import SpikePolicy
+from megatape.training.state import TrainState
+from megatape.training.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.step import StepOutput
+from megatape.training.unreadable import check_readable
+from megatape.zero.engine import Engine, Gradients, Update
+
+SKIPPED = "skipped (training.skip_samples)"
+NO_TARGETS = "its samples have no targets"
+
+
+@dataclass(frozen=True)
+class ComputedStep:
+    """Result of the passes and the update of a step.
+
+    Attributes:
+        loss: Mean loss over the step's targets, nats.
+        update: Result of the update.
+        status: Status after the step, summed over all ranks.
+        forward_seconds: Duration of this rank's forward passes.
+    """
+
+    loss: float
+    update: Update
+    status: StepStatus
+    forward_seconds: float
+
+
+class Stepper(AbstractContextManager["Stepper"]):
+    """Makes steps: reads their batches, runs the engine, and asks the spike policy. Collective, like its methods.
+
+    After each step all ranks sum their status, which includes the counts of the next step's batch. So a step has one exchange,
+    but the first one of a process, and the first one after a rollback, have two.
+
+    Context manager: leaving it ends the thread that prefetches batches.
+
+    Args:
+        engine: Engine of the run.
+        loader: Reader of this rank's samples.
+        policy: Spike policy of the run.
+        learning_rate: Returns the scheduled rate of a step, counted from 0.
+        requests: Returns this rank's requests to the training loop.
+        pace: Receives the phases of this rank, for the watch over the ranks.
+
+    Attributes:
+        prefetcher: Prefetcher of this rank's batches.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        loader: Loader,
+        policy: SpikePolicy,
+        learning_rate: Callable[[int], float],
+        requests: Callable[[], Requests],
+        pace: Pace,
+    ) -> None:
+        self.prefetcher = Prefetcher(loader, engine.device)
+        self._engine = engine
+        self._loader = loader
+        self._policy = policy
+        self._learning_rate = learning_rate
+        self._requests = requests
+        self._pace = pace
+        # Number of ranks that read and count the same sample.
+        self._num_readers = engine.mesh["sample"].size
+        # Counts of the next step's batch, summed over all ranks; None if they were not exchanged yet.
+        self._next_batch: BatchCounts | None = None
+
+    def __exit__(self, *error: object) -> None:
+        self.prefetcher.__exit__(*error)
+
+    def step(self, state: TrainState) -> StepOutput:
+        """Make the step after `state`, which is not changed.
+
+        Before skipping a spike, the step is computed again. A spike caused by the data repeats exactly; a device fault does
+        not.
+
+        Raises:
+            DataError: A rank cannot read its samples. Raised on all ranks.
+        """
+        step = state.step + 1
+        samples = range(state.samples, state.samples + self._loader.batches.after(state.samples))
+        learning_rate = self._learning_rate(state.step)
+        batches = self._read(samples.start)
+        counts = self._next_batch or self.exchange_status(samples.start).next_batch
+        check_readable(counts.num_unreadable, batches.error, step, self._engine.topology)
+        self.prefetcher.start(samples.stop)
+
+        digest = round(counts.digest / self._num_readers)
+        make_output = partial(StepOutput, step, samples, learning_rate, digest)
+        if self._policy.skips(samples):
+            status = self.exchange_status(samples.stop)
+            output = make_output(status, skipped=SKIPPED, is_planned=True)
+        elif not counts.num_targets:
+            status = self.exchange_status(samples.stop)
+            output = make_output(status, skipped=NO_TARGETS)
+        else:
+            num_targets = counts.num_targets / self._num_readers
+            computed, anomaly = self._compute_checked(samples, batches, num_targets, learning_rate)
+            update = computed.update
+            output = make_output(
+                computed.status,
+                loss=computed.loss,
+                grad_norm=update.grad_norm,
+                fault=update.fault,
+                skipped=update.skipped,
+                decision=update.decision,
+                anomaly=anomaly,
+                forward_seconds=computed.forward_seconds,
+            )
+            self._policy.observe(step, computed.loss, update.grad_norm, update.decision, has_fault=bool(update.fault))
+        self._next_batch = output.status.next_batch
+        return output
+
+    def forget_next_batch(self) -> None:
+        """Forget the counts of the next step's batch, because the run continues from another step."""
+        self._next_batch = None
+
+    def exchange_status(self, consumed: int, gradients: Gradients | None = None) -> StepStatus:
+        """Return the status of all ranks before a step. Collective.
+
+        Args:
+            consumed: Number of samples before the step, over all ranks.
+            gradients: Gradients of the step before it, None if they were not computed.
+        """
+        batches = self._read(consumed)
+        sums = GradientSums()
+        if gradients is not None:
+            sums = GradientSums(gradients.loss, gradients.num_nonfinite, gradients.square)
+        counts = BatchCounts(bool(batches.error), batches.num_targets, batches.digest)
+        local = StepStatus(sums, counts, self._requests())
+        return local.summed(self._engine.sum_over_ranks)
+
+    def _compute_checked(
+        self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float
+    ) -> tuple[ComputedStep, str]:
+        """Compute a step, and again if it is about to be skipped for a spike. Returns the result and the anomaly, or ""."""
+        computed = self._compute(samples, batches, num_targets, learning_rate)
+        update = computed.update
+        anomaly = update.decision.reason
+        if update.fault or not update.skipped:
+            return computed, anomaly
+        again = self._compute(samples, batches, num_targets, learning_rate)
+        if (again.loss, again.update.grad_norm) != (computed.loss, update.grad_norm):
+            anomaly += f"; computed again, they are {again.loss:.4g} and {again.update.grad_norm:.4g}: a transient fault"
+        return again, anomaly
+
+    def _compute(self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float) -> ComputedStep:
+        """Run the forward and backward passes and the update of a step."""
+        inputs = [on_device(batch, self._engine.device) for batch in batches.batches]
+        gradients = self._engine.forward_backward(inputs, num_targets)
+        status = self.exchange_status(samples.stop, gradients)
+        sums = status.gradients
+        loss = sums.loss / self._engine.mesh["tensor"].size / num_targets
+        update = self._engine.update(
+            learning_rate,
+            loss,
+            sums.num_nonfinite,
+            sums.square,
+            decide=partial(self._policy.decide, loss),
+        )
+        return ComputedStep(loss, update, status, gradients.forward.seconds())
+
+    def _read(self, consumed: int) -> StepBatches:
+        """Return the batches of a step. May wait for a file server or a copy.
+
+        Args:
+            consumed: Number of samples before the step, over all ranks.
+        """
+        with self._pace.waiting(f"the reading of samples {consumed} and after"):
+            return self.prefetcher.get(consumed)
