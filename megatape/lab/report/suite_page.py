@@ -17,7 +17,8 @@ from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.records import Record
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.statistics import LEVEL
-from megatape.lab.study.suite.table import REFERENCE, Summary, sections
+from megatape.lab.study.suite.summary import REFERENCE, Summary
+from megatape.lab.study.suite.table import sections
 from megatape.lab.study.variants import parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.files import write_atomically
