@@ -26,7 +26,6 @@ MOVED = {
         "units": "megatape.utils.units",
     },
     "megatape.attention": {
-        "blocked": "megatape.attention.backends.blocked",
         "flex": "megatape.attention.backends.flex",
         "fused": "megatape.attention.backends.fused",
         "operation": "megatape.attention.attend",
