@@ -167,6 +167,10 @@ FAMILIES: dict[str, FamilyEntry] = {
     ),
 }
 
+# Functions of megatape/hf that training calls. They are loaded by name, because training does not import hf.
+INITIAL_WEIGHTS = Entry("megatape.hf.model_folder:open_weights", "opens the weights of training.init_from")
+EXPORT_CHECK = Entry("megatape.hf.families:export_obstacle", "says why the model of a run cannot be exported")
+
 OPTIMIZERS: dict[str, OptimizerEntry] = {
     "adamw": OptimizerEntry(
         "megatape.optim.adamw:adamw",

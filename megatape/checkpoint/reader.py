@@ -18,8 +18,6 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import CheckpointError, UserError, content_errors, path_errors
-from megatape.model.build import build_model
-from megatape.model.transformer import Transformer
 from megatape.run_folder import named_step
 from megatape.utils.files import as_type, read_json
 
@@ -215,20 +213,6 @@ def verified_checkpoint(
     checkpoint = kind(directory, base)
     checkpoint.verify(share, shares)
     return checkpoint
-
-
-def load_model(checkpoint: CheckpointReader) -> Transformer:
-    """The checkpoint's model on the CPU, with its float32 master weights. Raises UserError if they are another model's."""
-    model = build_model(checkpoint.config.model)
-    for name, parameter in model.named_parameters():
-        value = checkpoint.tensor(name)
-        if value.shape != parameter.shape:
-            raise UserError(
-                f"{checkpoint.directory}: {name} has shape {tuple(value.shape)}, its configuration says "
-                f"{tuple(parameter.shape)}: the checkpoint is corrupted, use another one"
-            )
-        parameter.data = value
-    return model
 
 
 def rng_snapshot() -> Tensor:

@@ -68,8 +68,9 @@ def run(options: Options) -> None:
 def _verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
     """The checkpoint, or an import as the checkpoint of step 0, whose files have the hashes that were recorded."""
     from megatape.checkpoint.reader import CheckpointReader, EmaReader, verified_checkpoint
-    from megatape.hf.folder_weights import IMPORT, INDEX, SINGLE
+    from megatape.hf.import_record import IMPORT
     from megatape.hf.importer import ImportCheckpoint
+    from megatape.hf.tensor_headers import INDEX, SINGLE
 
     if any((options.checkpoint / name).is_file() for name in (SINGLE, INDEX)):
         raise UserError(f"{options.checkpoint} is in transformers' format already: `megatape import` it to change its encoding")

@@ -36,8 +36,8 @@ def run(options: Options) -> None:
 
     from transformers.utils.logging import disable_progress_bar
 
+    from megatape.hf.download import download_model
     from megatape.hf.importer import import_model
-    from megatape.hf.model_folder import download_model
 
     disable_progress_bar()
     folder = options.folder

@@ -1,22 +1,24 @@
-"""Checkpoints as the source of an export and of initial weights."""
+"""Checkpoints as a source of models: for exports, for the initial weights of a run, and for experiments."""
 
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from megatape.accounting.counts import meta_model
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.tensors import FileRecord, StoredWeights, TensorRecord
 from megatape.config import Config, ModelConfig
-from megatape.config.run import Dtype
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
+from megatape.hf.dtypes import stored_dtype
+from megatape.hf.model_weights import MAX_NAMES, ModelWeights, Shapes, parameter_shapes
+from megatape.model.build import build_model
+from megatape.model.transformer import Transformer
 
 
 class Checkpoint(Protocol):
-    """The part of megatape.checkpoint.reader.CheckpointReader that export needs."""
+    """The part of megatape.checkpoint.reader.CheckpointReader that exports need."""
 
     directory: Path
     step: int
@@ -29,55 +31,63 @@ class Checkpoint(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
 
-class CheckpointWeights(CheckpointReader):
-    """The weights in a checkpoint, and where they are; megatape.hf.folder_weights has those in a folder of transformers."""
+class CheckpointWeights(CheckpointReader, ModelWeights):
+    """Weights of a checkpoint. For a folder of transformers, see megatape.hf.folder_weights."""
 
     @property
     def model(self) -> ModelConfig:
-        """The model that they belong to."""
+        """Model section of the run that wrote the checkpoint."""
         return self.config.model
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision in which they are exported."""
+        """Precision of the weights in an export."""
         return stored_dtype(self.config)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every parameter."""
+    def shapes(self) -> Shapes:
+        """Return the shape of every parameter."""
         return parameter_shapes(self.model)
 
     def stored(self) -> StoredWeights:
-        """Where they are. Those of a checkpoint with a base: the base's."""
+        """Return the files of the weights and the location of each weight. If the checkpoint has a base, those of the base."""
         if self.base:
             return self.base
-        held = self.manifest["tensors"]["weight"]
+        file_of = self.manifest["tensors"]["weight"]
         shapes = self.shapes()
-        tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in held.items()}
-        files = {file: FileRecord(**self.manifest["files"][file]) for file in set(held.values())}
+        tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in file_of.items()}
+        files = {file: FileRecord(**self.manifest["files"][file]) for file in set(file_of.values())}
         return StoredWeights(self.directory, tensors, files)
 
 
-def parameter_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a model."""
-    return {name: tuple(parameter.shape) for name, parameter in meta_model(model).named_parameters()}
+def check_parameters(checkpoint: Checkpoint) -> Shapes:
+    """Check that a checkpoint has the parameters of its configuration, and return their shapes.
 
-
-def check_parameters(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    """The shapes of a checkpoint's parameters. Raises UserError if they are not those of its configuration."""
+    Raises:
+        UserError: It has others.
+    """
     shapes = parameter_shapes(checkpoint.config.model)
-    if different := sorted(shapes.keys() ^ set(checkpoint.names())):
+    different = sorted(shapes.keys() ^ set(checkpoint.names()))
+    if different:
         raise UserError(
             f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
-            f"{', '.join(different[:3])}: the checkpoint is corrupted, use another one"
+            f"{', '.join(different[:MAX_NAMES])}: the checkpoint is corrupted, use another one"
         )
     return shapes
 
 
-def stored_dtype(config: Config) -> torch.dtype:
-    """The precision in which exported weights are stored."""
-    return getattr(torch, config.export.dtype or config.training.precision)
+def load_model(checkpoint: CheckpointReader) -> Transformer:
+    """Build the model of a checkpoint on the CPU, with its float32 master weights.
 
-
-def dtype_name(dtype: torch.dtype) -> Dtype:
-    """The name of a precision in configurations and records."""
-    return cast(Dtype, str(dtype).removeprefix("torch."))
+    Raises:
+        UserError: A weight has not the shape that the checkpoint's configuration gives it.
+    """
+    model = build_model(checkpoint.config.model)
+    for name, parameter in model.named_parameters():
+        weight = checkpoint.tensor(name)
+        if weight.shape != parameter.shape:
+            raise UserError(
+                f"{checkpoint.directory}: {name} has shape {tuple(weight.shape)}, its configuration says "
+                f"{tuple(parameter.shape)}: the checkpoint is corrupted, use another one"
+            )
+        parameter.data = weight
+    return model

@@ -1,4 +1,4 @@
-"""A training checkpoint as a folder that transformers loads."""
+"""Export of a checkpoint to a folder that transformers loads."""
 
 from functools import partial
 from pathlib import Path
@@ -6,41 +6,55 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from megatape.errors import UserError, path_errors
-from megatape.hf.checkpoint_source import Checkpoint, check_parameters, parameter_shapes, stored_dtype
+from megatape.hf.checkpoint_source import Checkpoint, check_parameters
+from megatape.hf.dtypes import stored_dtype
 from megatape.hf.families import family_of
-from megatape.hf.folder_weights import write_weights
 from megatape.hf.lora import merged_weight, without_adapters
 from megatape.hf.model_card import model_card
+from megatape.hf.model_weights import parameter_shapes
 from megatape.hf.origins import origins_of
 from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
+from megatape.hf.weight_files import SHARD_BYTES, write_weights
 from megatape.utils.files import new_folder
 
 
 @path_errors()
-def export(checkpoint: Checkpoint, out: Path, merge: bool = True) -> None:
-    """Write weights, configuration, code, tokenizer, generation settings and model card into the new folder `out`.
+def export(checkpoint: Checkpoint, out: Path, merge: bool = True, shard_bytes: int = SHARD_BYTES) -> None:
+    """Write a model as transformers reads it: weights, configuration, code, tokenizer, generation settings and model card.
 
-    merge: merge LoRA's adapters into the weights instead of leaving them out. The folder appears only when it is complete,
-    under a temporary name until then. Raises FileExistsError if it exists, FileNotFoundError or UserError for a checkpoint
-    that cannot be exported.
+    Args:
+        checkpoint: Checkpoint to export.
+        out: Folder to write. It has a temporary name until it is complete. It must not exist.
+        merge: Whether to merge LoRA adapters into the weights. Otherwise they are left out.
+        shard_bytes: Maximum size of a weight file with several tensors.
+
+    Raises:
+        FileExistsError: `out` exists.
+        FileNotFoundError, UserError: The checkpoint cannot be exported.
     """
     with new_folder(out) as folder:
         check_parameters(checkpoint)
         config = without_adapters(checkpoint.config)
+        model = config.model
         tokenizer = checkpoint.tokenizer()
-        if tokenizer.vocab_size > config.model.vocab_size:
+        if tokenizer.vocab_size > model.vocab_size:
             raise UserError(
-                f"{tokenizer.origin} has {tokenizer.vocab_size} tokens, but model.vocab_size is {config.model.vocab_size}: "
+                f"{tokenizer.origin} has {tokenizer.vocab_size} tokens, but model.vocab_size is {model.vocab_size}: "
                 "the checkpoint holds another run's tokenizer, put the right one there"
             )
-        special = special_tokens(tokenizer)
+
         family = family_of(config)
-        exported = family.config(config, special)
-        read = partial(merged_weight, checkpoint) if merge else checkpoint.tensor
-        write_weights(folder, parameter_shapes(config.model), stored_dtype(config), read, family.parameter_name)
-        exported.save_pretrained(folder)
+        read = checkpoint.tensor
+        if merge:
+            read = partial(merged_weight, checkpoint)
+        write_weights(folder, parameter_shapes(model), stored_dtype(config), read, family.parameter_name, shard_bytes)
+
+        special = special_tokens(tokenizer)
+        family.config(config, special).save_pretrained(folder)
         GenerationConfig(**special._asdict(), do_sample=False).save_pretrained(folder)
-        write_tokenizer(tokenizer, config.model.max_positions, folder)
-        family.write_code(config.model, folder)
-        card = model_card(config, family, checkpoint.step, checkpoint.tokens, describe_tokenizer(tokenizer), origins_of(config))
+        write_tokenizer(tokenizer, model.max_positions, folder)
+        family.write_code(model, folder)
+
+        description = describe_tokenizer(tokenizer)
+        card = model_card(config, family, checkpoint.step, checkpoint.tokens, description, origins_of(config))
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -19,11 +19,12 @@ from megatape.config import Config, ModelConfig, load_config, parse_config
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.hf.architecture import Architecture, read_architecture
-from megatape.hf.checkpoint_source import dtype_name
+from megatape.hf.dtypes import dtype_name
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
-from megatape.hf.folder_weights import IMPORT, INDEX, FolderWeights, ImportRecord, find_weights, open_import
+from megatape.hf.folder_weights import FolderWeights, find_weights
+from megatape.hf.import_record import IMPORT, ImportRecord, open_import
 from megatape.hf.lora import without_adapters
-from megatape.hf.model_folder import check_fits
+from megatape.hf.tensor_headers import INDEX
 from megatape.imports import given
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
@@ -205,7 +206,7 @@ class ImportCheckpoint:
         self.directory = directory
         self._weights = open_import(directory)
         self.config = without_adapters(config or load_config(directory / "config.json", PLACEHOLDERS))
-        check_fits(self._weights, self.config.model)
+        self._weights.check_fits(self.config.model)
         self._parameters = dict(meta_model(self.config.model).named_parameters())
 
     def verify(self) -> None:

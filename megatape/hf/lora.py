@@ -20,10 +20,13 @@ from megatape.config import Config, ModelConfig, Section
 from megatape.config.run import Dtype
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.hf.architecture import read_architecture
-from megatape.hf.checkpoint_source import Checkpoint, check_parameters, dtype_name, stored_dtype
+from megatape.hf.checkpoint_source import Checkpoint, check_parameters
+from megatape.hf.dtypes import dtype_name, stored_dtype
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
-from megatape.hf.folder_weights import checked, find_weights, read_object, write_weights
+from megatape.hf.folder_weights import find_weights
+from megatape.hf.tensor_headers import read_object
+from megatape.hf.weight_files import checked, write_weights
 from megatape.model.lora import TARGETS, in_adapter
 from megatape.model.trainable import freeze
 from megatape.utils.files import new_folder

@@ -5,7 +5,7 @@ from pathlib import Path
 from megatape.accounting.counts import count_parameters
 from megatape.config import Config
 from megatape.encodings import encoding_of
-from megatape.hf.checkpoint_source import dtype_name, stored_dtype
+from megatape.hf.dtypes import dtype_name, stored_dtype
 from megatape.hf.families.family import Family
 from megatape.hf.origins import Origins
 from megatape.registry import ENCODINGS

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from megatape import imports
 from megatape.checkpoint.compatibility import changed_settings, check_annealing, check_end_token, check_same_run
 from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.tensors import FileRecord, StoredWeights
@@ -22,10 +23,10 @@ from megatape.data.training.mixture import RunData
 from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION
 from megatape.distributed.exchange import on_all
 from megatape.errors import UserError, path_errors
-from megatape.hf.model_folder import ModelWeights, check_fits, open_model_folder
 from megatape.model.init import initial_block
 from megatape.nn.parameters import settings
 from megatape.optim.schedules import check_new_run
+from megatape.registry import EXPORT_CHECK, INITIAL_WEIGHTS
 from megatape.run_folder import read_metrics
 from megatape.training.ledger import check_order
 from megatape.training.step import NUMBERS, StepMetrics
@@ -54,7 +55,7 @@ class InitialState:
     def __init__(
         self,
         fresh: Reader,
-        weights: ModelWeights | None = None,
+        weights: InitialWeights | None = None,
         taken: Collection[str] = (),
         base: StoredWeights | None = None,
     ) -> None:
@@ -94,7 +95,7 @@ def initial_state(
 
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     weights, base = _open_verified(Path(config.training.init_from), config.model, frozen, environment)
-    taken = check_fits(weights, config.model)
+    taken = weights.check_fits(config.model)
     if environment.topology.is_main:
         num_fresh = len(parameters) - len(taken)
         environment.log.say("\n".join(_summary(weights, config.model, num_fresh, tokenizer)))
@@ -115,7 +116,7 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
 
 def _open_verified(
     directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment
-) -> tuple[ModelWeights, StoredWeights | None]:
+) -> tuple[InitialWeights, StoredWeights | None]:
     """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
     source = None
     base = None
@@ -123,8 +124,8 @@ def _open_verified(
 
     def verify() -> dict[str, dict[str, Any]]:
         nonlocal source, base
-        source = open_model_folder(directory, environment.base).weights()
-        taken = check_fits(source, model)
+        source = INITIAL_WEIGHTS.load()(directory, environment.base)
+        taken = source.check_fits(model)
         stored = source.stored()
         source.verify(topology.rank, topology.world_size)
         base = stored.restricted(sorted(stored.tensors.keys() & frozen & taken))
@@ -138,7 +139,7 @@ def _open_verified(
     return source, base if base.tensors else None
 
 
-def _summary(source: ModelWeights, model: ModelConfig, num_fresh: int, tokenizer: Tokenizer) -> Iterator[str]:
+def _summary(source: InitialWeights, model: ModelConfig, num_fresh: int, tokenizer: Tokenizer) -> Iterator[str]:
     """Lines about what a run starts from."""
     yield f"starting from the weights in {source.directory}"
     for change in differences(source.model, model):
@@ -222,13 +223,11 @@ def export_warning(config: Config) -> str:
     """
     if not imports.given():
         return ""
-    from megatape.hf.families import family_of  # imports transformers, which training does not need otherwise
-
-    try:
-        family_of(config).code(config.model)
-    except (UserError, OSError) as error:
-        return f"this model can be trained, but not exported or evaluated: {error}"
-    return ""
+    # Imports transformers, which training does not need otherwise.
+    obstacle = EXPORT_CHECK.load()(config)
+    if obstacle is None:
+        return ""
+    return f"this model can be trained, but not exported or evaluated: {obstacle}"
 
 
 def recorded_steps(environment: RunEnvironment) -> dict[int, str]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from megatape.checkpoint.manifest import load_manifest, save_manifest
-from megatape.checkpoint.reader import CheckpointReader, load_model, restore_rng, rng_snapshot, verified_checkpoint
+from megatape.checkpoint.reader import CheckpointReader, restore_rng, rng_snapshot, verified_checkpoint
+from megatape.hf.checkpoint_source import load_model
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
 MATRIX, VECTOR = "blocks.0.mlp.up.weight", "norm.weight"

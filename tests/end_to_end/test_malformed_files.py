@@ -30,7 +30,7 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.data.training.packing import DocumentDataset, read_answers
-from megatape.hf.folder_weights import read_record
+from megatape.hf.import_record import read_record
 from megatape.lab.study.outcome import Outcome
 from megatape.lab.tasks.engine.runner import Journal
 from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction

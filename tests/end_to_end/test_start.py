@@ -26,7 +26,7 @@ from megatape.hf.export import export
 from megatape.hf.families import family_of
 from megatape.hf.importer import ImportCheckpoint, import_model
 from megatape.hf.loading import read_model
-from megatape.hf.model_folder import check_fits, open_model_folder
+from megatape.hf.model_folder import open_weights
 from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
@@ -223,11 +223,11 @@ def test_other_models_are_refused(base: dict[str, Any], imported: Callable[..., 
     for name, (encoding, changes, message) in wrong.items():
         folder = imported("llama", encoding)
         section = json.loads((folder / "config.json").read_text())["model"]
-        check_fits(open_model_folder(folder).weights(), parse_model(section, name))
+        open_weights(folder).check_fits(parse_model(section, name))
         with pytest.raises(ValueError, match=re.escape(message)):
-            check_fits(open_model_folder(folder).weights(), parse_model(section | changes, name))
+            open_weights(folder).check_fits(parse_model(section | changes, name))
     with pytest.raises(FileNotFoundError, match="none: no such folder"):
-        open_model_folder(tmp_path / "none").weights()
+        open_weights(tmp_path / "none")
 
     save_tiny("llama", tmp_path / "changed")
     import_model(tmp_path / "changed", tmp_path / "import", "rope", 32)

@@ -14,7 +14,8 @@ from megatape.config import load_config, parse_model
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf import importer
 from megatape.hf.architecture import read_architecture
-from megatape.hf.folder_weights import find_weights, open_import, read_record
+from megatape.hf.folder_weights import find_weights
+from megatape.hf.import_record import open_import, read_record
 from megatape.hf.importer import ImportCheckpoint, import_model, logit_difference
 from megatape.hf.tokenizer import build_tokenizer, read_proto
 from megatape.model.build import build_model

@@ -1,4 +1,4 @@
-"""Architectures of transformers that hold our models, a file each; megatape/registry.py has their names."""
+"""Families: architectures of transformers that hold our models, a file each. megatape/registry.py lists them."""
 
 from megatape.config import Config, families_with
 from megatape.errors import UserError
@@ -7,16 +7,35 @@ from megatape.registry import FAMILIES
 
 
 def family_of(config: Config) -> Family:
-    """The family that a model with this configuration is exported as. Raises UserError if there is none."""
-    model = config.model
+    """Return the family as which a model with this configuration is exported.
+
+    Raises:
+        UserError: No family holds such a model.
+    """
     possible = families_with(config.model)
     if not possible:
-        raise UserError(f"no architecture of exported models has a model with {model.parts}: megatape/registry.py lists them")
-    return FAMILIES[config.export.family or possible[0]].load()()
+        raise UserError(
+            f"no architecture of exported models has a model with {config.model.parts}: megatape/registry.py lists them"
+        )
+    name = config.export.family or possible[0]
+    return FAMILIES[name].load()()
 
 
 def family_named(model_type: object) -> Family:
-    """The family whose models have this `model_type` in their config.json. Raises UserError if it is not registered."""
+    """Return the family with this `model_type` in config.json.
+
+    Raises:
+        UserError: It is not registered.
+    """
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise UserError(f"model_type is {model_type!r}; models of {', '.join(FAMILIES)} are run without code of the folder")
     return FAMILIES[model_type].load()()
+
+
+def export_obstacle(config: Config) -> str | None:
+    """Return the reason why the model of this configuration cannot be exported, or None if it can."""
+    try:
+        family_of(config).code(config.model)
+    except (UserError, OSError) as error:
+        return str(error)
+    return None

@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
 from megatape.encodings.rope import rotated_size, scaled_base
-from megatape.hf.checkpoint_source import stored_dtype
+from megatape.hf.dtypes import stored_dtype
 from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
 from megatape.hf.tokenizer import SpecialTokens
 

@@ -22,7 +22,7 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import UserError
 from megatape.hf.architecture import Architecture, read_architecture
-from megatape.hf.folder_weights import open_import
+from megatape.hf.import_record import open_import
 from megatape.hf.importer import import_model
 from megatape.hf.model_folder import open_model_folder
 from megatape.lab.encodings import parse_names

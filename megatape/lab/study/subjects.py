@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from megatape.attention.backends.sdpa import visible
 from megatape.attention.rotation import PositionState, rotate_qk
-from megatape.checkpoint.reader import CheckpointReader, load_model, verified_checkpoint
+from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.data.training.dataset import TokenDataset
 from megatape.encodings.encoding import Encoding
 from megatape.errors import UserError
+from megatape.hf.checkpoint_source import load_model
 from megatape.model.block import Attention
 from megatape.model.transformer import Transformer
 from megatape.utils.files import real_paths

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from megatape.checkpoint.reader import CheckpointReader, load_model
+from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, load_config
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
+from megatape.hf.checkpoint_source import load_model
 from megatape.lab.study.suite.records import Record, Score, Scores, answer_places, score_answers
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS

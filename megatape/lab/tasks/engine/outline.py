@@ -8,7 +8,8 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from megatape.hf.loading import read_tokenizer
-from megatape.hf.model_folder import ModelWeights, open_model_folder
+from megatape.hf.model_folder import open_model_folder
+from megatape.hf.model_weights import ModelWeights
 from megatape.hf.tokenizer import write_tokenizer
 
 

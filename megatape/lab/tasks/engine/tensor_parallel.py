@@ -21,7 +21,8 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
 from megatape.hf.lora import merge_adapter
-from megatape.hf.model_folder import ModelWeights, check_fits, open_model_folder
+from megatape.hf.model_folder import open_model_folder
+from megatape.hf.model_weights import ModelWeights
 from megatape.hf.tokenizer import special_tokens
 from megatape.lab.tasks.engine.outline import exported_tokenizer, model_name
 from megatape.model.build import build_model
@@ -101,7 +102,7 @@ def load_tensor_parallel(
             opened = open_model_folder(merged)
         source = opened.weights()
         source.verify(axis.rank, axis.size)
-        check_fits(source, source.model)
+        source.check_fits(source.model)
         check_divisible(source.model, axis.size, name)
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         model = _filled(build_model(source.model, axis), source, axis, device)

@@ -8,7 +8,6 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-import megatape.hf.folder_weights
 from megatape.hf.export import export
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
@@ -19,12 +18,11 @@ pytestmark = pytest.mark.numerics
 
 
 @pytest.mark.parametrize("shape", ["grouped", "tied"])
-def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards(shape: str, sentencepiece_model: Path, tmp_path: Path) -> None:
     """Every parameter is in one shard, no shard holds more than the limit unless for one tensor, and the whole loads."""
     limit = 20_000
-    monkeypatch.setattr(megatape.hf.folder_weights, "SHARD_BYTES", limit)
     checkpoint, ours = memory_checkpoint(sentencepiece_model, num_layers=11, **SHAPES[shape])
-    export(checkpoint, tmp_path / "out")
+    export(checkpoint, tmp_path / "out", shard_bytes=limit)
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     files = sorted((tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 5

@@ -1,0 +1,45 @@
+"""Interface to the weights that a run starts with (training.init_from)."""
+
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from megatape.checkpoint.tensors import StoredWeights
+from megatape.config import ModelConfig
+
+
+class InitialWeights(Protocol):
+    """Weights of a model that a run can start with, in a folder of any kind.
+
+    Attributes:
+        directory: Folder of the weights.
+    """
+
+    directory: Path
+
+    @property
+    def model(self) -> ModelConfig:
+        """Model section of the weights' model."""
+
+    def check_fits(self, model: ModelConfig) -> set[str]:
+        """Check that a model can start with these weights.
+
+        Args:
+            model: Model section of the run.
+
+        Returns:
+            Names of the parameters that start with these weights. The others start as in a new model.
+
+        Raises:
+            UserError: The model cannot start with them.
+        """
+
+    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
+        """Read some rows and columns of a weight (megatape.zero.state.Reader)."""
+
+    def stored(self) -> StoredWeights:
+        """Return the files of the weights and the location of each weight, for the base of checkpoints."""
+
+    def verify(self, share: int = 0, shares: int = 1) -> None:
+        """Verify the hashes of every `shares`-th file, starting with file `share`."""
