@@ -23,7 +23,7 @@ class RunEnvironment:
         topology: All ranks of the run.
         log: Log of the run: console output and events.
         pace: Phases of this rank, for the watch over the ranks.
-        base: Present folder of the checkpoints' base if it was moved (checkpoint/tensors.py), else None.
+        base: Present folder of the checkpoints' base if it was moved (checkpoint/base.py), else None.
     """
 
     folder: RunFolder

@@ -17,7 +17,7 @@ from megatape.errors import CheckpointError
 class Feature(StrEnum):
     """Features that this version of MegaTAPE reads and writes."""
 
-    # Frozen weights are in another folder (checkpoint/tensors.py).
+    # Frozen weights are in another folder (checkpoint/base.py).
     BASE = "base"
     # The optimizer has taken fewer steps than the run (`updates` in state.json).
     SKIPPED_STEPS = "skipped_steps"

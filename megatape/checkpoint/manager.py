@@ -10,11 +10,14 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from megatape.checkpoint.background import Background
 from megatape.checkpoint.environment import RunEnvironment
-from megatape.checkpoint.reader import CheckpointReader, rng_snapshot
+from megatape.checkpoint.pruning import prune
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.rng import rng_snapshot
 from megatape.checkpoint.selection import find_stable_checkpoint
 from megatape.checkpoint.tensors import StoredWeights
-from megatape.checkpoint.writer import COLLECTIVE_ERRORS, Background, CheckpointContents, prune, write_checkpoint
+from megatape.checkpoint.writer import COLLECTIVE_ERRORS, CheckpointContents, write_checkpoint
 from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved
 from megatape.reliability.pace import PhaseKind

@@ -8,7 +8,7 @@
         state.json                          step, updates, samples, tokens, resolved configuration, fingerprints
         tokenizer.model                     or tokenizer.json and its companions, for an imported tokenizer
         manifest.json                       written last: features (features.py), size and sha256 of every file, file of every
-                                            tensor, folder of the frozen weights that are left out (tensors.py), own sha256
+                                            tensor, folder of the frozen weights that are left out (base.py), own sha256
 
 The folder is written as `step-00000100.NONCE.tmp` and then renamed. A folder without a manifest is an incomplete checkpoint.
 """
@@ -72,7 +72,7 @@ class TensorRecord(Section):
 
 
 class BaseRecord(Section):
-    """Entry `base` of a manifest: the folder with the weights that the checkpoint leaves out (tensors.py).
+    """Entry `base` of a manifest: the folder with the weights that the checkpoint leaves out (base.py).
 
     Attributes:
         folder: Absolute path of the folder.

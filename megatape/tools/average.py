@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
+from megatape.checkpoint.base import describe_base
 from megatape.checkpoint.compatibility import IMMUTABLE
 from megatape.checkpoint.features import Feature
 from megatape.checkpoint.manifest import STATE, as_json, save_manifest, write_file
-from megatape.checkpoint.reader import Average, CheckpointReader
-from megatape.checkpoint.tensors import describe_base, save_tensors
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.state import Average
+from megatape.checkpoint.tensors import save_tensors
 from megatape.config import differences
 from megatape.errors import UserError, path_errors
 from megatape.utils.files import link_file, new_folder, sync

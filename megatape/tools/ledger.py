@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megatape.checkpoint.reader import MAX_STEP_SAMPLES
+from megatape.checkpoint.state import MAX_STEP_SAMPLES
 from megatape.config import load_recorded_config
 from megatape.data.training.mixture import Mixture, open_data
 from megatape.data.training.order import samples_digest

@@ -11,7 +11,8 @@ import torch
 from megatape.attention.attend import select_backend
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manager import CheckpointManager
-from megatape.checkpoint.reader import CheckpointReader, restore_rng
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.rng import restore_rng
 from megatape.checkpoint.selection import find_checkpoint
 from megatape.config import Config, save_config
 from megatape.data.training.mixture import RunData

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatape.checkpoint.manifest import load_manifest, save_manifest
-from megatape.checkpoint.reader import CheckpointReader, restore_rng, rng_snapshot, verified_checkpoint
+from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.hf.checkpoint_source import load_model
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
@@ -83,11 +83,3 @@ def test_a_manifest_without_weights(tmp_path: Path) -> None:
     save_manifest(copy, files, {})
     with pytest.raises(ValueError, match="manifest.json: no manifest of MegaTAPE: tensors has no weight"):
         CheckpointReader(copy)
-
-
-def test_generator_state_comes_back() -> None:
-    snapshot = rng_snapshot()
-    drawn = torch.rand(4)
-    assert not torch.equal(torch.rand(4), drawn)
-    restore_rng(snapshot)
-    assert torch.equal(torch.rand(4), drawn)

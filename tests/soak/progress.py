@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from megatape.checkpoint.writer import PARTIAL
+from megatape.checkpoint.partial_folder import PARTIAL
 from megatape.reliability.holder import read_holder
 from megatape.run_folder import RunFolder, named_step, read_metrics
 from megatape.utils.files import read_lines

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from megatape.checkpoint.manifest import STATE
+from megatape.checkpoint.partial_folder import PARTIAL
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.checkpoint.writer import PARTIAL
 from megatape.commands.main import main
 from megatape.run_folder import RunFolder, read_metrics
 from tests.helpers import bounds

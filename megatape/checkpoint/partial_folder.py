@@ -1,0 +1,86 @@
+"""Partial folders: checkpoints that are being written, or removed. Nothing in them looks like a complete checkpoint."""
+
+import re
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.reliability.holder import NONCE_DIGITS
+from megatape.reliability.lease import Lease
+from megatape.utils.files import rename
+
+# Suffix of partial folders.
+PARTIAL = ".tmp"
+# Seconds without a change after which nobody writes a partial folder of an unknown process.
+STALE_SECONDS = 3600.0
+# Name of a partial folder of a process with a lease.
+_LEASED_NAME = re.compile(rf"step-\d+\.(\w+\.)*[0-9a-f]{{{NONCE_DIGITS}}}{re.escape(PARTIAL)}")
+
+
+def partial_name(checkpoint: Path, lease: Lease) -> Path:
+    """Return the path of a checkpoint's partial folder. It contains the nonce of the lease, so that it is this run's own."""
+    return checkpoint.with_name(f"{checkpoint.name}.{lease.nonce}{PARTIAL}")
+
+
+def make_partial(environment: RunEnvironment, checkpoint: Path) -> Path:
+    """Make the partial folder of a checkpoint, and remove abandoned partial folders of other processes.
+
+    Args:
+        environment: Environment of the run.
+        checkpoint: Final folder of the checkpoint.
+
+    Returns:
+        The partial folder, which is empty.
+
+    Raises:
+        LeaseLost: Another run has taken the lease.
+        OSError: The folder cannot be made.
+    """
+    partial = partial_name(checkpoint, environment.lease)
+    environment.lease.check()
+    # A failed save of this process may have left one.
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+
+    now = partial.stat().st_mtime  # The clock of the file system, not of this host.
+    for path in environment.folder.checkpoints.glob(f"step-*{PARTIAL}"):
+        if path == partial:
+            continue
+        # If it cannot be removed now, a later save will try again.
+        with suppress(OSError):
+            if path.is_dir() and not path.is_symlink() and _is_abandoned(path, now):
+                shutil.rmtree(path)
+    return partial
+
+
+def hide(checkpoint: Path, lease: Lease) -> Path | None:
+    """Rename a checkpoint to a partial folder before it is removed, so that no half of it looks like a checkpoint.
+
+    Args:
+        checkpoint: Checkpoint to rename. A symbolic link is removed at once.
+        lease: Lease of the run.
+
+    Returns:
+        The partial folder, or None if `checkpoint` was a link.
+    """
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
+        return None
+    unique = checkpoint.with_name(f"{checkpoint.name}.{secrets.token_hex(4)}")
+    hidden = partial_name(unique, lease)
+    rename(checkpoint, hidden)
+    return hidden
+
+
+def _is_abandoned(partial: Path, now: float) -> bool:
+    """Whether a partial folder is abandoned.
+
+    A process with a lease has lost it, because this run has the lease now. Folders of earlier versions, which had no lease, and
+    folders with unknown names are abandoned after STALE_SECONDS without a change.
+    """
+    if _LEASED_NAME.fullmatch(partial.name):
+        return True
+    last_change = max(path.stat().st_mtime for path in (partial, *partial.iterdir()))
+    return now - last_change > STALE_SECONDS
