@@ -12,7 +12,7 @@ from megatape.utils.options import option
 
 if TYPE_CHECKING:
     from megatape.checkpoint.reader import CheckpointReader
-    from megatape.hf.importer import ImportCheckpoint
+    from megatape.hf.import_checkpoint import ImportCheckpoint
 
 
 class Options(FrozenBaseOptions):
@@ -42,8 +42,10 @@ def run(options: Options) -> None:
     check_model_folder(options.checkpoint, CHECKPOINT)
     check_absent(options.out)
 
+    from megatape.hf.adapter_export import export_adapter
+    from megatape.hf.adapter_files import SETTINGS
+    from megatape.hf.adapter_merge import merge_adapter
     from megatape.hf.export import export
-    from megatape.hf.lora import SETTINGS, export_adapter, merge_adapter
     from megatape.hf.model_folder import open_model_folder
 
     if (options.checkpoint / SETTINGS).is_file():
@@ -68,8 +70,8 @@ def run(options: Options) -> None:
 def _verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
     """The checkpoint, or an import as the checkpoint of step 0, whose files have the hashes that were recorded."""
     from megatape.checkpoint.reader import CheckpointReader, EmaReader, verified_checkpoint
+    from megatape.hf.import_checkpoint import ImportCheckpoint
     from megatape.hf.import_record import IMPORT
-    from megatape.hf.importer import ImportCheckpoint
     from megatape.hf.tensor_headers import INDEX, SINGLE
 
     if any((options.checkpoint / name).is_file() for name in (SINGLE, INDEX)):

@@ -25,10 +25,10 @@ from megatape.data.tokenizers.files import json_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer, decoding_by
 from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import MissingPath, UserError, path_errors
+from megatape.hf.adapter_merge import merge_adapter
 from megatape.hf.architecture import FAULTS, read_architecture, reason
 from megatape.hf.export import export
 from megatape.hf.folder_weights import find_weights
-from megatape.hf.lora import merge_adapter
 from megatape.hf.model_folder import open_model_folder
 from megatape.hf.tokenizer import special_tokens
 

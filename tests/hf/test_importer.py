@@ -12,11 +12,12 @@ from transformers import AutoModelForCausalLM
 
 from megatape.config import load_config, parse_model
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.hf import importer
 from megatape.hf.architecture import read_architecture
 from megatape.hf.folder_weights import find_weights
+from megatape.hf.import_check import LIMIT, logit_difference
+from megatape.hf.import_checkpoint import ImportCheckpoint
 from megatape.hf.import_record import open_import, read_record
-from megatape.hf.importer import ImportCheckpoint, import_model, logit_difference
+from megatape.hf.importer import import_model
 from megatape.hf.tokenizer import build_tokenizer, read_proto
 from megatape.model.build import build_model
 from megatape.zero.state import WEIGHT
@@ -255,7 +256,7 @@ def test_the_check_notices(tiny: Callable[..., Any], name: str, field: str, valu
     found = read_architecture(folder)
     wrong = parse_model(found.model.model_dump() | {field: value}, name)
     tokens = torch.arange(200)[None]
-    assert logit_difference(found, find_weights(folder, found.model, found.family), wrong, tokens) > 3 * importer.LIMIT
+    assert logit_difference(found, find_weights(folder, found.model, found.family), wrong, tokens) > 3 * LIMIT
 
 
 DTYPES = {"llama": torch.float16, "mistral": torch.float32}  # of the others bfloat16

@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from megatape.hf.adapter_export import export_adapter
+from megatape.hf.adapter_files import PREFIX
 from megatape.hf.export import export
 from megatape.hf.importer import import_model
-from megatape.hf.lora import PREFIX, export_adapter
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from tests.helpers import bounds

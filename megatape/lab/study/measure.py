@@ -27,7 +27,7 @@ from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION, S
 from megatape.errors import UserError
 from megatape.hf.export import export
 from megatape.hf.families import family_of
-from megatape.hf.importer import ImportCheckpoint
+from megatape.hf.import_checkpoint import ImportCheckpoint
 from megatape.hf.loading import LoadedModel, load_exported, load_trained
 from megatape.hf.tokenizer import special_tokens
 from megatape.lab.study.outcome import PERPLEXITY, VALIDATION_LOSS, Outcome

@@ -20,7 +20,7 @@ from megatape.distributed.layout import whole_vocabulary
 from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.hf.lora import merge_adapter
+from megatape.hf.adapter_merge import merge_adapter
 from megatape.hf.model_folder import open_model_folder
 from megatape.hf.model_weights import ModelWeights
 from megatape.hf.tokenizer import special_tokens
