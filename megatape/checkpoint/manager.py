@@ -24,7 +24,8 @@ from megatape.reliability.pace import PhaseKind
 from megatape.run_folder import named_step
 from megatape.utils.files import retry_transient_errors
 from megatape.zero.engine import Engine
-from megatape.zero.state import Snapshot, ZeroState
+from megatape.zero.snapshot import Snapshot
+from megatape.zero.state import ZeroState
 
 # A run ends after this many saves in a row have failed.
 MAX_CONSECUTIVE_FAILED_SAVES = 3

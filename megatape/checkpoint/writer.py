@@ -25,7 +25,8 @@ from megatape.errors import PathError, TrainingDiverged, UserError, content_erro
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.utils.files import rename, sync
 from megatape.utils.units import plural
-from megatape.zero.state import Snapshot, ZeroState
+from megatape.zero.snapshot import Snapshot
+from megatape.zero.state import ZeroState
 
 # Approximate size of a file of tensors, and of a rank's buffer.
 FILE_BYTES = 2**30

@@ -20,7 +20,8 @@ from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.deepspeed_config import deepspeed_config
-from megatape.zero.internals import gradient_norm, local_numel, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
+from megatape.zero.internals import gradient_norm, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
+from megatape.zero.layouts import local_numel
 from megatape.zero.matrices import WholeMatrices
 from megatape.zero.mpu import Mpu
 from megatape.zero.nonfinite import NonfiniteWatch

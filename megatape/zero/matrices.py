@@ -12,7 +12,8 @@ from torch import Tensor
 from megatape.distributed.exchange import exchange
 from megatape.nn.parameters import Share, matrix
 from megatape.optim.matrices import ComputeUpdate
-from megatape.zero.state import WEIGHT, Piece, ZeroState
+from megatape.zero.piece import Piece
+from megatape.zero.state import WEIGHT, ZeroState
 
 
 class WholeMatrices:
@@ -20,17 +21,22 @@ class WholeMatrices:
 
     A step sends each element of a gradient to the owner of its matrix, and each element of an update to the ranks that hold the
     weight: two exchanges a round, of all ranks with all. Collective.
+
+    Args:
+        state: State of the engine.
     """
 
     def __init__(self, state: ZeroState) -> None:
         self._state = state
+        self._device = state.engine.device
         self._owners = state.matrix_state.owners
         self._rank = state.topology.rank
-        place = {axis: state.mesh[axis].rank for axis in ("replicate", "tensor")}
-        local = {name: _describe(state.piece(name, WEIGHT)) for name in self._owners}
-        ranks = exchange([place, local], state.topology)
-        self._places = [place for place, _ in ranks]
-        # All ranks' pieces of the matrices that this one owns, with the size of their values, but no values.
+        coordinates = {axis: state.mesh[axis].rank for axis in ("replicate", "tensor")}
+        pieces = {name: _describe(state.piece(name, WEIGHT)) for name in self._owners}
+        ranks = exchange([coordinates, pieces], state.topology)
+        # Coordinates in the mesh of every rank.
+        self._coordinates = [coordinates for coordinates, _ in ranks]
+        # All ranks' pieces of the matrices that this rank owns, with the size of their values, but no values.
         self._pieces: dict[str, list[Piece]] = {}
         for name, owner in self._owners.items():
             if owner == self._rank:
@@ -38,68 +44,108 @@ class WholeMatrices:
                 self._pieces[name] = [_without_values(shape, *described[name]) for _, described in ranks]
 
     def update(self, group: dict[str, Any], compute: ComputeUpdate) -> None:
-        """See megatape.optim.matrices.UpdateMatrices."""
+        """Update the matrices of a group, see megatape.optim.matrices.UpdateMatrices."""
         rate = group["lr"]
-        decay = group["lr"] * group["weight_decay"]
+        decay = rate * group["weight_decay"]
         for names in self._rounds(group):
             own = names.get(self._rank)
             gradient = self._gather(names, own)
-            parts = self._cut(own, compute(gradient, self._state.matrix_state.held[own], group)) if own else {}
-            held = {owner: self._state.piece(name, WEIGHT).values for owner, name in names.items()}
-            received = self._exchange(parts, {owner: values.numel() for owner, values in held.items()})
-            for owner, values in held.items():
-                values.mul_(1 - decay).sub_(received[owner].to(values.device), alpha=rate)
+            parts: dict[int, Tensor] = {}
+            if own is not None:
+                update = compute(gradient, self._state.matrix_state.held[own], group)
+                parts = self._cut(own, update)
+            weights = {owner: self._state.piece(name, WEIGHT).values for owner, name in names.items()}
+            sizes = {owner: weight.numel() for owner, weight in weights.items()}
+            received = self._exchange(parts, sizes)
+            for owner, weight in weights.items():
+                weight.mul_(1 - decay)
+                weight.sub_(received[owner].to(weight.device), alpha=rate)
 
     def _rounds(self, group: dict[str, Any]) -> Iterator[dict[int, str]]:
-        """A matrix of the group for each owner, so that all compute at the same time; the same on all ranks.
+        """Yield a matrix of the group for each owner, so that all compute at the same time. The same on all ranks.
 
-        DeepSpeed updates a group in parts at stage 3: those matrices whose flat tensor is in it now.
+        At stage 3, DeepSpeed updates a group in parts. Matrices whose flat tensor is in another part are skipped.
         """
         flats = {id(flat) for flat in group["params"]}
         names = set(group["names"])
         queues: dict[int, list[str]] = {}
-        for name, owner in self._owners.items():  # in the order of their cost, so that those of a round cost about the same
-            if name in names and ((held := self._state.fragment(name)) is None or id(held.flat) in flats):
+        # Owners are in the order of cost, so matrices of a round cost about the same.
+        for name, owner in self._owners.items():
+            if name not in names:
+                continue
+            fragment = self._state.fragment(name)
+            if fragment is None or id(fragment.flat) in flats:
                 queues.setdefault(owner, []).append(name)
         for row in zip_longest(*queues.values()):
-            yield {owner: name for owner, name in zip(queues, row, strict=True) if name is not None}
+            matrices = {}
+            for owner, queued in zip(queues, row, strict=True):
+                if queued is not None:
+                    matrices[owner] = queued
+            yield matrices
 
     def _gather(self, names: dict[int, str], own: str | None) -> Tensor:
-        """The gradient [rows, columns] of this rank's matrix of a round, an empty one without a matrix."""
-        state = self._state
-        pieces = self._pieces[own] if own else []
-        sent = {owner: state.gradient(name) for owner, name in names.items() if self._sends(self._rank, name)}
-        sizes = {rank: piece.values.numel() for rank, piece in enumerate(pieces) if own and self._sends(rank, own)}
+        """Gather the gradients of a round's matrices on their owners. Collective.
+
+        Args:
+            names: Matrix of each owner.
+            own: Matrix of this rank, None if it has none in this round.
+
+        Returns:
+            The gradient [rows, columns] of this rank's matrix, an empty tensor without one.
+        """
+        sent = {owner: self._state.gradient(name) for owner, name in names.items() if self._sends(self._rank, name)}
+        if own is None:
+            self._exchange(sent, {})
+            return torch.zeros(0, device=self._device)
+        sizes = {}
+        for rank, piece in enumerate(self._pieces[own]):
+            if self._sends(rank, own):
+                sizes[rank] = piece.values.numel()
         received = self._exchange(sent, sizes)
-        whole = torch.zeros(matrix(state.shape(own)) if own else 0, device=state.engine.device)
-        for piece, values in zip(pieces, received, strict=False):
+        whole = torch.zeros(matrix(self._state.shape(own)), device=self._device)
+        for piece, values in zip(self._pieces[own], received, strict=True):
             replace(piece, values=values).add_to(whole)
         return whole
 
     def _cut(self, name: str, update: Tensor) -> dict[int, Tensor]:
-        """The parts of an update, by the rank that they are for."""
-        return {rank: piece.cut(lambda rows, columns: update[rows, columns]) for rank, piece in enumerate(self._pieces[name])}
+        """Return the part of a matrix's update for each rank."""
+
+        def read(rows: slice, columns: slice) -> Tensor:
+            return update[rows, columns]
+
+        return {rank: piece.cut(read) for rank, piece in enumerate(self._pieces[name])}
 
     def _sends(self, rank: int, name: str) -> bool:
-        """Whether the rank sends its part of a gradient to the owner: of several with the same, the nearest does."""
-        place = self._places[rank]
-        nearest = self._places[self._owners[name]]
-        return all(place[axis] == nearest[axis] for axis in self._state.shared_axes(name))
+        """Whether the rank sends its part of a gradient to the owner.
+
+        If several ranks hold the same part, only the nearest one sends it.
+        """
+        coordinates = self._coordinates[rank]
+        nearest = self._coordinates[self._owners[name]]
+        return all(coordinates[axis] == nearest[axis] for axis in self._state.shared_axes(name))
 
     def _exchange(self, parts: dict[int, Tensor], sizes: dict[int, int]) -> Sequence[Tensor]:
-        """The flat float32 tensors that all ranks have for this one, by rank.
+        """Exchange tensors between all ranks. Collective.
 
         Args:
-            parts: this rank's, by the rank that they are for.
-            sizes: numbers of elements of those that it receives, by rank.
+            parts: This rank's tensors, by the rank to send them to.
+            sizes: Number of elements to receive from each rank, 0 if it is not listed.
+
+        Returns:
+            The flat float32 tensors from all ranks, by rank.
         """
-        device = self._state.engine.device
-        ranks = range(len(self._places))
-        given = [sizes.get(rank, 0) for rank in ranks]
-        sent = [parts[rank].to(device) if rank in parts else torch.empty(0, device=device) for rank in ranks]
-        received = torch.empty(sum(given), device=device)
-        dist.all_to_all_single(received, torch.cat(sent), given, [part.numel() for part in sent])
-        return received.split(given)  # type: ignore[no-any-return, no-untyped-call]
+        input_parts = []
+        output_sizes = []
+        for rank in range(len(self._coordinates)):
+            part = parts.get(rank)
+            if part is None:
+                part = torch.empty(0)
+            input_parts.append(part.to(self._device))
+            output_sizes.append(sizes.get(rank, 0))
+        input_sizes = [part.numel() for part in input_parts]
+        received = torch.empty(sum(output_sizes), device=self._device)
+        dist.all_to_all_single(received, torch.cat(input_parts), output_sizes, input_sizes)
+        return received.split(output_sizes)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _describe(piece: Piece) -> tuple[tuple[int, int], tuple[int, int], int, int]:
@@ -109,7 +155,13 @@ def _describe(piece: Piece) -> tuple[tuple[int, int], tuple[int, int], int, int]
     return (rows.start, rows.stop), (columns.start, columns.stop), piece.start, piece.values.numel()
 
 
-def _without_values(shape: tuple[int, ...], rows: tuple[int, int], columns: tuple[int, int], start: int, size: int) -> Piece:
+def _without_values(
+    shape: tuple[int, ...],
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    start: int,
+    size: int,
+) -> Piece:
     """Return the piece that `_describe` describes, with values on the meta device.
 
     Args:
@@ -119,4 +171,5 @@ def _without_values(shape: tuple[int, ...], rows: tuple[int, int], columns: tupl
         start: Index of the first element in the share.
         size: Number of elements.
     """
-    return Piece(shape, Share(slice(*rows), slice(*columns)), start, torch.empty(size, device="meta"))
+    share = Share(slice(*rows), slice(*columns))
+    return Piece(shape, share, start, torch.empty(size, device="meta"))

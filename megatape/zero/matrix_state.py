@@ -1,4 +1,4 @@
-"""State that optimizers keep for whole matrices."""
+"""Optimizer state of whole matrices."""
 
 from collections.abc import Mapping
 from math import prod
@@ -13,50 +13,65 @@ from megatape.registry import OptimizerEntry
 class MatrixState:
     """Tensors of any shape that an optimizer keeps for whole matrices, each on the rank that owns the matrix.
 
-    Attributes:
-        owners: the rank that keeps the state of each matrix and computes its updates (assign_owners).
-        held: tensors of the matrices that this rank owns, by matrix and kind.
-
     Args:
-        shapes: of the matrices, by name.
-        entry: the optimizer.
-        topology: all ranks.
-        device: of the tensors.
+        shapes: Shapes of the matrices, by name.
+        entry: Registry entry of the optimizer.
+        topology: All ranks.
+        device: Device of the tensors.
+
+    Attributes:
+        owners: Rank that keeps the state of each matrix and computes its updates (assign_owners).
+        held: Tensors of the matrices that this rank owns, by matrix and kind.
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], entry: OptimizerEntry, topology: Topology, device: torch.device
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        entry: OptimizerEntry,
+        topology: Topology,
+        device: torch.device,
     ) -> None:
         self._shapes = {name: entry.matrix_shapes(shape) for name, shape in shapes.items()}
         self.owners = assign_owners(shapes, entry, topology.world_size)
-        self.held = {
-            name: {kind: torch.zeros(shape, device=device) for kind, shape in of_state.items()}
-            for name, of_state in self._shapes.items()
-            if self.owners[name] == topology.rank
-        }
+        self.held: dict[str, dict[str, Tensor]] = {}
+        for name, state_shapes in self._shapes.items():
+            if self.owners[name] == topology.rank:
+                self.held[name] = {kind: torch.zeros(shape, device=device) for kind, shape in state_shapes.items()}
 
     def shape(self, name: str, kind: str) -> tuple[int, ...] | None:
-        """The shape in which checkpoints hold a tensor, as a vector unless it is a matrix; None if it is no such state."""
+        """Return the shape of a state tensor in checkpoints, a vector unless it is a matrix; None for other tensors."""
         shape = self._shapes.get(name, {}).get(kind)
-        return shape if shape is None or len(shape) in (1, 2) else (prod(shape),)
+        if shape is None or len(shape) in (1, 2):
+            return shape
+        return (prod(shape),)
 
     def kinds(self) -> dict[str, list[str]]:
-        """The matrices that have each kind of tensor."""
-        found: dict[str, list[str]] = {}
+        """Return the names of the matrices that have each kind of tensor."""
+        names: dict[str, list[str]] = {}
         for name, shapes in self._shapes.items():
             for kind in shapes:
-                found.setdefault(kind, []).append(name)
-        return found
+                names.setdefault(kind, []).append(name)
+        return names
 
     def values(self, name: str, kind: str) -> Tensor:
-        """This rank's tensor, flat and writable; empty if another rank owns the matrix."""
-        return self.held[name][kind].view(-1) if name in self.held else torch.empty(0)
+        """Return this rank's tensor, flat and writable; empty if another rank owns the matrix."""
+        if name not in self.held:
+            return torch.empty(0)
+        return self.held[name][kind].view(-1)
 
 
 def assign_owners(shapes: Mapping[str, tuple[int, ...]], entry: OptimizerEntry, world_size: int) -> dict[str, int]:
-    """The rank that updates each matrix, by descending cost: the one that has least to do until then.
+    """Assign each matrix to a rank, greedily: the most expensive matrix first, always to the least loaded rank.
 
-    The same on all ranks: it depends on shapes, names and the number of ranks alone.
+    The result depends only on shapes, names and the number of ranks, so it is the same on all ranks.
+
+    Args:
+        shapes: Shapes of the matrices, by name.
+        entry: Registry entry of the optimizer.
+        world_size: Number of ranks.
+
+    Returns:
+        The owner of each matrix, by descending cost.
     """
     costs = {name: entry.update_flops(shape) or prod(shape) for name, shape in shapes.items()}
     owners: dict[str, int] = {}

@@ -6,8 +6,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from megatape.zero import state
-from megatape.zero.state import ALIGNMENT
+from megatape.zero.snapshot import ALIGNMENT, host_copies
 
 SIZES = {
     "large": (1000, torch.float32),
@@ -20,7 +19,7 @@ SIZES = {
 def test_copies_take_the_bytes_that_the_plan_counts() -> None:
     """One run of memory: blocks of powers of two, which torch pins, would take up to twice the plan's bytes."""
     tensors = [torch.randn(size).to(dtype) for size, dtype in SIZES.values()]
-    copies = state._host_copies(tensors)
+    copies = host_copies(tensors)
     for tensor, copy in zip(tensors, copies, strict=True):
         copy.copy_(tensor)
     assert all(torch.equal(*pair) for pair in zip(tensors, copies, strict=True))  # none overlaps with another
@@ -37,7 +36,7 @@ def test_memory_is_pinned_once_and_failures_show(monkeypatch: pytest.MonkeyPatch
     runtime.cudaHostRegister.return_value = status
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch.cuda, "check_error", checked)
-    copies = state._host_copies(tensors)  # type: ignore[arg-type]
+    copies = host_copies(tensors)  # type: ignore[arg-type]
     storage = copies[0].untyped_storage()
     runtime.cudaHostRegister.assert_called_once_with(storage.data_ptr(), storage.nbytes(), 0)
     checked.assert_called_once_with(status)
@@ -48,4 +47,4 @@ def test_a_rank_without_copies_pins_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     """CUDA refuses to register no bytes: the other tensor-parallel ranks hold what it would copy."""
     monkeypatch.setattr(torch.cuda, "cudart", lambda: pytest.fail("pinned"))
     empty = SimpleNamespace(nbytes=0, dtype=torch.float32, is_cuda=True)
-    assert [copy.numel() for copy in state._host_copies([empty])] == [0]  # type: ignore[list-item]
+    assert [copy.numel() for copy in host_copies([empty])] == [0]  # type: ignore[list-item]

@@ -1,0 +1,87 @@
+"""One rank's run of elements of a whole tensor, and its conversion to and from blocks of rows and columns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatape.nn.parameters import Share, matrix
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of elements of a rank's share of a whole tensor: a parameter, or its optimizer state.
+
+    Attributes:
+        shape: Shape of the whole tensor.
+        share: Rows and columns of the whole tensor in the rank's share.
+        start: Index of the first element in the share.
+        values: Elements, flat. Empty if the rank holds none, or another rank contributes the same elements.
+    """
+
+    shape: tuple[int, ...]
+    share: Share
+    start: int
+    values: Tensor
+
+    def gather(self, destination: int, device: torch.device, group: dist.ProcessGroup | None) -> Tensor | None:
+        """Gather the whole float32 tensor from all ranks' pieces. Collective over the group.
+
+        Args:
+            destination: Rank that gets the tensor.
+            device: Device of the group's tensors.
+            group: Ranks that hold pieces.
+
+        Returns:
+            The tensor on rank `destination`, None on the others.
+        """
+        whole = torch.zeros(matrix(self.shape), dtype=torch.float32, device=device)
+        self.add_to(whole)
+        # Every element is zero on all ranks except its owner, so the sum is the whole tensor.
+        dist.reduce(whole, destination, group=group)
+        if dist.get_rank() != destination:
+            return None
+        return whole.view(self.shape)
+
+    def add_to(self, whole: Tensor) -> None:
+        """Add the elements to the whole tensor [rows, columns]."""
+        size = self.values.numel()
+        if not size:
+            return
+        share = self.share
+        first_row, end_row = self._rows()
+        block = whole.new_zeros((end_row - first_row) * share.width)
+        offset = self.start - first_row * share.width
+        block[offset : offset + size].copy_(self.values)
+        # Rows beyond the whole tensor are padding.
+        target = whole[share.rows.start + first_row : share.rows.start + end_row, share.columns]
+        target += block.view(-1, share.width)[: target.shape[0]]
+
+    def cut(self, read: Callable[[slice, slice], Tensor]) -> Tensor:
+        """Return the elements of this run, flat, from a whole tensor. Padding is zero.
+
+        Args:
+            read: Reads rows and columns of the whole tensor.
+        """
+        size = self.values.numel()
+        if not size:
+            return torch.empty(0)
+        share = self.share
+        first_row, end_row = self._rows()
+        rows = slice(share.rows.start + first_row, min(share.rows.start + end_row, self.shape[0]))
+        if rows.start < rows.stop:
+            found = read(rows, share.columns)
+        else:
+            found = torch.empty(0, share.width)
+        block = found.new_zeros(end_row - first_row, share.width)
+        block[: len(found)] = found
+        offset = self.start - first_row * share.width
+        return block.view(-1)[offset : offset + size]
+
+    def _rows(self) -> tuple[int, int]:
+        """Return the first row of the share with an element of this run, and the row after the last one."""
+        width = self.share.width
+        end = self.start + self.values.numel()
+        return self.start // width, -(-end // width)
