@@ -2,13 +2,10 @@
 
 import errno
 import re
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -20,6 +17,7 @@ from megatape.distributed.exchange import exchange
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.watch import RankFailed
+from megatape.training.available_memory import available_memory, memory_capacity
 from megatape.utils.units import format_bytes
 
 # Share of the planned activations that a run certainly keeps. Measured peaks are 0.80 to 0.97 of the plan
@@ -36,69 +34,145 @@ PATIENCE = 20.0
 MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|bad_alloc|std::bad_array_new_length")
 
 
-def check_memory(
-    config: Config, topology: Topology, measure: Callable[[], float] | None = None, patience: float = PATIENCE
-) -> None:
-    """Check that every rank has the memory that the run certainly needs. Collective.
+class MemoryGuard:
+    """Checks and explains the memory of a run.
 
     Args:
         config: Configuration of the run.
         topology: All ranks.
         measure: Returns the bytes available to this rank, by default its free memory.
         patience: Seconds to wait for ending processes, such as those of the run's previous start, to free their memory.
-
-    Raises:
-        OutOfMemory: The memory of a rank does not suffice. Raised on all ranks.
     """
-    if measure is None:
-        measure = partial(available_memory, topology.local_size)
-    available = measure()
-    least = min(exchange(available, topology))
-    if _rough_bound(config) < SMALL * least:
-        return
-    on_gpu = torch.cuda.is_available()
-    memory = plan_memory(config, topology.world_size, on_gpu)
-    certain = sum(memory.device.values()) - (1 - CERTAIN_ACTIVATIONS) * _activations(memory)
-    if not on_gpu:
-        certain += sum(memory.host.values())
-    if certain <= least:
-        return
-    if certain <= _capacity(on_gpu, topology.local_size):
-        deadline = time.monotonic() + patience
-        while available < certain and time.monotonic() < deadline:
-            time.sleep(min(1.0, patience))
-            available = measure()
-    least, holder = min(exchange((available, _holder(on_gpu)), topology))
-    if certain <= least:
-        return
-    error = OutOfMemory(
-        f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {holder}: "
-        f"{_remedy(config, topology.world_size, on_gpu, least)}"
-    )
-    error.everywhere = True
-    raise error
 
+    def __init__(
+        self,
+        config: Config,
+        topology: Topology,
+        measure: Callable[[], float] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._config = config
+        self._topology = topology
+        self._measure = measure or (lambda: available_memory(topology.local_size))
+        self._patience = patience
+        self._on_gpu = torch.cuda.is_available()
 
-@contextmanager
-def memory_errors(config: Config, topology: Topology, steps: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Convert the block's errors about exhausted memory to OutOfMemory, with a message based on the plan.
+    def check(self) -> None:
+        """Check that every rank has the memory that the run certainly needs. Collective.
 
-    Args:
-        config: Configuration of the run.
-        topology: All ranks.
-        steps: Returns the number of steps made by this process. After the first one the error counts as a death, so that the
-            run is restarted while it advances.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError, OSError) as error:
-        if not is_out_of_memory(error):
-            raise
-        made = steps()
-        raised = OutOfMemory(_explain(config, topology, made))
-        if made:
-            raised.status = ExitStatus.DIED
-        raise raised from error
+        Raises:
+            OutOfMemory: The memory of a rank does not suffice. Raised on all ranks.
+        """
+        available = self._measure()
+        least = min(exchange(available, self._topology))
+        if self._rough_bound() < SMALL * least:
+            return
+        certain = self._certain_bytes()
+        if certain <= least:
+            return
+        if certain <= memory_capacity(self._topology.local_size):
+            available = self._wait_for(certain, available)
+        least, holder = min(exchange((available, self._holder()), self._topology))
+        if certain <= least:
+            return
+        error = OutOfMemory(
+            f"the run needs at least {format_bytes(certain)} of memory a rank, and {format_bytes(least)} are free on {holder}: "
+            f"{self._remedy(least)}"
+        )
+        error.everywhere = True
+        raise error
+
+    @contextmanager
+    def explained_errors(self, steps: Callable[[], int] = lambda: 0) -> Iterator[None]:
+        """Convert the block's errors about exhausted memory to OutOfMemory, with a message based on the plan.
+
+        Args:
+            steps: Returns the number of steps made by this process. After the first one the error counts as a death, so that
+                the run is restarted while it advances.
+        """
+        try:
+            yield
+        except (MemoryError, RuntimeError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+            num_steps = steps()
+            explained = OutOfMemory(self._explain(num_steps))
+            if num_steps:
+                explained.status = ExitStatus.DIED
+            raise explained from error
+
+    def _rough_bound(self) -> float:
+        """Return an upper bound of a rank's memory in bytes, without tracing the model."""
+        model = self._config.model
+        tokens = self._config.training.micro_batch_size * self._config.data.sequence_length
+        widths = model.num_layers * (20 * model.hidden_size + 8 * model.mlp_size) + 8 * model.vocab_size
+        return 40.0 * count_parameters(model).total + 8.0 * tokens * widths
+
+    def _certain_bytes(self) -> float:
+        """Return the bytes that the run certainly needs on this rank's device or, on a CPU, in total."""
+        memory = self._plan()
+        activations = sum(memory.device[part] for part in ("activations", "position encoding", "largest temporary"))
+        certain = sum(memory.device.values()) - (1 - CERTAIN_ACTIVATIONS) * activations
+        if not self._on_gpu:
+            certain += sum(memory.host.values())
+        return certain
+
+    def _wait_for(self, needed: float, available: float) -> float:
+        """Wait until enough memory is available, or patience ends. Returns the bytes that are available then.
+
+        Args:
+            needed: Bytes to wait for.
+            available: Bytes available now.
+        """
+        deadline = time.monotonic() + self._patience
+        while available < needed and time.monotonic() < deadline:
+            time.sleep(min(1.0, self._patience))
+            available = self._measure()
+        return available
+
+    def _plan(self) -> Memory:
+        """Return the planned memory of a rank."""
+        return plan_memory(self._config, self._topology.world_size, self._on_gpu)
+
+    def _explain(self, num_steps: int) -> str:
+        """Describe exhausted memory in one line: where and when, the plan, and a remedy.
+
+        Args:
+            num_steps: Number of steps made by this process.
+        """
+        when = "before the end of the first step"
+        if num_steps:
+            when = f"in step {num_steps + 1} of this process"
+        text = f"out of memory {when}, on {self._holder()}"
+        # Planning needs host memory as well.
+        with suppress(MemoryError, RuntimeError, OSError):
+            memory = self._plan()
+            largest = max(memory.device, key=lambda part: memory.device[part])
+            total = memory_capacity(self._topology.local_size)
+            text += f" with {format_bytes(total)} a rank: the plan counts {format_bytes(memory.device_total)}, "
+            text += f"most of it {largest} ({format_bytes(memory.device[largest])})"
+            return f"{text}: {self._remedy(min(total, memory.device_total))}"
+        return f"{text}: lower training.micro_batch_size, or ask megatape plan"
+
+    def _holder(self) -> str:
+        """Return the name of the device that has this rank's memory."""
+        host = socket.gethostname()
+        if self._on_gpu:
+            return f"a {torch.cuda.get_device_name()} of host {host}"
+        return f"host {host}"
+
+    def _remedy(self, available: float) -> str:
+        """Return the smallest change that fits, as options of the command line.
+
+        Args:
+            available: Bytes available to a rank.
+        """
+        found = smallest_fitting_change(self._config, self._topology.world_size, self._on_gpu, available)
+        if found is None:
+            return "use more ranks, or settings that megatape plan --search finds"
+        changes, memory = found
+        options = " ".join(f"--set {key}={value}" for key, value in changes.items())
+        return f"{options} needs {format_bytes(memory.device_total)}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -113,152 +187,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and bool(MESSAGES.search(str(error)))
-
-
-def available_memory(local_ranks: int) -> float:
-    """Return the bytes that this rank can still allocate: on its GPU, or as its share of the host's memory.
-
-    Args:
-        local_ranks: Number of ranks on this host.
-    """
-    if torch.cuda.is_available():
-        free, _ = torch.cuda.mem_get_info()
-        return float(free + torch.cuda.memory_reserved())
-    return min(host_memory() / local_ranks, _address_space())
-
-
-def host_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the bytes that processes can still allocate on this host, including swap, within the limits of control groups.
-
-    Args:
-        proc: Mount point of procfs.
-        groups: Mount point of control groups, version 1 or 2.
-    """
-    fields = _meminfo(proc)
-    free = float(fields["MemAvailable"] + fields.get("SwapFree", 0))
-    for folder, limit, used, prefix in _memory_groups(proc, groups):
-        with suppress(OSError, ValueError):
-            maximum = int((folder / limit).read_text())  # "max" if there is no limit
-            usage = int((folder / used).read_text())
-            free = min(free, max(0, maximum - usage + _cached(folder, prefix)))
-    return free
-
-
-def host_capacity(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the bytes of this host's memory, or of the smallest limit of a control group. Arguments as for `host_memory`."""
-    capacity = float(_meminfo(proc)["MemTotal"])
-    for folder, limit, _, _ in _memory_groups(proc, groups):
-        with suppress(OSError, ValueError):
-            capacity = min(capacity, int((folder / limit).read_text()))
-    return capacity
-
-
-def _meminfo(proc: Path) -> dict[str, int]:
-    """Return the bytes of each field of /proc/meminfo."""
-    fields = {}
-    for line in (proc / "meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = int(value.split()[0]) * 1024
-    return fields
-
-
-def _memory_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield the control groups of this process and those above: folder, files of limit and usage, prefix of statistics."""
-    with suppress(OSError):
-        for line in (proc / "self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            folder = Path(path.lstrip("/"))
-            for group in (folder, *folder.parents):
-                if not controllers:
-                    yield groups / group, "memory.max", "memory.current", ""
-                elif "memory" in controllers.split(","):
-                    files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-                    yield groups / "memory" / group, *files
-
-
-def _cached(folder: Path, prefix: str) -> int:
-    """Return the bytes of a control group's page cache, which the kernel frees when memory is short.
-
-    Args:
-        folder: Folder of the control group.
-        prefix: Prefix of the names in its statistics that include the groups below it.
-    """
-    names = (f"{prefix}inactive_file", f"{prefix}active_file")
-    total = 0
-    with suppress(OSError):
-        for line in (folder / "memory.stat").read_text().splitlines():
-            key, _, value = line.partition(" ")
-            if key in names:
-                total += int(value)
-    return total
-
-
-def _address_space() -> float:
-    """Return the bytes of address space that this process can still allocate (ulimit -v)."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return float("inf")
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return float(max(0, limit - pages * resource.getpagesize()))
-
-
-def _rough_bound(config: Config) -> float:
-    """Return an upper bound of a rank's memory in bytes, without tracing the model."""
-    model = config.model
-    tokens = config.training.micro_batch_size * config.data.sequence_length
-    widths = model.num_layers * (20 * model.hidden_size + 8 * model.mlp_size) + 8 * model.vocab_size
-    return 40.0 * count_parameters(model).total + 8.0 * tokens * widths
-
-
-def _activations(memory: Memory) -> float:
-    """Return the planned bytes that belong to a micro-batch."""
-    return sum(memory.device[part] for part in ("activations", "position encoding", "largest temporary"))
-
-
-def _explain(config: Config, topology: Topology, made: int) -> str:
-    """Describe exhausted memory in one line: where and when, the plan, and a remedy."""
-    on_gpu = torch.cuda.is_available()
-    when = "before the end of the first step"
-    if made:
-        when = f"in step {made + 1} of this process"
-    text = f"out of memory {when}, on {_holder(on_gpu)}"
-    with suppress(MemoryError, RuntimeError, OSError):  # planning needs host memory, too
-        memory = plan_memory(config, topology.world_size, on_gpu)
-        largest = max(memory.device, key=lambda part: memory.device[part])
-        total = _capacity(on_gpu, topology.local_size)
-        text += (
-            f" with {format_bytes(total)} a rank: the plan counts {format_bytes(memory.device_total)}, most of it {largest} "
-            f"({format_bytes(memory.device[largest])})"
-        )
-        return f"{text}: {_remedy(config, topology.world_size, on_gpu, min(total, memory.device_total))}"
-    return f"{text}: lower training.micro_batch_size, or ask megatape plan"
-
-
-def _capacity(on_gpu: bool, local_ranks: int) -> float:
-    """Return the bytes of this rank's GPU, or its share of the host's."""
-    if on_gpu:
-        _, total = torch.cuda.mem_get_info()
-        return float(total)
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    share = host_capacity() / local_ranks
-    if limit == resource.RLIM_INFINITY:
-        return share
-    return min(share, float(limit))
-
-
-def _holder(on_gpu: bool) -> str:
-    """Return the name of the device that has this rank's memory."""
-    host = socket.gethostname()
-    if on_gpu:
-        return f"a {torch.cuda.get_device_name()} of host {host}"
-    return f"host {host}"
-
-
-def _remedy(config: Config, world_size: int, on_gpu: bool, available: float) -> str:
-    """Return the smallest change that fits, as options of the command line."""
-    found = smallest_fitting_change(config, world_size, on_gpu, available)
-    if found is None:
-        return "use more ranks, or settings that megatape plan --search finds"
-    changes, memory = found
-    options = " ".join(f"--set {key}={value}" for key, value in changes.items())
-    return f"{options} needs {format_bytes(memory.device_total)}"

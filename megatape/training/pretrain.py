@@ -20,7 +20,7 @@ from megatape.reliability.watch import RankFailed, Watch
 from megatape.run_folder import RunFolder
 from megatape.training.agreement import open_together
 from megatape.training.introduction import introduction
-from megatape.training.memory import check_memory, memory_errors
+from megatape.training.memory import MemoryGuard
 from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import without_links
 from megatape.utils.masking import mask
@@ -113,16 +113,17 @@ def _train(
 ) -> ExitStatus:
     """Open data and folder, and train, under the watch over the ranks. Arguments as for `pretrain`."""
     arguments = vars(start) | {"base": start.base and str(start.base)}
+    memory = MemoryGuard(config, topology)
     with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))
         # Paths used before the first step come from the configuration, so errors about them are the user's.
-        with path_errors(), memory_errors(config, topology):
+        with path_errors(), memory.explained_errors():
             data = open_together(config, arguments, topology)
-            check_memory(config, topology)
+            memory.check()
             lease = resources.enter_context(hold(folder.lease, topology))
             trainer = Trainer(config, data, topology, lease, start, watch.pace)
         LOG.info(introduction(trainer))
-        with memory_errors(config, topology, lambda: trainer.num_steps):
+        with memory.explained_errors(lambda: trainer.num_steps):
             unfinished = trainer.train(ends_process)
     if unfinished:
         return ExitStatus.UNFINISHED

@@ -32,11 +32,11 @@ from megatape.training.build import build_engine, build_loader
 from megatape.training.callbacks.callback import Callbacks, RunContext
 from megatape.training.divergence import DivergenceCheck
 from megatape.training.evaluation import Validation, evaluate, read_validation
-from megatape.training.hardware import Speed
 from megatape.training.interrupt import Interrupt
 from megatape.training.reporter import StepReporter
 from megatape.training.rollback import Rollbacks
 from megatape.training.saving import SaveSchedule
+from megatape.training.speed import Speed
 from megatape.training.spike_policy import Rollback, SpikePolicy
 from megatape.training.start import check_continues, initial_state, recorded_steps, restart, unevaluated_step
 from megatape.training.startup import environment_record, warn_about
@@ -119,7 +119,13 @@ class Trainer:
         self.num_steps = 0
         self.interrupt = Interrupt()
         self.policy = SpikePolicy(config.training, config.batches)
-        self.speed = Speed(config, topology.world_size)
+        self.speed = Speed(
+            config.model,
+            config.training,
+            config.batches,
+            config.data.sequence_length,
+            topology.world_size,
+        )
         self.callbacks = self._build_callbacks()
         self.checkpoints = CheckpointManager(
             self.environment,

@@ -10,7 +10,7 @@ from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import Callbacks, RunContext
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.callbacks.position_views import PositionViews
-from megatape.training.hardware import Speed
+from megatape.training.speed import Speed
 
 ALONE = Topology(0, 1, 0)
 
@@ -19,7 +19,8 @@ def make_context(config: Config, folder: RunFolder, lease: Lease | None = None, 
     """The context of a run in `folder`."""
     log = RunLog(folder, lease or Lease(folder.lease), topology)
     engine: Any = None
-    return RunContext(config, folder, topology, engine, log, Speed(config, topology.world_size), unigram_entropy=1.0)
+    speed = Speed(config.model, config.training, config.batches, config.data.sequence_length, topology.world_size)
+    return RunContext(config, folder, topology, engine, log, speed, unigram_entropy=1.0)
 
 
 def make_callbacks(context: RunContext) -> Callbacks:

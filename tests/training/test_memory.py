@@ -13,7 +13,7 @@ from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.watch import RankFailed
-from megatape.training.memory import available_memory, check_memory, host_capacity, host_memory, memory_errors
+from megatape.training.memory import MemoryGuard
 from tests.helpers.command import Command
 
 ONE = Topology(rank=0, local_rank=0, world_size=1, local_size=1)
@@ -36,7 +36,7 @@ def config(raw_config: dict[str, Any]) -> Config:
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
     """A traceback of 48 lines hid the remedy. A run that made steps is restarted, a run that made none is not."""
-    with pytest.raises(OutOfMemory) as found, memory_errors(config, ONE, lambda: made):
+    with pytest.raises(OutOfMemory) as found, MemoryGuard(config, ONE).explained_errors(lambda: made):
         raise ERRORS[error]
     text = str(found.value)
     assert found.value.status == status and "\n" not in text
@@ -54,15 +54,15 @@ OTHER_ERRORS = [
 
 @pytest.mark.parametrize("error", OTHER_ERRORS, ids=lambda error: type(error).__name__)
 def test_other_errors_stay(config: Config, error: Exception) -> None:
-    with pytest.raises(type(error)) as found, memory_errors(config, ONE):
+    with pytest.raises(type(error)) as found, MemoryGuard(config, ONE).explained_errors():
         raise error
     assert found.value is error
 
 
 def test_what_cannot_fit_is_refused_before_the_first_step(config: Config) -> None:
-    check_memory(config, ONE, lambda: 2.0**40)
+    MemoryGuard(config, ONE, lambda: 2.0**40).check()
     with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
-        check_memory(config, ONE, lambda: 2.0**20, patience=0)
+        MemoryGuard(config, ONE, lambda: 2.0**20, patience=0).check()
     assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
 
 
@@ -70,15 +70,15 @@ def test_what_may_fit_is_not_refused(config: Config) -> None:
     """Measured peaks are up to 20% below the plan."""
     memory = plan_total(config, 1, on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
-    check_memory(config, ONE, lambda: 0.97 * total, patience=0)
+    MemoryGuard(config, ONE, lambda: 0.97 * total, patience=0).check()
     with pytest.raises(OutOfMemory):
-        check_memory(config, ONE, lambda: 0.5 * total, patience=0)
+        MemoryGuard(config, ONE, lambda: 0.5 * total, patience=0).check()
 
 
 def test_memory_that_is_about_to_be_free_is_waited_for(config: Config) -> None:
     """When a run is started again, processes of its last start may still hold memory: a refusal would end it for good."""
     measured = iter([2.0**20, 2.0**40])
-    check_memory(config, ONE, lambda: next(measured), patience=0.5)
+    MemoryGuard(config, ONE, lambda: next(measured), patience=0.5).check()
     assert next(measured, None) is None
 
 
@@ -103,32 +103,3 @@ def test_a_run_that_cannot_fit_ends_with_one_line(command: Command, raw_config: 
     lines = [line for line in errors.splitlines() if "error" in line]
     assert status == ExitStatus.USER_ERROR and len(lines) == 1 and "Traceback" not in errors
     assert "TiB of memory a rank" in lines[0] and "use more ranks" in lines[0]
-
-
-def test_memory_of_the_host(tmp_path: Path) -> None:
-    """The free memory is the minimum of the host's and of all control groups', whose page cache counts as free."""
-    proc = tmp_path / "proc"
-    groups = tmp_path / "groups"
-    (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text("MemTotal: 4000 kB\nMemFree: 1 kB\nMemAvailable: 3000 kB\nSwapFree: 500 kB\n")
-    assert host_memory(proc, groups) == 3500 * 1024 and host_capacity(proc, groups) == 4000 * 1024
-    inner = groups / "job/step"
-    inner.mkdir(parents=True)
-    (proc / "self/cgroup").write_text("0::/job/step\n")
-    for folder, limit in ((inner, "max"), (inner.parent, str(2000 * 1024))):
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{1500 * 1024}\n")
-        (folder / "memory.stat").write_text(f"anon 5\ninactive_file {60 * 1024}\nactive_file {40 * 1024}\n")
-    assert host_memory(proc, groups) == 600 * 1024 and host_capacity(proc, groups) == 2000 * 1024
-    old = groups / "memory/job"
-    old.mkdir(parents=True)
-    (proc / "self/cgroup").write_text("4:cpu:/job\n3:memory:/job\n")
-    (old / "memory.limit_in_bytes").write_text(f"{900 * 1024}\n")
-    (old / "memory.usage_in_bytes").write_text(f"{700 * 1024}\n")
-    assert host_memory(proc, groups) == 200 * 1024 and host_capacity(proc, groups) == 900 * 1024
-
-
-def test_ranks_share_their_host() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("each rank has a GPU")
-    assert 0 < available_memory(4) < 0.5 * available_memory(1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a user's file that imports this one is read by commands tha
     from megatape.reliability.run_log import RunLog
     from megatape.run_folder import RunFolder
     from megatape.training.evaluation import Validation
-    from megatape.training.hardware import Speed
+    from megatape.training.speed import Speed
     from megatape.training.step import StepMetrics
     from megatape.zero.engine import Engine
 

@@ -1,0 +1,86 @@
+"""Speed of a run: tokens per second, utilization of the devices, and remaining time."""
+
+from typing import NamedTuple
+
+from megatape.accounting.counts import forward_flops
+from megatape.config import ModelConfig, TrainingConfig
+from megatape.config.training import BatchSizes
+from megatape.training.hardware import peak_flops
+
+
+class Rates(NamedTuple):
+    """Rates of all ranks together.
+
+    Attributes:
+        tokens: Tokens per second.
+        utilization: Model FLOPs utilization, None if the peak rate of the device is unknown.
+    """
+
+    tokens: float
+    utilization: float | None
+
+
+class Speed:
+    """Speed of a run's steps.
+
+    Args:
+        model: Configuration of the model.
+        training: Configuration of training.
+        batches: Batch sizes of the run.
+        sequence_length: Tokens per sample.
+        world_size: Number of ranks.
+
+    Attributes:
+        sample_flops: FLOPs of the forward and backward pass over one sample.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        training: TrainingConfig,
+        batches: BatchSizes,
+        sequence_length: int,
+        world_size: int,
+    ) -> None:
+        self._length = sequence_length
+        self._batches = batches
+        self._num_samples = batches.consumed(training.steps)
+        # The backward pass costs twice the forward pass. Recomputation under activation checkpointing is no useful work.
+        self.sample_flops = 3 * forward_flops(model, sequence_length, training.num_shifted_groups)
+        self._peak: float | None = None
+        peak = peak_flops(training.precision)
+        if peak is not None:
+            self._peak = peak * world_size
+        # Samples and seconds of the steps since this process started.
+        self._samples = 0
+        self._seconds = 0.0
+
+    def add_step(self, step: int, seconds: float) -> None:
+        """Count a step.
+
+        Args:
+            step: Number of the step, from 1.
+            seconds: Duration of the step.
+        """
+        self._samples += self._batches.of_step(step)
+        self._seconds += seconds
+
+    def of_step(self, step: int, seconds: float) -> Rates:
+        """Return the rates of a step. Arguments as for `add_step`."""
+        return self._rates(self._batches.of_step(step), seconds)
+
+    def mean(self) -> Rates:
+        """Return the mean rates since this process started."""
+        return self._rates(self._samples, self._seconds)
+
+    def seconds_left(self, step: int) -> float:
+        """Return the seconds that the steps after `step` take at the mean speed."""
+        remaining = self._num_samples - self._batches.consumed(step)
+        return self._seconds / self._samples * remaining
+
+    def _rates(self, samples: int, seconds: float) -> Rates:
+        speed = samples / seconds
+        utilization = None
+        if self._peak:
+            utilization = speed * self.sample_flops / self._peak
+        return Rates(speed * self._length, utilization)
