@@ -1,4 +1,4 @@
-"""Builds the parts of a run that follow from its configuration and ranks: loader, engine, and what works on all ranks."""
+"""Builds the parts of a run from its configuration and ranks: loader, engine with kernels that work everywhere, evaluator."""
 
 import logging
 
@@ -22,48 +22,71 @@ from megatape.nn.fp8 import fp8_product
 from megatape.nn.kernels.launch import has_kernels
 from megatape.nn.linear import Product
 from megatape.registry import AUTO
-from megatape.training.evaluation import positions_of
+from megatape.training.evaluation import Evaluator
 from megatape.zero.distributed import own_device
 from megatape.zero.engine import Engine
 
 LOG = logging.getLogger(__name__)
 
-TOKENS = 256  # of the sample on which a backend or kernel is tried: two blocks of queries
+# Maximum number of tokens of the sample on which a backend or kernel is tested: two blocks of queries.
+TOKENS = 256
 
 
 def build_loader(config: Config, data: RunData, axis: Axis) -> Loader:
-    """The reader of this rank's training samples.
+    """Build the reader of this rank's training samples.
 
     Args:
-        config: of the run.
-        data: opened by this rank.
-        axis: ranks that read different samples.
+        config: Configuration of the run.
+        data: Data opened by this rank.
+        axis: Ranks that read different samples.
 
     Raises:
-        ConfigError: the ranks do not divide the global batch.
+        ConfigError: The number of ranks does not divide the global batch.
     """
     config.accumulation(axis.size * config.parallel.sample_ranks)
+    warmup = {}
+    for stage in config.data.length_warmup:
+        warmup[stage.length] = -(-stage.tokens // config.data.sequence_length)
     return Loader(
         data.train,
         batches=config.batches,
         micro_batch_size=config.training.micro_batch_size,
         rank=axis.rank,
         world_size=axis.size,
-        positions=positions_of(config),
-        warmup={stage.length: -(-stage.tokens // config.data.sequence_length) for stage in config.data.length_warmup},
+        positions=encoding_of(config.model).positions(config.data.random_offset),
+        warmup=warmup,
+    )
+
+
+def build_evaluator(config: Config, data: RunData, engine: Engine) -> Evaluator:
+    """Build the evaluator of a run.
+
+    Args:
+        config: Configuration of the run.
+        data: Data opened by this rank.
+        engine: Engine of the run.
+    """
+    encoding = encoding_of(config.model)
+    return Evaluator(
+        engine,
+        data,
+        positions=encoding.positions(config.data.random_offset),
+        micro_batch_size=config.training.micro_batch_size,
+        seed=config.training.seed,
+        views_positions=encoding.carries_state,
     )
 
 
 def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine, Backends]:
-    """Model and optimizer under DeepSpeed, and the attention backends of the model. Collective.
+    """Build model and optimizer under DeepSpeed, and select the attention backends of the model. Collective.
 
     Args:
-        config: of the run.
-        topology: all ranks.
-        mesh: of them.
+        config: Configuration of the run.
+        topology: All ranks.
+        mesh: Mesh of the ranks.
 
     Raises:
-        UserError: on all ranks, the model cannot be built or computed here as configured.
+        UserError: The model cannot be built or computed here as configured. Raised on all ranks.
     """
     device = own_device()
     training = config.training
@@ -98,10 +121,18 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
 
 
 def working_backends(config: Config, device: torch.device, topology: Topology) -> Backends:
-    """The first backends that work on all ranks and together support all layers, in order of preference. Collective.
+    """Return the first backends that work on all ranks and together support all layers, in order of preference. Collective.
 
-    A backend that fails on one rank is used on none, and the main rank says so in one line. Raises UserError on all ranks if
-    training.attention forces a backend that does not support the model or fails, or if none is left.
+    If a backend fails on one rank, no rank uses it, and the main rank logs the reason in one line.
+
+    Args:
+        config: Configuration of the run.
+        device: Device of this rank.
+        topology: All ranks.
+
+    Raises:
+        UserError: training.attention forces a backend that does not support the model or fails, or no backend works. Raised on
+            all ranks.
     """
     needs = attention_needs(config, device.type)
     forced = config.training.attention
@@ -139,23 +170,27 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
 
 
 def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
-    """Whether a run updates the position state by our own kernels, where those exist. Collective."""
+    """Whether a run updates the position state by our own kernels, if they exist for the device. Collective."""
     fault = update_failure(config, min(config.data.sequence_length, TOKENS), device)
-    return _works(fault, topology, "position update by PyTorch instead of our kernel") and has_kernels(device)
+    works = _kernel_works_everywhere(fault, topology, "position update by PyTorch instead of our kernel")
+    return works and has_kernels(device)
 
 
 def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
-    """Whether a run computes its loss by our own kernel, where that exists. Collective."""
-    return _works(loss_failure(config, TOKENS, device), topology, "loss by PyTorch instead of our kernel")
+    """Whether a run computes its loss by our own kernel, if it exists for the device. Collective."""
+    fault = loss_failure(config, TOKENS, device)
+    return _kernel_works_everywhere(fault, topology, "loss by PyTorch instead of our kernel")
 
 
-def _works(fault: str, topology: Topology, instead: str) -> bool:
-    """Whether a kernel works on all ranks: one that fails on a rank is used on none, and the main rank says so. Collective.
+def _kernel_works_everywhere(fault: str, topology: Topology, instead: str) -> bool:
+    """Whether a kernel works on every rank. Collective.
+
+    If the kernel fails on one rank, no rank uses it, and the main rank logs the reason.
 
     Args:
-        fault: of this rank, or "".
-        topology: all ranks.
-        instead: what is done then.
+        fault: Fault of this rank, or "".
+        topology: All ranks.
+        instead: Description of the fallback, for the log.
     """
     fault = _describe_ranks(fault, topology)
     if fault and topology.is_main:
@@ -164,9 +199,15 @@ def _works(fault: str, topology: Topology, instead: str) -> bool:
 
 
 def working_product(config: Config, device: torch.device, topology: Topology) -> Product | None:
-    """What multiplies in FP8, or None where training.fp8 is none. Collective.
+    """Return the matrix product in FP8, or None if training.fp8 is none. Collective.
 
-    Raises UserError on all ranks if one cannot: torchao is missing there, or its device does not multiply in FP8.
+    Args:
+        config: Configuration of the run.
+        device: Device of this rank.
+        topology: All ranks.
+
+    Raises:
+        UserError: A rank lacks torchao, or its device does not multiply in FP8. Raised on all ranks.
     """
     recipe = config.training.fp8
     if recipe == "none":
@@ -179,7 +220,14 @@ def working_product(config: Config, device: torch.device, topology: Topology) ->
 
 
 def _describe_ranks(fault: str, topology: Topology) -> str:
-    """The ranks that have a fault, and that of the first, the same on all ranks; "" for none. Collective."""
+    """Return a description of the ranks with a fault, and of the first rank's fault; "" for none. Collective.
+
+    Args:
+        fault: Fault of this rank, or "".
+        topology: All ranks.
+    """
     faults = exchange(fault, topology)
     ranks = [rank for rank, text in enumerate(faults) if text]
-    return f"failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})" if ranks else ""
+    if not ranks:
+        return ""
+    return f"failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})"

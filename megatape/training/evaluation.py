@@ -1,4 +1,4 @@
-"""What is measured on the validation split while training."""
+"""Evaluation during training: the loss on the validation splits."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,14 +8,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from megatape.config import Config
 from megatape.data.training.loader import Batch, evaluation_batches
 from megatape.data.training.mixture import RunData, named
 from megatape.data.training.positions import Positions
 from megatape.data.training.selection import NEW_SELECTION, Selection
 from megatape.distributed.layout import local_tokens
-from megatape.distributed.mesh import Axis
-from megatape.encodings import encoding_of
 from megatape.errors import UserError
 from megatape.model.transformer import local_state, recorded_streams
 from megatape.training.position_view import MAX_TOKENS, PositionView
@@ -79,95 +76,130 @@ class ValidationBatches:
     error: str = ""
 
 
-def read_validation(config: Config, data: RunData, axis: Axis, selection: Selection) -> ValidationBatches:
-    """Read this rank's share of evaluation.samples samples of each validation split, before any of it is used.
+class Evaluator:
+    """Measures the loss of a run on its validation splits.
 
     Args:
-        config: Configuration of the run.
+        engine: Engine of the run.
         data: Data opened by this rank.
-        axis: Ranks that read different samples.
-        selection: Selection of the samples.
+        positions: Position ids that the encoding gives the tokens of samples.
+        micro_batch_size: Number of samples in a micro-batch.
+        seed: Seed of the run.
+        views_positions: Whether to view position tensors, because the encoding's blocks change them.
     """
-    seed = config.training.seed
-    positions = positions_of(config)
-    size = config.training.micro_batch_size
-    splits: dict[str, SplitBatches] = {}
-    viewed: list[Batch] = []
-    try:
-        for name, split in data.validation.items():
-            if not viewed:
-                viewed = [batch for _, batch in evaluation_batches(split, {"": [0]}, 1, 0, 1, positions, seed)]
-            groups = data.evaluated[selection][name]
-            batches = evaluation_batches(split, groups, size, axis.rank, axis.size, positions, seed)
-            splits[name] = SplitBatches(list(groups), list(batches))
-    except (UserError, OSError) as error:
-        return ValidationBatches(selection, {}, [], str(error))
-    return ValidationBatches(selection, splits, viewed)
+
+    def __init__(
+        self,
+        engine: Engine,
+        data: RunData,
+        positions: Positions,
+        micro_batch_size: int,
+        seed: int,
+        views_positions: bool,
+    ) -> None:
+        self._engine = engine
+        self._data = data
+        self._positions = positions
+        self._micro_batch_size = micro_batch_size
+        self._seed = seed
+        self._views_positions = views_positions
+
+    def read(self, selection: Selection) -> ValidationBatches:
+        """Read this rank's share of evaluation.samples samples of each validation split, before any of it is used."""
+        # Ranks that read different samples.
+        axis = self._engine.mesh["batch"]
+        splits: dict[str, SplitBatches] = {}
+        viewed: list[Batch] = []
+        try:
+            for name, split in self._data.validation.items():
+                if not viewed:
+                    first = evaluation_batches(split, {"": [0]}, 1, 0, 1, self._positions, self._seed)
+                    viewed = [batch for _, batch in first]
+                groups = self._data.evaluated[selection][name]
+                batches = evaluation_batches(
+                    split,
+                    groups,
+                    self._micro_batch_size,
+                    axis.rank,
+                    axis.size,
+                    self._positions,
+                    self._seed,
+                )
+                splits[name] = SplitBatches(list(groups), list(batches))
+        except (UserError, OSError) as error:
+            return ValidationBatches(selection, {}, [], str(error))
+        return ValidationBatches(selection, splits, viewed)
+
+    def evaluate(self, batches: ValidationBatches) -> Validation | None:
+        """Compute the loss on the validation splits of all ranks, and the position view. Collective.
+
+        Returns:
+            The result, or None if the samples of a split have no targets.
+        """
+        engine = self._engine
+        losses = self._losses(batches)
+        if not all(of_split.groups for of_split in losses.values()):
+            return None
+        ema_loss = None
+        if engine.state.ema_decay:
+            with engine.state.ema_weights():
+                ema_loss = self._mean(self._losses(batches))
+        loss = self._mean(losses)
+        view = None
+        if self._views_positions and math.isfinite(loss):
+            text = on_device(batches.viewed[0], engine.device)
+            view = view_positions(engine, text, self._data.tokenizer.decode)
+        corpora = {corpus: of_split.mean for corpus, of_split in losses.items()}
+        return Validation(loss, view, named(corpora), _input_losses(losses), ema_loss, batches.selection)
+
+    def _losses(self, batches: ValidationBatches) -> dict[str, EvaluationLosses]:
+        """Compute the losses on each split, by corpus. Collective."""
+        losses = {}
+        for corpus, split in batches.splits.items():
+            num_targets = dict.fromkeys(split.groups, 0)
+            for group, batch in split.batches:
+                num_targets[group] += batch.num_targets
+            inputs = ((group, on_device(batch, self._engine.device)) for group, batch in split.batches)
+            losses[corpus] = self._engine.evaluate(inputs, num_targets)
+        return losses
+
+    def _mean(self, losses: Mapping[str, EvaluationLosses]) -> float:
+        """Return the mean of the corpora's losses by their first shares."""
+        shares = self._data.train.shares
+        return sum(shares[corpus] * of_split.mean for corpus, of_split in losses.items())
 
 
-def evaluate(config: Config, engine: Engine, data: RunData, batches: ValidationBatches) -> Validation | None:
-    """Compute the loss on the validation splits of all ranks, and the position view. Collective.
-
-    Returns:
-        The result, or None if the samples of a split have no targets.
-    """
-    evaluated = _evaluate_splits(engine, batches)
-    if not all(of_split.groups for of_split in evaluated.values()):
-        return None
-    ema_loss = None
-    if engine.state.ema_decay:
-        with engine.state.ema_weights():
-            ema_loss = _mean(_evaluate_splits(engine, batches), data)
-    loss = _mean(evaluated, data)
-    views = None
-    if math.isfinite(loss) and encoding_of(config.model).carries_state:
-        views = view_positions(engine, on_device(batches.viewed[0], engine.device), data.tokenizer.decode)
-    corpora = {corpus: of_split.mean for corpus, of_split in evaluated.items()}
-    return Validation(loss, views, named(corpora), _input_losses(evaluated), ema_loss, batches.selection)
-
-
-def _evaluate_splits(engine: Engine, batches: ValidationBatches) -> dict[str, EvaluationLosses]:
-    """Compute the losses on each split, by corpus. Collective."""
-    losses = {}
-    for corpus, split in batches.splits.items():
-        num_targets = dict.fromkeys(split.groups, 0)
-        for group, batch in split.batches:
-            num_targets[group] += batch.num_targets
-        inputs = ((group, on_device(batch, engine.device)) for group, batch in split.batches)
-        losses[corpus] = engine.evaluate(inputs, num_targets)
-    return losses
-
-
-def _input_losses(evaluated: Mapping[str, EvaluationLosses]) -> dict[str, float]:
+def _input_losses(losses: Mapping[str, EvaluationLosses]) -> dict[str, float]:
     """Return the losses on the inputs of data directories that have several, by name."""
-    losses: dict[str, float] = {}
-    for corpus, of_split in evaluated.items():
-        if len(of_split.groups) > 1:
-            prefix = ""
-            if corpus:
-                prefix = f"{corpus}: "
-            losses |= {f"{prefix}{group}": loss for group, loss in of_split.groups.items()}
-    return losses
-
-
-def _mean(losses: Mapping[str, EvaluationLosses], data: RunData) -> float:
-    """Return the mean of the corpora's losses by their first shares."""
-    return sum(data.train.shares[corpus] * of_split.mean for corpus, of_split in losses.items())
-
-
-def positions_of(config: Config) -> Positions:
-    """The positions that the encoding gives the tokens of samples."""
-    return encoding_of(config.model).positions(config.data.random_offset)
+    by_input: dict[str, float] = {}
+    for corpus, of_split in losses.items():
+        if len(of_split.groups) == 1:
+            continue
+        prefix = ""
+        if corpus:
+            prefix = f"{corpus}: "
+        for group, loss in of_split.groups.items():
+            by_input[f"{prefix}{group}"] = loss
+    return by_input
 
 
 def on_device(batch: Batch, device: torch.device) -> Inputs:
-    """The batch on a device; the host does not wait until it is there."""
+    """Return the batch on a device, without waiting for the copy."""
     return vars(batch.mapped(lambda tensor: tensor.to(device, non_blocking=True)))
 
 
 @torch.no_grad()
 def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], str]) -> PositionView | None:
-    """The position view of a text, the same sample on all ranks; None but on the main rank. decode: ids to text. Collective."""
+    """Compute the position view of a text. Collective.
+
+    Args:
+        engine: Engine of the run.
+        text: One sample, the same on all ranks.
+        decode: Returns the text of token ids.
+
+    Returns:
+        The view on the main rank, None on the others.
+    """
     module = engine.deepspeed.module
     axis = engine.mesh["sample"]
     ids = text["tokens"]

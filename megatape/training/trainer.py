@@ -28,10 +28,10 @@ from megatape.reliability.run_log import RunLog
 from megatape.reliability.shared_folder import check_shared
 from megatape.reliability.signals import STOPPING, handled
 from megatape.run_folder import RunFolder
-from megatape.training.build import build_engine, build_loader
+from megatape.training.build import build_engine, build_evaluator, build_loader
 from megatape.training.callbacks.callback import Callbacks, RunContext
 from megatape.training.divergence import DivergenceCheck
-from megatape.training.evaluation import Validation, evaluate, read_validation
+from megatape.training.evaluation import Validation
 from megatape.training.interrupt import Interrupt
 from megatape.training.reporter import StepReporter
 from megatape.training.rollback import Rollbacks
@@ -114,6 +114,8 @@ class Trainer:
         self.loader = build_loader(config, data, self.mesh["batch"])
         self.engine, self.backends = build_engine(config, topology, self.mesh)
         self.attention = select_backend(attention_needs(config, self.engine.device.type)[0], self.backends)
+
+        self.evaluator = build_evaluator(config, data, self.engine)
 
         self.state = TrainState(config.data.sequence_length)
         self.num_steps = 0
@@ -243,10 +245,10 @@ class Trainer:
         step = self.state.step
         self.pace.enter(PhaseKind.EVALUATION, f"the evaluation after step {step}")
         with self.pace.waiting("the reading of validation data"):
-            batches = read_validation(self.config, self.data, self.mesh["batch"], self.state.selection)
+            batches = self.evaluator.read(self.state.selection)
         (num_unreadable,) = self.engine.sum_over_ranks(bool(batches.error))
         check_readable(num_unreadable, batches.error, step + 1, self.topology)
-        validation = evaluate(self.config, self.engine, self.data, batches)
+        validation = self.evaluator.evaluate(batches)
         if validation is None:
             raise DataError(
                 f"the evaluation after step {step}: the {self.config.evaluation.samples:,} validation samples of a corpus have "
