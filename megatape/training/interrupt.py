@@ -1,14 +1,18 @@
-"""Ending a run on request: a signal lets the step in progress finish, and a checkpoint is written."""
+"""Stops a run on request: after a signal, the step in progress is finished and a checkpoint is written."""
 
 import signal
 from types import FrameType
 
 
 class Interrupt:
-    """Remembers that a signal came.
+    """Handler that remembers a signal.
 
-    Launchers often answer one Ctrl-C with SIGINT and SIGTERM to every rank; both mean the same one request. A second SIGINT
+    Launchers often answer one Ctrl-C with SIGINT and SIGTERM to every rank. Both mean the same single request. A second SIGINT
     ends the process at once.
+
+    Attributes:
+        requested: Whether a signal asked to stop.
+        by_user: Whether it was SIGINT, from a user rather than a scheduler.
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from megatape.data.training.loader import Batch, Loader
 from megatape.errors import UserError
 
-STEPS_AHEAD = 4  # a file server that is slow for less than their time is not noticed
+# Number of steps to read ahead. Training does not notice a file server that is slow for less than their duration.
+STEPS_AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,10 @@ class StepBatches:
     """A rank's micro-batches of one step, in host memory.
 
     Attributes:
-        batches: one for each micro-batch.
-        num_targets: targets of the batches that count in the loss.
-        digest: of their samples (order.samples_digest).
-        error: why they cannot be read, or "".
+        batches: Micro-batches.
+        num_targets: Number of targets of the batches that count in the loss.
+        digest: Digest of their samples (order.samples_digest).
+        error: Reason why the batches cannot be read, or "".
     """
 
     batches: list[Batch]
@@ -33,41 +34,55 @@ class StepBatches:
 
 
 class Prefetcher(AbstractContextManager["Prefetcher"]):
-    """The batches of a rank: a function of the samples consumed before them, so prefetching never affects the order.
+    """Prefetcher of a rank's batches.
 
-    Context manager: its end ends the thread.
-
-    Attributes:
-        waited: seconds in which `get` waited, since the start.
+    The batches are a function of the samples consumed before them, so prefetching never affects their order. Context manager:
+    leaving it ends the thread.
 
     Args:
-        loader: reads the samples of a step.
-        device: of the batches. A GPU copies from pinned memory while it computes.
+        loader: Reader of the samples of a step.
+        device: Device of the run. A GPU copies batches from pinned memory while it computes.
+
+    Attributes:
+        waited: Seconds spent waiting for batches since the start.
     """
 
     def __init__(self, loader: Loader, device: torch.device) -> None:
         self._loader = loader
-        self._pinned = device.type == "cuda"
-        # A thread begins with the first GPU of the host, whichever is its rank's.
-        choose_device = partial(torch.cuda.set_device, device) if self._pinned else None
+        self._pins_memory = device.type == "cuda"
+        choose_device = None
+        if self._pins_memory:
+            # Threads start with GPU 0 as the current device. Select this rank's GPU instead.
+            choose_device = partial(torch.cuda.set_device, device)
         self._thread = ThreadPoolExecutor(1, "prefetch", choose_device)
-        self._ahead: dict[int, Future[StepBatches]] = {}  # of each step, by the samples consumed before it
+        # Batches of the next steps, by the number of samples consumed before each.
+        self._ahead: dict[int, Future[StepBatches]] = {}
         self.waited = 0.0
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(cancel_futures=True)
 
     def start(self, consumed: int) -> None:
-        """Begin to read the batches of the steps after `consumed` samples, over all ranks."""
-        wanted = [consumed]
+        """Start reading the batches of the next steps.
+
+        Args:
+            consumed: Number of samples before them, over all ranks.
+        """
+        steps = [consumed]
         for _ in range(1, STEPS_AHEAD):
-            wanted.append(wanted[-1] + self._loader.batches.after(wanted[-1]))
-        for step in self._ahead.keys() - set(wanted):
+            steps.append(steps[-1] + self._loader.batches.after(steps[-1]))
+        for step in self._ahead.keys() - set(steps):
             self._ahead.pop(step).cancel()
-        self._ahead |= {step: self._thread.submit(self._read, step) for step in wanted if step not in self._ahead}
+        for step in steps:
+            if step not in self._ahead:
+                self._ahead[step] = self._thread.submit(self._read, step)
 
     def get(self, consumed: int) -> StepBatches:
-        """The batches of the step after `consumed` samples, as soon as they are read."""
+        """Return the batches of a step, as soon as they are read.
+
+        Args:
+            consumed: Number of samples before the step, over all ranks.
+        """
         if consumed not in self._ahead:
             self.start(consumed)
         started = time.perf_counter()
@@ -76,11 +91,13 @@ class Prefetcher(AbstractContextManager["Prefetcher"]):
         return batches
 
     def _read(self, consumed: int) -> StepBatches:
+        """Read the batches of a step. Runs in the thread."""
         try:
             batches = self._loader.step(consumed)
         except (UserError, OSError) as error:
             return StepBatches([], error=str(error))
         num_targets = sum(batch.num_targets for batch in batches)
         digest = self._loader.digest(consumed)
-        pinned = [batch.mapped(Tensor.pin_memory) for batch in batches] if self._pinned else batches
-        return StepBatches(pinned, num_targets, digest)
+        if self._pins_memory:
+            batches = [batch.mapped(Tensor.pin_memory) for batch in batches]
+        return StepBatches(batches, num_targets, digest)
