@@ -14,7 +14,8 @@ from megatape.accounting.gpus import load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.needs import memory_needs
 from megatape.config import ClusterConfig, Config, load_config, parse_config
-from megatape.tools.planner.speed import links, plan_speed
+from megatape.tools.planner.links import links
+from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.stages import plan_stages
 from megatape.utils.files import read_lines
 from megatape.utils.units import format_bytes, format_range

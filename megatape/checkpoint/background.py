@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from megatape.checkpoint.writer import COLLECTIVE_ERRORS
 from megatape.reliability.watch import BACKGROUND_GROUP
-from megatape.zero.state import Snapshot
+from megatape.zero.snapshot import Snapshot
 
 
 class Background:

@@ -41,7 +41,8 @@ def run(options: Options) -> None:
     cluster = {"nodes": options.nodes, "gpus_per_node": options.gpus_per_node, "gpu": options.gpu, "host_gib": options.host_gib}
     stated = [f"cluster.{key}={value}" for key, value in cluster.items() if value is not None]
     config = load_config(options.config, [*options.set, *stated])
-    from megatape.tools.planner.report import report, search_report
+    from megatape.tools.planner.report import report
+    from megatape.tools.planner.search_report import search_report
 
     if options.search:
         print(search_report(config, options.measured, options.price))

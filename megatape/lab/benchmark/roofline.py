@@ -16,8 +16,9 @@ from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.results import Result, read_results, yes_no
 from megatape.lab.benchmark.steps import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.lab.encodings import BASELINE
-from megatape.tools.planner.operations import ASSUMPTIONS, Attention, DeviceTime, Work, device_times, middle
-from megatape.tools.planner.speed import optimizer_work
+from megatape.tools.planner.device import optimizer_work
+from megatape.tools.planner.efficiency import ASSUMPTIONS, DeviceTime, device_times, middle
+from megatape.tools.planner.operations import Attention, Work
 from megatape.tools.planner.work import attention_layer_work, step_work
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_bytes

@@ -1,270 +1,234 @@
 """The fastest settings of a run that fit a cluster, and the smallest change that makes a run fit.
 
-A setting is a position on a ladder. On most ladders each step saves memory and costs time, so the fastest candidates are found
-by going down from the top: none is faster than those above it, and places below one that fits are skipped. The first ladders
-have no such order: every combination of them has a top of its own.
+Settings are positions on grids of values. On most grids each step saves memory and costs time. The fastest candidates are
+therefore found by going down from the top: no candidate is faster than those above it, and candidates below one that fits are
+skipped. The first grids have no such order, so each combination of their values has a top of its own.
 
 Candidates are created when the search reaches them. At a deadline, the search ends with the best ones found so far.
 """
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import combinations, product
-from math import floor, gcd, isqrt, log, prod, sqrt
-from typing import Any, get_args
+from math import floor, gcd, log
 
 from megatape.accounting.gpus import Gpu
-from megatape.accounting.memory import plan_state, plan_total
-from megatape.accounting.needs import Need, check_cluster, memory_needs
-from megatape.config import ActivationCheckpointing, ClusterConfig, Config, parse_config
+from megatape.accounting.needs import check_cluster
+from megatape.config import ClusterConfig, Config, parse_config
 from megatape.errors import UserError
-from megatape.tools.planner.speed import TOLERANCE, plan_speed
+from megatape.tools.planner.candidate import Candidate
+from megatape.tools.planner.speed import TOLERANCE
+from megatape.tools.planner.value_grids import NUM_UNORDERED, SECTIONS, Setting, SettingIndex, value_grids
 
 SEARCH_SECONDS = 4.5  # Time limit of a search. Including the start of Python, a command takes less than ten seconds.
 
 BOUND_STEP = 1.1  # Lower bounds of a step's seconds count as equal if their ratio is below this.
-
-Place = tuple[int, ...]  # on each ladder
-Setting = dict[str, Any]  # section.key -> value
-FREE = 2  # The first two ladders (tensor-parallel ranks, ZeRO stage) have no order: a higher value may be faster or slower.
-SECTIONS = ("parallel", "zero", "training")  # Sections of the configuration that contain the settings.
-SHORT = 1024  # Minimum tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
-LARGE = 2**16  # Maximum tokens of a micro-batch. Beyond it, step times change by less than the error of the estimate.
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Settings on a cluster. correction: as `plan_speed` has it."""
-
-    config: Config
-    cluster: ClusterConfig
-    gpu: Gpu
-    correction: float | None = None
-
-    @cached_property
-    def needs(self) -> dict[str, Need]:
-        """Memory requirements by device."""
-        return memory_needs(plan_total(self.config, self.cluster.world_size, on_gpu=True), self.cluster, self.gpu)
-
-    @property
-    def of_gpu(self) -> Need:
-        """Memory requirement of a GPU."""
-        return self.needs["of a GPU"]
-
-    @cached_property
-    def fits(self) -> bool:
-        """Whether all memory suffices, with the margin of advised settings."""
-        state = plan_state(self.config, self.cluster.world_size)  # fast to plan, and often too large already
-        without_activations = memory_needs(state, self.cluster, self.gpu).values()
-        if not all(need.fits_with_margin for need in without_activations):
-            return False
-        return all(need.fits_with_margin for need in self.needs.values())
-
-    @cached_property
-    def speed(self) -> tuple[float, float]:
-        """Seconds of a step, (low, high)."""
-        return plan_speed(self.config, self.cluster, self.gpu, self.correction).seconds
-
-    @property
-    def seconds(self) -> float:
-        """Geometric mean of that range."""
-        return sqrt(prod(self.speed))
-
-    @property
-    def complexity(self) -> int:
-        """Number of techniques in use for dividing or saving memory."""
-        parallel = self.config.parallel
-        zero = self.config.zero
-        techniques = [
-            parallel.tp > 1,
-            parallel.sp > 1,
-            parallel.cp > 1,
-            zero.stage == 3,
-            zero.offload_optimizer,
-            zero.offload_parameters,
-            self.config.training.activation_checkpointing != "none",
-        ]
-        return sum(techniques)
 
 
 class Space:
     """The settings of a run that its model, its batch and a cluster allow.
 
     Args:
-        config: The configuration that they are around.
-        cluster: The machines.
+        config: Configuration to vary.
+        cluster: Machines of the run.
         gpu: Their GPU.
-        correction: As `plan_speed` has it.
-        limit: Time limit of searches in seconds, None for no limit. At the limit they end with the places found so far.
+        correction: See `plan_speed`.
+        limit: Time limit of searches in seconds, None for no limit. At the limit they end with the settings found so far.
 
     Attributes:
-        ladders: Values of one setting, or of some that change together; all but the first two from fast to small.
-        start: Place of the configuration itself, which may be invalid.
+        value_grids: Grid of each setting.
+        start: Index of the configuration itself, which may be invalid.
         timed_out: Whether a search has ended at its limit.
     """
 
     def __init__(
         self, config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None, limit: float | None = None
     ) -> None:
-        self.ladders = _ladders(config, cluster)
+        self.value_grids = value_grids(config, cluster)
         self.timed_out = False
         self._config = config
         self._cluster = cluster
         self._gpu = gpu
         self._correction = correction
-        self._deadline = None if limit is None else time.monotonic() + limit
+        self._deadline = None
+        if limit is not None:
+            self._deadline = time.monotonic() + limit
         self._raw = config.model_dump()
-        self._candidates: dict[Place, Candidate | None] = {}
-        stated = {f"{section}.{name}": value for section in SECTIONS for name, value in self._raw[section].items()}
-        self.start = tuple(ladder.index({key: stated[key] for key in ladder[0]}) for ladder in self.ladders)
+        self._candidates: dict[SettingIndex, Candidate | None] = {}
+
+        stated = {}
+        for section in SECTIONS:
+            for name, value in self._raw[section].items():
+                stated[f"{section}.{name}"] = value
+        start = []
+        for grid in self.value_grids:
+            own_setting = {key: stated[key] for key in grid[0]}
+            start.append(grid.index(own_setting))
+        self.start = tuple(start)
 
     @property
     def own(self) -> Candidate | None:
         """The candidate of the configuration itself, None if it is invalid."""
         return self.candidate(self.start)
 
-    def candidate(self, place: Place) -> Candidate | None:
-        """Return the candidate at a place, or None if its ranks do not divide evenly."""
-        if place not in self._candidates:
-            self._candidates[place] = self._make(place)
-        return self._candidates[place]
+    def candidate(self, index: SettingIndex) -> Candidate | None:
+        """Return the candidate at an index, or None if its ranks do not divide evenly."""
+        if index not in self._candidates:
+            self._candidates[index] = self._create(index)
+        return self._candidates[index]
 
-    def valid(self) -> dict[Place, Candidate]:
-        """Return the valid candidates by place, after examining all places."""
+    def valid(self) -> dict[SettingIndex, Candidate]:
+        """Return the valid candidates by index, after examining all of them."""
         found = {}
-        for place in product(*map(self._positions, range(len(self.ladders)))):
-            candidate = self.candidate(place)
+        for index in product(*map(self._positions, range(len(self.value_grids)))):
+            candidate = self.candidate(index)
             if candidate is not None:
-                found[place] = candidate
+                found[index] = candidate
         return found
 
-    def changes(self, place: Place) -> Setting:
-        """Return the settings at a place that differ from the configuration's."""
-        steps = zip(self.ladders, self.start, place, strict=True)
-        return {key: value for ladder, old, new in steps for key, value in ladder[new].items() if value != ladder[old][key]}
+    def changes(self, index: SettingIndex) -> Setting:
+        """Return the settings at an index that differ from the configuration's."""
+        changed: Setting = {}
+        for grid, old, new in zip(self.value_grids, self.start, index, strict=True):
+            for key, value in grid[new].items():
+                if value != grid[old][key]:
+                    changed[key] = value
+        return changed
 
-    def fastest(self) -> Iterator[Place]:
-        """Yield the places that fit, fastest first.
+    def fastest(self) -> Iterator[SettingIndex]:
+        """Yield the settings that fit into memory, fastest first.
 
-        Places that save more memory than another fitting place are skipped. After the time limit, only places found before it
-        follow.
+        Settings are skipped if others with the same tensor-parallel size and ZeRO stage fit and save less memory: they cannot
+        be faster. After the time limit, only settings found before it follow.
+
+        The search is best-first. Each group (one tensor-parallel size, one ZeRO stage) starts at its fastest settings. Settings
+        that do not fit are replaced by their neighbours, one step further down a grid. The heap is ordered by seconds: the
+        estimate of settings that fit, a lower bound for settings that are not examined yet.
         """
-        fitting: list[Place] = []
-        # The next number of tensor-parallel ranks is tried only once the search could end without it.
+        fitting: list[SettingIndex] = []
+        seen: set[SettingIndex] = set()
+        heap: list[tuple[float, bool, SettingIndex]] = []  # (seconds, whether the settings fit, index)
+        # The groups of the next tensor-parallel size are added only once the search could end without them.
         groups = self._tops()
-        waiting: list[tuple[float, bool, Place]] = []
-        seen: set[Place] = set()
         while True:
             if self._is_late():
                 groups = []
-                waiting = sorted(entry for entry in waiting if entry[1])
-            if groups and (not waiting or waiting[0][1]):
+                heap = sorted(entry for entry in heap if entry[1])
+            next_one_fits = not heap or heap[0][1]
+            if groups and next_one_fits:
                 for top in groups.pop(0):
-                    heappush(waiting, (0.0, False, top))
+                    heappush(heap, (0.0, False, top))
                 continue
-            if not waiting:
+            if not heap:
                 return
-            seconds, timed, place = heappop(waiting)
-            if timed:
-                yield place
-                continue
-            if any(saves_more(place, other) for other in fitting):
-                continue
-            candidate = self.candidate(place)
-            if candidate is not None and candidate.fits:
-                fitting.append(place)
-                heappush(waiting, (candidate.seconds, True, place))
-                continue
-            if candidate is not None and not any(place[FREE:]):
-                # Places below are no faster. Nearly equal bounds are rounded to the same one, so that simpler places go first.
-                seconds = BOUND_STEP ** floor(log(candidate.seconds, BOUND_STEP))
-            for below in self._below(place):
-                if below not in seen:
-                    seen.add(below)
-                    heappush(waiting, (seconds, False, below))
 
-    def preferred(self) -> tuple[list[Place], Place | None]:
+            seconds, fits, index = heappop(heap)
+            if fits:
+                yield index
+                continue
+            if any(needs_no_more_memory(index, other) for other in fitting):
+                continue
+
+            candidate = self.candidate(index)
+            if candidate is not None and candidate.fits:
+                fitting.append(index)
+                heappush(heap, (candidate.seconds, True, index))
+                continue
+
+            is_top = not any(index[NUM_UNORDERED:])
+            if candidate is not None and is_top:
+                # Settings below are no faster. Nearly equal bounds are rounded to the same one, so that simpler settings go
+                # first.
+                seconds = BOUND_STEP ** floor(log(candidate.seconds, BOUND_STEP))
+            for neighbour in self._neighbours_below(index):
+                if neighbour not in seen:
+                    seen.add(neighbour)
+                    heappush(heap, (seconds, False, neighbour))
+
+    def preferred(self) -> tuple[list[SettingIndex], SettingIndex | None]:
         """Search for the settings to advise.
 
         Returns:
-            The fitting places within the estimate's tolerance of the fastest one, fastest first, with the configuration's own
-            place if it is within the tolerance; and the simplest of them, None if none fits. Of equally simple places, the one
-            with the fewest changes is chosen.
+            The fitting settings within the estimate's tolerance of the fastest ones, fastest first, including the
+            configuration's own if they are within the tolerance; and the simplest of them, None if none fit. Of equally simple
+            settings, those with the fewest changes are chosen.
         """
         own = self.own
-        found: list[Place] = []
+        found: list[SettingIndex] = []
         if own is not None and own.fits:
             found.append(self.start)
         fastest = None
-        for place in self.fastest():
-            seconds = self._at(place).seconds
+        for index in self.fastest():
+            seconds = self._valid_candidate(index).seconds
             if fastest is None:
                 fastest = seconds
             if seconds > (1 + TOLERANCE) * fastest:
                 break
-            if place not in found:
-                found.append(place)
+            if index not in found:
+                found.append(index)
         if not found:
             return [], None
-        found.sort(key=lambda place: self._at(place).seconds)
-        slowest = (1 + TOLERANCE) * self._at(found[0]).seconds
-        found = [place for place in found if self._at(place).seconds <= slowest]
+        found.sort(key=lambda index: self._valid_candidate(index).seconds)
+        slowest = (1 + TOLERANCE) * self._valid_candidate(found[0]).seconds
+        found = [index for index in found if self._valid_candidate(index).seconds <= slowest]
 
-        def effort(place: Place) -> tuple[int, int, float]:
-            candidate = self._at(place)
-            return candidate.complexity, len(self.changes(place)), candidate.seconds
+        def effort(index: SettingIndex) -> tuple[int, int, float]:
+            candidate = self._valid_candidate(index)
+            return candidate.complexity, len(self.changes(index)), candidate.seconds
 
         return found, min(found, key=effort)
 
-    def smallest_change(self) -> Place | None:
-        """Find the fitting place with the fewest changes of the configuration, the fastest one if there are several.
+    def smallest_change(self) -> SettingIndex | None:
+        """Find the fitting settings with the fewest changes of the configuration, the fastest ones if there are several.
 
-        After the time limit, return the fastest of the places found before it, or None.
+        After the time limit, return the fastest of the settings found before it, or None.
         """
-        numbers = range(len(self.ladders))
-        for size in range(1, len(self.ladders) + 1):
-            fitting: list[Place] = []
+        numbers = range(len(self.value_grids))
+        for size in range(1, len(self.value_grids) + 1):
+            fitting: list[SettingIndex] = []
             for changed in combinations(numbers, size):
                 fitting += self._fitting(changed)
             if fitting:
-                return min(fitting, key=lambda place: self._at(place).seconds)
+                return min(fitting, key=lambda index: self._valid_candidate(index).seconds)
             if self.timed_out:
                 return None
         return None
 
-    def _fitting(self, changed: tuple[int, ...]) -> Iterator[Place]:
-        """Yield the fitting places that differ from the configuration on exactly these ladders."""
-        values = [[at] for at in self.start]
+    def _fitting(self, changed: tuple[int, ...]) -> Iterator[SettingIndex]:
+        """Yield the fitting settings that differ from the configuration on exactly these grids."""
+        positions = [[own] for own in self.start]
         for number in changed:
-            values[number] = [at for at in self._positions(number) if at != self.start[number]]
-        for place in product(*values):
+            positions[number] = [position for position in self._positions(number) if position != self.start[number]]
+        for index in product(*positions):
             if self._is_late():
                 return
-            candidate = self.candidate(place)
+            candidate = self.candidate(index)
             if candidate is not None and candidate.fits:
-                yield place
+                yield index
 
-    def _tops(self) -> list[list[Place]]:
-        """Return the top place of each ZeRO stage, in a list for each number of tensor-parallel ranks."""
-        rest = [0] * (len(self.ladders) - FREE)
-        return [[(tensor, stage, *rest) for stage in self._positions(1)] for tensor in self._positions(0)]
+    def _tops(self) -> list[list[SettingIndex]]:
+        """Return the top of each ZeRO stage, in a list for each tensor-parallel size."""
+        rest = [0] * (len(self.value_grids) - NUM_UNORDERED)
+        tops = []
+        for tensor in self._positions(0):
+            tops.append([(tensor, stage, *rest) for stage in self._positions(1)])
+        return tops
 
-    def _below(self, place: Place) -> Iterator[Place]:
-        """Yield the places one step down each ordered ladder."""
-        for number in range(FREE, len(place)):
-            if place[number] + 1 < len(self.ladders[number]):
-                yield (*place[:number], place[number] + 1, *place[number + 1 :])
+    def _neighbours_below(self, index: SettingIndex) -> Iterator[SettingIndex]:
+        """Yield the settings one step down a single ordered grid."""
+        for number in range(NUM_UNORDERED, len(index)):
+            step = index[number] + 1
+            if step < len(self.value_grids[number]):
+                yield (*index[:number], step, *index[number + 1 :])
 
     def _positions(self, number: int) -> range:
-        """Return the positions on a ladder."""
-        return range(len(self.ladders[number]))
+        """Return the positions on a grid."""
+        return range(len(self.value_grids[number]))
 
-    def _at(self, place: Place) -> Candidate:
-        """Return the candidate at a valid place."""
-        candidate = self.candidate(place)
+    def _valid_candidate(self, index: SettingIndex) -> Candidate:
+        """Return the candidate of valid settings."""
+        candidate = self.candidate(index)
         assert candidate is not None
         return candidate
 
@@ -274,58 +238,29 @@ class Space:
             self.timed_out = True
         return self.timed_out
 
-    def _make(self, place: Place) -> Candidate | None:
-        """Create the candidate at a place, or return None if it is invalid."""
-        settings = [ladder[at] for ladder, at in zip(self.ladders, place, strict=True)]
-        for setting in settings:
-            for key, value in setting.items():
+    def _create(self, index: SettingIndex) -> Candidate | None:
+        """Create the candidate at an index, or return None if it is invalid."""
+        for grid, position in zip(self.value_grids, index, strict=True):
+            for key, value in grid[position].items():
                 section, _, name = key.partition(".")
                 self._raw[section][name] = value
         tp, sp, cp = (self._raw["parallel"][axis] for axis in ("tp", "sp", "cp"))
-        if self._cluster.world_size % (tp * sp * cp):
+        world_size = self._cluster.world_size
+        if world_size % (tp * sp * cp):
             return None
-        if cp not in (1, self._config.parallel.cp) and tp * sp < gcd(self._config.model.num_kv_heads, self._cluster.world_size):
-            return None  # ring attention costs more than dividing heads
+        changes_context_ranks = cp not in (1, self._config.parallel.cp)
+        if changes_context_ranks and tp * sp < gcd(self._config.model.num_kv_heads, world_size):
+            return None  # Ring attention costs more than dividing heads.
         try:
-            candidate = parse_config(self._raw, "plan")
-            check_cluster(candidate, self._cluster)
+            config = parse_config(self._raw, "plan")
+            check_cluster(config, self._cluster)
         except UserError:
             return None
-        return Candidate(candidate, self._cluster, self._gpu, self._correction)
+        return Candidate(config, self._cluster, self._gpu, self._correction)
 
 
-def saves_more(place: Place, other: Place) -> bool:
-    """Whether a place is below another on the ladders that save memory, with the same ranks and stage."""
-    return place[:FREE] == other[:FREE] and all(mine >= theirs for mine, theirs in zip(place, other, strict=True))
-
-
-def _ladders(config: Config, cluster: ClusterConfig) -> list[list[Setting]]:
-    """Return the values that are tried, including those of the configuration."""
-    training = config.training
-    parallel = config.parallel
-    zero = config.zero
-    offloads = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
-    most = max(1, min(training.global_batch_size, LARGE // config.data.sequence_length))
-    micro = {2**power for power in range(most.bit_length())} | {training.micro_batch_size}
-    ranks = _divisors(cluster.world_size)
-    few = max(1, config.data.sequence_length // SHORT)
-    heads = {size for size in ranks if size <= few and config.model.num_kv_heads % size == 0}
-    chunks = {size for size in ranks if size <= few}
-    ladders: dict[str, Iterable[Any]] = {
-        "parallel.tp": sorted({*_divisors(cluster.gpus_per_node), parallel.tp}),
-        "zero.stage": (0, 1, 2, 3),
-        "parallel.sp": sorted({*heads, parallel.sp}),
-        "parallel.cp": sorted({*chunks, parallel.cp}),
-        "training.micro_batch_size": sorted(micro, reverse=True),
-        "training.activation_checkpointing": get_args(ActivationCheckpointing),
-    }
-    return [
-        *([{key: value} for value in values] for key, values in ladders.items()),
-        [{"zero.offload_optimizer": state, "zero.offload_parameters": weights} for state, weights in sorted(offloads)],
-    ]
-
-
-def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number, in ascending order."""
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+def needs_no_more_memory(index: SettingIndex, other: SettingIndex) -> bool:
+    """Whether `index` saves at least as much memory as `other` in every setting, at the same tensor size and ZeRO stage."""
+    if index[:NUM_UNORDERED] != other[:NUM_UNORDERED]:
+        return False
+    return all(own >= others for own, others in zip(index, other, strict=True))

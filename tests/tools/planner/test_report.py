@@ -9,8 +9,9 @@ import pytest
 
 from megatape.accounting.gpus import GPUS, load_gpu
 from megatape.config import load_config, parse_config, save_config
-from megatape.tools.planner.report import report, search_report
-from megatape.tools.planner.speed import nearest_step
+from megatape.tools.planner.measured import nearest_step
+from megatape.tools.planner.report import report
+from megatape.tools.planner.search_report import search_report
 from tests.helpers.command import Command
 from tests.helpers.plan_cases import configure
 

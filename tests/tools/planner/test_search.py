@@ -13,7 +13,7 @@ from megatape.accounting.needs import CONTEXT, FRAGMENTATION, MARGIN
 from megatape.accounting.trace import changed
 from megatape.config import ClusterConfig, parse_config
 from megatape.errors import UserError
-from megatape.tools.planner.search import Space, saves_more
+from megatape.tools.planner.search import Space, needs_no_more_memory
 from tests.helpers.plan_cases import configure
 
 LONG: dict[str, Any] = {
@@ -87,19 +87,19 @@ def test_clusters_are_bounded(raw_config: dict[str, Any], setting: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "share", "changes"), CASES)
 def test_the_best_are_those_of_all(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> None:
-    """Fails if a step down a ladder saves time, or needs more memory, so that pruning drops what is better."""
+    """Fails if a step down a grid saves time, or needs more memory, so that pruning drops what is better."""
     space = _space(raw_config, nodes, share, changes)
     valid = space.valid()
-    fitting = [place for place, candidate in valid.items() if candidate.fits]
-    best = [place for place in fitting if not any(saves_more(place, other) for other in fitting if other != place)]
-    seconds = {place: valid[place].seconds for place in best}
+    fitting = [index for index, candidate in valid.items() if candidate.fits]
+    best = [index for index in fitting if not any(needs_no_more_memory(index, other) for other in fitting if other != index)]
+    seconds = {index: valid[index].seconds for index in best}
     pruned = list(islice(_space(raw_config, nodes, share, changes).fastest(), 5))
-    assert set(pruned) <= set(best) and [seconds[place] for place in pruned] == sorted(seconds.values())[:5]
+    assert set(pruned) <= set(best) and [seconds[index] for index in pruned] == sorted(seconds.values())[:5]
 
     smallest = space.smallest_change()
-    distances = {place: sum(map(ne, space.start, place)) for place in fitting if place != space.start}
+    distances = {index: sum(map(ne, space.start, index)) for index in fitting if index != space.start}
     assert (smallest is None) == (not distances)
     if smallest is not None:
-        nearest = [place for place, distance in distances.items() if distance == min(distances.values())]
+        nearest = [index for index, distance in distances.items() if distance == min(distances.values())]
         assert smallest in nearest
-        assert valid[smallest].seconds == min(valid[place].seconds for place in nearest)
+        assert valid[smallest].seconds == min(valid[index].seconds for index in nearest)

@@ -1,0 +1,74 @@
+"""A configuration on a cluster, with its memory and speed."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod, sqrt
+
+from megatape.accounting.gpus import Gpu
+from megatape.accounting.memory import plan_state, plan_total
+from megatape.accounting.needs import Need, memory_needs
+from megatape.config import ClusterConfig, Config
+from megatape.tools.planner.speed import plan_speed
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration on a cluster. Memory and speed are planned when they are first read.
+
+    Attributes:
+        config: Configuration of the run.
+        cluster: Machines of the run.
+        gpu: Their GPU.
+        correction: See `plan_speed`.
+    """
+
+    config: Config
+    cluster: ClusterConfig
+    gpu: Gpu
+    correction: float | None = None
+
+    @cached_property
+    def needs(self) -> dict[str, Need]:
+        """Memory requirements by device."""
+        return memory_needs(plan_total(self.config, self.cluster.world_size, on_gpu=True), self.cluster, self.gpu)
+
+    @property
+    def of_gpu(self) -> Need:
+        """Memory requirement of a GPU."""
+        return self.needs["of a GPU"]
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether all memory suffices, with the margin of advised settings."""
+        # Memory without activations is fast to plan, and often too large already.
+        state = plan_state(self.config, self.cluster.world_size)
+        without_activations = memory_needs(state, self.cluster, self.gpu).values()
+        if not all(need.fits_with_margin for need in without_activations):
+            return False
+        return all(need.fits_with_margin for need in self.needs.values())
+
+    @cached_property
+    def speed(self) -> tuple[float, float]:
+        """Seconds of a step, (low, high)."""
+        return plan_speed(self.config, self.cluster, self.gpu, self.correction).seconds
+
+    @property
+    def seconds(self) -> float:
+        """Geometric mean of the range of seconds."""
+        return sqrt(prod(self.speed))
+
+    @property
+    def complexity(self) -> int:
+        """Number of techniques in use for dividing or saving memory."""
+        parallel = self.config.parallel
+        zero = self.config.zero
+        techniques = [
+            parallel.tp > 1,
+            parallel.sp > 1,
+            parallel.cp > 1,
+            zero.stage == 3,
+            zero.offload_optimizer,
+            zero.offload_parameters,
+            self.config.training.activation_checkpointing != "none",
+        ]
+        return sum(techniques)

@@ -1,0 +1,34 @@
+"""Time of a training step on one GPU, without exchanges."""
+
+from collections import Counter
+
+from megatape.accounting.gpus import Gpu
+from megatape.accounting.matrices import plan_matrices
+from megatape.accounting.memory import Memory, plan_state
+from megatape.accounting.trace import scaled
+from megatape.config import Config
+from megatape.tools.planner.efficiency import DeviceTime, device_times
+from megatape.tools.planner.operations import Operation, Work
+from megatape.tools.planner.work import step_work
+
+
+def device_seconds(config: Config, world_size: int, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
+    """Return the time of a step without exchanges between GPUs, (bad, good).
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+        gpu: GPU of the rank.
+    """
+    work = scaled(step_work(config), config.accumulation(world_size))
+    work.update(optimizer_work(plan_state(config, world_size)))
+    matrix_updates = Operation("product", plan_matrices(config, world_size).flops, 0)
+    work[matrix_updates] += 1
+    return device_times(work, gpu)
+
+
+def optimizer_work(memory: Memory) -> Work:
+    """Return the work of the optimizer, which reads its state and the gradients, and writes its state."""
+    state_bytes = memory.device.get("master weights", 0.0) + memory.device.get("moments", 0.0)
+    gradient_bytes = memory.device.get("gradients", 0.0)
+    return Counter({Operation("other", 0, 2 * state_bytes + gradient_bytes): 1})

@@ -1,0 +1,232 @@
+"""Work of the parts of a model that torch.compile fuses.
+
+Everything between two matrix products is one kernel. It reads what other kernels have written, and writes what others read.
+torch's own partitioner decides what is saved for the backward pass. Inductor, which may fuse less, is not asked.
+"""
+
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from megatape.accounting.trace import build, changed, on_shapes, precision_of, scaled
+from megatape.attention.rotation import PositionState
+from megatape.config import Config
+from megatape.encodings.encoding import positioned_layers
+from megatape.model.block import Block
+from megatape.model.transformer import Transformer
+from megatape.registry import AUTO
+from megatape.tools.planner.counting import count, run_backward
+from megatape.tools.planner.operations import Operation, Work, count_flops, operation, touched_bytes
+from megatape.utils.torch_internals import FakeTensorMode, aot_backend, is_view
+
+
+class CompiledPart(NamedTuple):
+    """A part of the blocks that is compiled (model/build.py).
+
+    Attributes:
+        function: Function of the part.
+        weights: Module with its weights.
+        args: Arguments of the function.
+        times: Number of blocks that run it.
+    """
+
+    function: Callable[..., Any]
+    weights: nn.Module
+    args: list[Any]
+    times: int
+
+
+def gained_by_fusion(config: Config) -> Work:
+    """Return the change of work by torch.compile in all blocks: compiled parts, minus the same parts without compilation."""
+    training = config.training
+    recomputed = int(training.recomputes_blocks) + int(training.chunk_tokens is not None)
+    gained: Work = Counter()
+    compiled = _compiled(changed(config, "training", attention=AUTO))
+    with on_shapes(config):
+        # The last compiled part is the position update. It is missing here if kernels update the position state.
+        for part, (forward, backward) in zip(_compiled_parts(config), compiled, strict=False):
+            with count() as plain_forward:
+                part.function(*part.args)
+            with count() as plain:
+                run_backward(part.function(*part.args), part.weights, part.args)
+            gained.update(scaled(forward, (1 + recomputed) * part.times))
+            gained.update(scaled(backward, part.times))
+            gained.update(scaled(plain, -part.times))
+            gained.update(scaled(plain_forward, -recomputed * part.times))
+    return gained
+
+
+@cache
+def _compiled(config: Config) -> list[tuple[Work, Work]]:
+    """Return the work of each compiled part, (forward, backward). It is the same with every attention backend.
+
+    The parts run on shapes of a CPU, because there RMSNorm consists of operators that can be fused.
+    """
+    with precision_of(config), FakeTensorMode():
+        return [compiled_work(part.function, part.weights, part.args) for part in _compiled_parts(config)]
+
+
+def _compiled_parts(config: Config) -> list[CompiledPart]:
+    """Return the compiled parts of the blocks.
+
+    The last block with positions does not move the state, nor do blocks without positions.
+    """
+    model = build(changed(config, "model", nope_every=None), 2)
+    block, x, positions = first_block_inputs(config, model)
+    *_, last_block = model.blocks
+    assert isinstance(last_block, Block)
+    num_layers = config.model.num_layers
+    num_moving = len(positioned_layers(config.model)) - 1
+    position = block.position
+    args = [x, torch.empty_like(x).requires_grad_()]
+
+    norm = CompiledPart(block.attention_norm, block.attention_norm, [x], num_layers)
+    if position is None:
+        return [norm, CompiledPart(block.feed_forward, block, args, num_layers)]
+    parts = [
+        norm,
+        CompiledPart(block.feed_forward, block, args, num_moving),
+        CompiledPart(last_block.feed_forward, last_block, args, num_layers - num_moving),
+    ]
+    is_by_kernel = position.by_kernel and position.has_kernel(x.device)
+    if not is_by_kernel:
+        parts.append(_position_update(config, model, position, x, positions, num_moving))
+    return parts
+
+
+def _position_update(
+    config: Config, model: Transformer, position: Any, x: Tensor, positions: PositionState, times: int
+) -> CompiledPart:
+    """Return the position update as a part.
+
+    Args:
+        config: Configuration of the run.
+        model: Model with at least one block.
+        position: Module that updates the position state.
+        x: Content [batch, length, hidden size].
+        positions: Initial position state.
+        times: Number of blocks that run it.
+    """
+    encoding = model.encoding
+    leading = x.shape[:2]
+    delta = x.new_empty(*leading, config.model.num_kv_heads, encoding.state_width, requires_grad=True)
+    attended_positions = None
+    if encoding.moves_state:
+        attended_positions = x.new_empty(*leading, config.model.num_heads, encoding.state_width, requires_grad=True)
+
+    def update(delta: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor | None:
+        return position(positions._replace(delta=delta), attended_positions, m).delta
+
+    return CompiledPart(update, position, [delta, attended_positions, x], times)
+
+
+def first_block_inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, PositionState]:
+    """Return the first block, content of the shape that it gets, and the initial position state of the same tokens."""
+    batch = config.training.micro_batch_size
+    length = config.data.sequence_length // config.parallel.sample_replicas
+    x = torch.empty(batch, length, config.model.hidden_size, requires_grad=True)
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    position_ids = torch.zeros(batch, length, dtype=torch.long)
+    return block, x, PositionState(model.encoding.state(position_ids))
+
+
+def compiled_work(function: Callable[..., Any], weights: nn.Module, args: list[Any]) -> tuple[Work, Work]:
+    """Return the work of a compiled function, (forward, backward).
+
+    Args:
+        function: Function to compile.
+        weights: Module with the weights that the function uses.
+        args: Arguments of the function.
+    """
+    graphs: list[Work] = []
+
+    def compiler(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append(fused_work(graph))
+        return graph.forward
+
+    torch.compiler.reset()  # It compiles a function only for a limited number of shapes.
+    compiled = torch.compile(function, backend=aot_backend(compiler), fullgraph=True, dynamic=False)
+    run_backward(compiled(*args), weights, args)
+    forward, backward = graphs
+    return forward, backward
+
+
+def fused_work(graph: GraphModule) -> Work:
+    """Return the work of a graph of ATen operators in which everything between matrix products is one kernel."""
+    fusion = _Fusion()
+    for node in graph.graph.nodes:
+        fusion.add(node)
+    return fusion.finish()
+
+
+class _Fusion:
+    """Division of a graph's nodes into matrix products and fused kernels.
+
+    A fused kernel has the nodes of one stage: the number of successive matrix products before a node.
+    """
+
+    def __init__(self) -> None:
+        self._work: Work = Counter()
+        self._stages: dict[Node, int] = {}
+        self._bases: dict[Node, Node] = {}  # node that a view looks at
+        self._computed: set[Node] = set()  # results of fused kernels, neither inputs nor matrix products
+        self._read: defaultdict[int, set[Node]] = defaultdict(set)  # nodes that the kernel of each stage reads
+        self._written: set[Node] = set()  # nodes that a fused kernel writes to memory
+
+    def add(self, node: Node) -> None:
+        """Add the next node in the order of execution."""
+        sources = [self._bases[source] for source in node.all_input_nodes]
+        self._stages[node] = max((self._stages[source] for source in sources), default=0)
+        self._bases[node] = node
+        is_called = node.op == "call_function"
+        if is_called and (node.target is operator.getitem or is_view(node.target)):
+            self._bases[node] = sources[0]
+            return
+
+        reading_stage = None  # stage of the fused kernel that reads the sources
+        if is_called and count_flops(node.target) is None:
+            self._computed.add(node)
+            reading_stage = self._stages[node]
+        elif is_called:
+            self._add_product(node)
+
+        # Sources are also read by matrix products, and by the caller of the graph.
+        for source in sources:
+            is_in_same_kernel = source in self._computed and self._stages[source] == reading_stage
+            if is_in_same_kernel:
+                continue
+            if source in self._computed:
+                self._written.add(source)
+            if reading_stage is not None:
+                self._read[reading_stage].add(source)
+
+    def _add_product(self, node: Node) -> None:
+        """Count a matrix product, which begins a stage."""
+        self._stages[node] += 1
+        args = map_arg(node.args, _value)
+        kwargs = map_arg(node.kwargs, _value)
+        found = operation(node.target, args, kwargs, _value(node))
+        assert found is not None
+        self._work[found] += 1
+
+    def finish(self) -> Work:
+        """Return the work of the products and the fused kernels."""
+        for stage in {self._stages[node] for node in self._computed}:
+            moved = [*self._read[stage]]
+            moved += [node for node in self._written if self._stages[node] == stage]
+            self._work[Operation("other", 0, touched_bytes(map(_value, moved)))] += 1
+        return self._work
+
+
+def _value(node: Node) -> Any:
+    """Return the tensor of a node, on shapes."""
+    meta: Mapping[str, Any] = node.meta
+    return meta["val"]

@@ -1,0 +1,93 @@
+"""Measured training steps, which correct the estimate."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megatape.accounting.counts import count_parameters
+from megatape.accounting.gpus import Gpu, named
+from megatape.config import Config, parse_config
+from megatape.errors import MissingPath, UserError
+from megatape.tools.planner.device import device_seconds
+from megatape.tools.planner.efficiency import middle
+from megatape.utils.files import read_lines
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A training step on one GPU.
+
+    Attributes:
+        config: Configuration of the step.
+        gpu: GPU that made it.
+        seconds: Measured seconds.
+        estimated: Seconds in the middle of the plan's range.
+    """
+
+    config: Config
+    gpu: Gpu
+    seconds: float
+    estimated: float
+
+    @property
+    def correction(self) -> float:
+        """Ratio of the measured time to the estimate."""
+        return self.seconds / self.estimated
+
+
+def nearest_step(results: Path, config: Config) -> MeasuredStep:
+    """Return the measured step whose model size is nearest to that of a run, the fastest one if there are several.
+
+    Only steps with the run's encoding and training.fp8 count.
+
+    Args:
+        results: results.jsonl of a benchmark.
+        config: Configuration of the run.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        UserError: The file has no such step, or the rates of its GPU are unknown.
+    """
+    if not results.is_file():
+        raise MissingPath(f"no measurements at {results}: give the results.jsonl of megatape benchmark gpu")
+    entries = {str(entry.get("key")): entry for _, entry in read_lines(results)}
+    device = entries.get("machine/device", {}).get("name")
+    if device is None:
+        raise UserError(f"{results} names no device: give the results.jsonl of megatape benchmark gpu")
+    gpu = named(str(device))
+    if gpu is None:
+        raise UserError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/accounting/gpus.py")
+
+    own_size = _log_size(config)
+    ranked = []
+    for seconds, step_config in _steps_like(config, entries, results):
+        distance = abs(_log_size(step_config) - own_size)
+        ranked.append((distance, seconds, step_config))
+    if not ranked:
+        raise UserError(
+            f"{results} holds no training step with encoding {config.model.encoding} and training.fp8 {config.training.fp8}: "
+            "measure some"
+        )
+    _, seconds, nearest = min(ranked, key=lambda step: step[:2])
+    estimated = sum(middle(device_seconds(nearest, 1, gpu)))
+    return MeasuredStep(nearest, gpu, seconds, estimated)
+
+
+def _steps_like(config: Config, entries: Mapping[str, dict[str, Any]], source: Path) -> Iterator[tuple[float, Config]]:
+    """Yield the seconds and the configuration of each measured step with the encoding and training.fp8 of a run."""
+    for key, entry in entries.items():
+        is_step = key.startswith(("step ", "fp8/"))
+        if not is_step or "config" not in entry:
+            continue
+        step_config = parse_config(entry["config"], str(source))
+        has_encoding = step_config.model.encoding == config.model.encoding
+        has_precision = step_config.training.fp8 == config.training.fp8
+        if has_encoding and has_precision:
+            yield float(entry["seconds"]), step_config
+
+
+def _log_size(config: Config) -> float:
+    """Return the logarithm of the number of parameters."""
+    return math.log(count_parameters(config.model).total)

@@ -1,0 +1,99 @@
+"""Bytes and time of ZeRO-Offload and of offloaded activations."""
+
+from dataclasses import dataclass
+
+from megatape.accounting.gpus import Gpu
+from megatape.accounting.memory import offloaded_bytes, plan_state
+from megatape.accounting.trace import run_pass
+from megatape.accounting.traffic import element_bytes
+from megatape.accounting.zero3 import gathered
+from megatape.config import Config
+from megatape.tools.planner.efficiency import LINK_EFFICIENCY
+from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
+
+# Share of the data sheet's rate of host memory, (bad, good): a processor also reads the lines that it overwrites.
+HOST_EFFICIENCY = (0.3, 0.6)
+
+OFFLOAD_ASSUMPTION = (
+    f"host memory at {HOST_EFFICIENCY[0]:.0%} to {HOST_EFFICIENCY[1]:.0%} of its peak, and all ranks of a node update at once; "
+    "stage 3 copies to and from it beside the passes in the good case"
+)
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Bytes that offloading moves between a GPU and host memory in an optimizer step.
+
+    DeepSpeed works as follows with pinned memory (runtime/zero/stage3.py and stage_1_and_2.py of the pinned version):
+
+    * Stage 3 keeps the sum of the gradients in host memory. It copies those of each micro-batch there, and back to continue on
+      the device (partition_grads). After the last micro-batch it copies them once more, to the optimizer
+      (_offload_grad_partition_at_boundary). All of it overlaps with the backward pass. Stages 1 and 2 sum on the device (in
+      bfloat16) and copy once, in the stream that computes (copy_grads_in_partition).
+    * The GPU waits for clipping, the optimizer (torch's fused AdamW, one pass), and casting and copying updated weights (step).
+    * Offloaded weights are copied to the device whenever a rank gathers them, each rank its share (partition_parameters.py).
+
+    Attributes:
+        overlapped_bytes: Bytes over the host link, overlapped with computation.
+        exposed_bytes: Bytes over the host link while the GPU waits.
+        host_bytes: Bytes that the optimizer reads and writes in host memory.
+    """
+
+    overlapped_bytes: float
+    exposed_bytes: float
+    host_bytes: float
+
+    def seconds(self, gpu: Gpu, case: int) -> tuple[float, float]:
+        """Return the overlapped time, and the time for which the GPU waits.
+
+        Args:
+            gpu: GPU, with its share of the host.
+            case: 0 for the bad case, 1 for the good one.
+        """
+        link_rate = gpu.host_link * LINK_EFFICIENCY[case]
+        host_rate = gpu.host_bandwidth * HOST_EFFICIENCY[case]
+        overlapped = self.overlapped_bytes / link_rate
+        exposed = self.exposed_bytes / link_rate + self.host_bytes / host_rate
+        return overlapped, exposed
+
+
+def plan_offload(config: Config, world_size: int, limits: Stage3Limits | None = None) -> Offload:
+    """Count the offloaded bytes of a rank. All are zero without offloading.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+        limits: Limits of stage 3, by default those of the run.
+    """
+    zero = config.zero
+    size = element_bytes(config)
+    micro_batches = config.accumulation(world_size)
+    memory = plan_state(config, world_size)
+    held = memory.device | memory.host
+    master = held["master weights"]
+    gradients = master  # both float32
+    updated_weights = master / 4 * size
+
+    overlapped = 0.0
+    exposed = 0.0
+    host = 0.0
+    if zero.offload_optimizer != zero.offload_parameters:
+        # Master weights and weights are in different memories.
+        exposed += updated_weights
+    if zero.offload_optimizer:
+        if zero.stage == 3:
+            overlapped += (2 * micro_batches + 1) * gradients
+        else:
+            exposed += gradients
+        clipping = 2 * gradients  # reads and writes
+        optimizer = gradients + 2 * (master + held["moments"])  # reads gradients, reads and writes its state
+        casting = master + updated_weights
+        host += clipping + optimizer + casting
+    if zero.offload_parameters:
+        ranks = config.replicas(world_size)
+        gathered_elements = gathered(run_pass(config).events, ranks, limits or stage3_limits(config)).elements
+        overlapped += micro_batches * gathered_elements / ranks * size
+    if config.training.activation_checkpointing == "offload":
+        # To the host and back, in the stream that computes.
+        exposed += 2 * micro_batches * offloaded_bytes(config, on_gpu=True)
+    return Offload(overlapped, exposed, host)

@@ -1,0 +1,203 @@
+"""Rows of the planner's report: sizes, memory, traffic, offloading and speed."""
+
+from megatape.accounting.counts import count_parameters, count_trainable, forward_flops
+from megatape.accounting.gpus import Gpu
+from megatape.accounting.matrices import plan_matrices
+from megatape.accounting.memory import Memory, checkpoint_bytes
+from megatape.accounting.traffic import plan_traffic
+from megatape.config import ClusterConfig, Config
+from megatape.tools.planner.links import links
+from megatape.tools.planner.measured import MeasuredStep
+from megatape.tools.planner.offload import plan_offload
+from megatape.tools.planner.speed import plan_speed
+from megatape.utils.units import format_bytes, format_count, format_range, plural
+
+Row = tuple[str, str]  # name, value
+
+FLOP_UNITS = [f" {prefix}FLOP" for prefix in ("", *"kMGTPEZ")]
+SECONDS_PER_HOUR = 3600
+MAX_HOURS = 48  # A run with a longer minimum is printed in days.
+
+
+def count_rows(config: Config, world_size: int) -> list[Row]:
+    """Return the rows on parameters, FLOPs and batches."""
+    model = config.model
+    training = config.training
+    length = config.data.sequence_length
+    count = count_parameters(model)
+    num_trained = count_trainable(model, training.trainable, training.frozen)
+    flops = forward_flops(model, length, training.num_shifted_groups)
+    data_ranks = plural(config.data_ranks(world_size), "data-parallel rank")
+    accumulated = config.accumulation(world_size)
+    rows = [
+        ("parameters", _exact(count.total)),
+        ("  embedding and head", _exact(count.embedding)),
+        ("  position encoding", _exact(count.position)),
+        ("  trained", _exact(num_trained)),
+        ("forward FLOPs", f"{_flops(flops)} per sequence of {length:,} tokens, {_flops(flops / length)} per token"),
+        (
+            "global batch",
+            f"{training.global_batch_size} = {training.micro_batch_size} micro x {data_ranks} x {accumulated} accumulated",
+        ),
+        ("tokens per step", _exact(config.step_tokens)),
+    ]
+    for stage in training.batch_warmup:
+        rows.append((f"  until {format_count(stage.tokens)} tokens", plural(stage.samples, "sample")))
+    rows.append(("tokens of the run", f"{format_count(config.tokens)} in {plural(training.steps, 'step')}"))
+    return rows
+
+
+def memory_rows(config: Config, world_size: int, memory: Memory, holder: str) -> list[Row]:
+    """Return the rows on memory and on the size of a checkpoint.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+        memory: Memory of a rank.
+        holder: Word for a rank, such as "GPU".
+    """
+    sizes = {"data": config.data_ranks(world_size)}
+    for axis, size in config.parallel.axes.items():
+        if size > 1 or axis == "tensor":
+            sizes[axis] = size
+    ranks = " x ".join(f"{size} {axis}-parallel" for axis, size in sizes.items())
+    layout = f"ZeRO stage {config.zero.stage}, {ranks} ranks, {config.training.arithmetic}"
+    rows = [(f"bytes per {holder}", f"{format_bytes(memory.device_total)} ({layout})")]
+    for part, count in memory.device.items():
+        rows.append((f"  {part}", format_bytes(count)))
+    for part, count in memory.host.items():
+        rows.append((f"  in host memory: {part}", format_bytes(count)))
+    rows.append(("bytes of a checkpoint", format_bytes(checkpoint_bytes(config))))
+    return rows
+
+
+def sent_rows(config: Config, cluster: ClusterConfig) -> list[Row]:
+    """Return the rows on bytes between GPUs."""
+    traffic = plan_traffic(config, cluster.world_size)
+    bytes_by_link = links(config, cluster)
+    groups = {
+        "tensor": "tensor-parallel ranks",
+        "sequence": "sequence-parallel ranks",
+        "context": "context-parallel ranks",
+        "data": _describe_replicas(config),
+        "hpz": "ranks with a second copy of the weights, ZeRO",
+        "all": "all ranks, whole matrices",
+    }
+    rows = [("bytes that a GPU sends in a step", "inside the node, to other nodes")]
+    for group, description in groups.items():
+        sent = traffic.sent[group]
+        is_optional = group not in ("tensor", "data")
+        if is_optional and not sent:
+            continue
+        inside, outside = bytes_by_link[group]
+        rows.append((f"  {description}", f"{format_bytes(inside)}, {format_bytes(outside)}"))
+        for collective, count in sent.items():
+            rows.append((f"    {collective}", format_bytes(count)))
+        if group in ("tensor", "context"):
+            rows.append(("    of these overlapped with computation", f"{traffic.overlapped[group]:.0%}"))
+    return rows
+
+
+def _describe_replicas(config: Config) -> str:
+    """Name the ranks that train the same weights, such as "data- and context-parallel ranks, ZeRO"."""
+    axes = ["data-"]
+    for axis in ("context", "sequence"):
+        if config.parallel.axes[axis] > 1:
+            axes.append(f"{axis}-")
+    if len(axes) == 1:
+        return "data-parallel ranks"
+    *first, last = axes
+    return f"{', '.join(first)} and {last}parallel ranks, ZeRO"
+
+
+def offload_rows(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[Row]:
+    """Return the rows on bytes between a GPU and its host, empty without offloading."""
+    offload = plan_offload(config, cluster.world_size)
+    num_bytes = offload.overlapped_bytes + offload.exposed_bytes
+    if not num_bytes:
+        return []
+    _, high = offload.seconds(gpu, case=0)
+    _, low = offload.seconds(gpu, case=1)
+    return [
+        ("bytes between a GPU and its host in a step", format_bytes(num_bytes)),
+        ("  seconds that it waits for the host", format_range(low, high)),
+    ]
+
+
+def speed_rows(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None, price: float | None) -> list[Row]:
+    """Return the rows on FLOPs, time and cost.
+
+    Args:
+        config: Configuration of the run.
+        cluster: Its cluster.
+        gpu: GPU of the cluster.
+        step: Measured step that corrects the step time.
+        price: Price of a GPU-hour.
+    """
+    estimated = plan_speed(config, cluster, gpu)
+    speed = estimated
+    if step is not None:
+        speed = plan_speed(config, cluster, gpu, step.correction)
+    low, high = speed.seconds
+    worst, best = speed.utilization
+
+    rows = [
+        ("FLOPs per step", f"{_flops(speed.model_flops)} of the model, {_flops(speed.hardware_flops)} done"),
+    ]
+    matrix_flops = plan_matrices(config, cluster.world_size).flops
+    if matrix_flops:
+        rows.append(("  of the GPU that updates most whole matrices", _flops(matrix_flops)))
+    rows.append(("seconds per step", format_range(*estimated.seconds)))
+    if step is not None:
+        rows.append(_measured_row(step))
+        rows.append(("  corrected by it", format_range(low, high)))
+    rows.append(("MFU", f"{worst:.0%} to {best:.0%}"))
+
+    gpu_tokens = config.step_tokens / cluster.world_size
+    rows.append(("tokens/s per GPU", f"{format_count(gpu_tokens / high)} to {format_count(gpu_tokens / low)}"))
+    full_steps = config.tokens / config.step_tokens  # number of steps if all had a full batch
+    shortest = full_steps * low / SECONDS_PER_HOUR
+    longest = full_steps * high / SECONDS_PER_HOUR
+    if shortest < MAX_HOURS:
+        rows.append(("hours for the run", format_range(shortest, longest)))
+    else:
+        rows.append(("days for the run", format_range(shortest / 24, longest / 24)))
+    rows += cost_rows(config, cluster, speed.seconds, price)
+    return rows
+
+
+def cost_rows(config: Config, cluster: ClusterConfig, seconds: tuple[float, float], price: float | None) -> list[Row]:
+    """Return the rows on GPU-hours and their price.
+
+    Args:
+        config: Configuration of the run.
+        cluster: Its cluster.
+        seconds: Seconds of a step, (low, high).
+        price: Price of a GPU-hour.
+    """
+    full_steps = config.tokens / config.step_tokens  # number of steps if all had a full batch
+    low, high = (full_steps * step_seconds * cluster.world_size / SECONDS_PER_HOUR for step_seconds in seconds)
+    rows = [("GPU-hours for the run", format_range(low, high))]
+    if price is not None:
+        rows.append((f"  cost at {price:g} a GPU-hour", format_range(price * low, price * high)))
+    return rows
+
+
+def _measured_row(step: MeasuredStep) -> Row:
+    """Return the row that compares a measured step with its estimate."""
+    count = count_parameters(step.config.model).total
+    shape = f"{count / 1e6:,.0f} M, {step.config.training.micro_batch_size} x {step.config.data.sequence_length}"
+    error = step.estimated / step.seconds - 1
+    return f"  measured on one {step.gpu.name}: {shape}", f"{step.seconds:.3g}, estimated {step.estimated:.3g} ({error:+.0%})"
+
+
+def _exact(count: int) -> str:
+    """Format a count with its unit and all digits."""
+    if count < 1000:
+        return str(count)
+    return f"{format_count(count)} ({count:,})"
+
+
+def _flops(flops: float) -> str:
+    """Format a number of FLOPs."""
+    return format_count(flops, FLOP_UNITS)

@@ -1,0 +1,132 @@
+"""Results of the search for settings, as text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from megatape.accounting.gpus import load_gpu
+from megatape.accounting.needs import MARGIN
+from megatape.config import Config
+from megatape.errors import UserError
+from megatape.tools.planner.measured import nearest_step
+from megatape.tools.planner.report_rows import cost_rows
+from megatape.tools.planner.search import SEARCH_SECONDS, Space
+from megatape.tools.planner.speed import TOLERANCE
+from megatape.tools.planner.value_grids import Setting, SettingIndex
+from megatape.utils.tables import columns
+from megatape.utils.units import format_bytes, format_range
+
+MAX_SHOWN = 5  # settings in the table
+
+
+def search_report(
+    config: Config,
+    measured: Path | None = None,
+    price: float | None = None,
+    limit: float | None = SEARCH_SECONDS,
+) -> str:
+    """Report the fastest settings of a run that fit its cluster, and how to change the file's own if they do not fit.
+
+    Args:
+        config: Configuration with a cluster.
+        measured: results.jsonl of a benchmark, for correcting the step time.
+        price: Price of a GPU-hour, in any currency.
+        limit: Time limit of the search in seconds, None for no limit.
+
+    Raises:
+        UserError: No cluster is stated, or nothing was measured.
+    """
+    cluster = config.cluster
+    if cluster is None:
+        raise UserError("search needs a cluster: add `nodes`, `gpus_per_node` and `gpu`, or a cluster section to the file")
+    gpu = load_gpu(cluster.gpu)
+    correction = None
+    if measured is not None:
+        correction = nearest_step(measured, config).correction
+
+    own = Space(config, cluster, gpu, correction).own
+    own_fits = own is not None and all(need.fits for need in own.needs.values())
+    share = limit
+    if limit is not None and own is not None and not own_fits:
+        share = limit / 2  # The other half is for the smallest change.
+
+    space = Space(config, cluster, gpu, correction, share)
+    found, advised = space.preferred()
+    lines = []
+    if advised is not None:
+        lines += [_table(space, found[:MAX_SHOWN]), ""]
+        lines += _advised_lines(space, advised, len(found))
+        lines += _cost_lines(space, advised, price)
+    if space.timed_out:
+        lines.append(f"the search ended at its limit of {share:g} seconds: there may be faster settings")
+    if own is None:
+        lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")
+    elif own_fits:
+        lines.append(f"the file's own: {format_range(*own.speed)} seconds a step, {format_bytes(own.of_gpu.bytes)}: fits")
+    else:
+        lines.append(f"the file's own need {own.of_gpu}")
+        lines += smallest_change_advice(Space(config, cluster, gpu, correction, share))
+    return "\n".join(lines)
+
+
+def smallest_change_advice(space: Space) -> list[str]:
+    """Return the smallest change that makes a run fit, as lines of a report."""
+    index = space.smallest_change()
+    candidate = None
+    if index is not None:
+        candidate = space.candidate(index)
+    if index is None or candidate is None:
+        if space.timed_out:
+            return ["the search for a change that makes it fit ran out of time: use more nodes or larger GPUs"]
+        return ["nothing that the settings can save makes it fit: use more nodes, or GPUs and nodes with more memory"]
+    needs = ", ".join(f"{format_bytes(need.bytes)} {where}" for where, need in candidate.needs.items())
+    return ["the smallest change that makes it fit:", f"  {_options(space.changes(index))}: {needs}"]
+
+
+def _options(changes: Setting) -> str:
+    """Return changes of a configuration as options of the command line."""
+    if not changes:
+        return "the settings of the file"
+    return " ".join(f"--set {key}={_option_value(value)}" for key, value in changes.items())
+
+
+def _option_value(value: object) -> str:
+    """Return a value of the configuration as on the command line, such as "true"."""
+    return str(value).lower()
+
+
+def _table(space: Space, found: Sequence[SettingIndex]) -> str:
+    """Return a table of settings with their speed and memory."""
+    header = []
+    for grid in space.value_grids:
+        header += [key.rpartition(".")[2] for key in grid[0]]
+    header += ["seconds per step", "memory of a GPU", "of a node's host"]
+
+    rows = []
+    for index in found:
+        candidate = space.candidate(index)
+        assert candidate is not None
+        row = []
+        for grid, position in zip(space.value_grids, index, strict=True):
+            row += [_option_value(value) for value in grid[position].values()]
+        row.append(format_range(*candidate.speed))
+        row.append(format_bytes(candidate.of_gpu.bytes))
+        host = candidate.needs.get("of a node's host")
+        row.append("none" if host is None else format_bytes(host.bytes))
+        rows.append(row)
+    return columns(rows, header)
+
+
+def _advised_lines(space: Space, index: SettingIndex, num_equal: int) -> list[str]:
+    """Return the options of the advised settings, and the reason for the advice."""
+    reason = f"the simplest of {num_equal} settings within {TOLERANCE:.0%} of the fastest: the estimate cannot tell them apart"
+    if num_equal == 1:
+        reason = f"the search found no other setting within {TOLERANCE:.0%} of it"
+    return [f"advised: {_options(space.changes(index))}", f"  {reason}; it leaves {MARGIN:.0%} of the memory free"]
+
+
+def _cost_lines(space: Space, index: SettingIndex, price: float | None) -> list[str]:
+    """Return the GPU-hours of the advised settings, and their price."""
+    candidate = space.candidate(index)
+    assert candidate is not None
+    rows = cost_rows(candidate.config, candidate.cluster, candidate.speed, price)
+    return [f"  {name.strip()}: {value}" for name, value in rows]
