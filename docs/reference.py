@@ -1,9 +1,10 @@
 """Text of the pages docs/commands.md and docs/config.md. docs/generate.py writes them."""
 
 import json
+import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, get_args, get_origin
 
@@ -14,6 +15,9 @@ from megatape.commands.evaluate import EvaluationOptions, options_of
 from megatape.commands.main import COMMANDS, sentence
 from megatape.commands.parser import default_of, flag_of, metavar_of
 from megatape.config import Config
+from megatape.config.config import all_limits
+from megatape.config.limits import Incompatibility, Limit
+from megatape.config.model import ENCODING_LIMITS
 from megatape.config.section import ByKind, choices, resume_rule_of, sections_in, unwrapped
 from megatape.registry import TASKS
 from megatape.utils.options import CommandOptions, split_docstring
@@ -49,6 +53,12 @@ that `megatape study compare` compares must agree on them. `confirmed` ones are 
 something else. Results do not depend on `free` and `local` values, beyond rounding. All ranks of a
 run must have the same values, except `local` ones, which may differ from host to host.
 """
+INCOMPATIBILITIES_HEAD = """## Settings that exclude each other
+
+A configuration with both is an error that says what to do.
+
+| setting | does not support | reason | instead |
+|---|---|---|---|"""
 NAMES: dict[type, str] = {str: "text", int: "integer", float: "number", bool: "`true` or `false`"}
 
 
@@ -82,8 +92,28 @@ def _options(kind: type[CommandOptions], without: type[CommandOptions] = Command
 
 
 def config() -> str:
-    """The page: one table for each section."""
-    return "\n".join([CONFIG_HEAD, *_sections(Config, "")])
+    """The page: one table for each section, and one of settings that exclude each other."""
+    return "\n".join([CONFIG_HEAD, *_sections(Config, ""), _incompatibilities()])
+
+
+def _incompatibilities() -> str:
+    """Return the table of settings that exclude each other."""
+    limits_by_prefix: dict[str, Iterable[Limit[Any]]] = {"model.": ENCODING_LIMITS, "": all_limits()}
+    rows = []
+    for prefix, limits in limits_by_prefix.items():
+        for limit in limits:
+            if isinstance(limit, Incompatibility):
+                rows.append(_incompatibility(limit, prefix))
+    return "\n".join([INCOMPATIBILITIES_HEAD, *rows]) + "\n"
+
+
+def _incompatibility(limit: Incompatibility[Any], prefix: str) -> str:
+    """Return the row of two settings that exclude each other. prefix: Section of the setting."""
+    value = r" \{[\w.]+\}"
+    setting = re.sub(value, "", prefix + limit.setting)
+    case = re.sub(value, "", limit.case)
+    reason = re.sub(value, " …", limit.because)
+    return f"| `{setting}` | {case} | {reason} | {limit.advice} |"
 
 
 def _sections(parent: type[BaseModel], prefix: str) -> Iterator[str]:

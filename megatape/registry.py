@@ -328,3 +328,16 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
     "dyck": _task("dyck:Dyck", "close the last bracket that is open"),
     "contextual_counting": _task("contextual_counting:ContextualCounting", "the number of ones between brackets"),
 }
+
+# What settings do not support: tables of megatape/config/limits.py by the component that they are beside, in files that import
+# no torch. The first limit that a configuration does not respect is its error.
+LIMITS: dict[str, str] = {
+    "ZeRO": "megatape.config.distribution_limits:ZERO_LIMITS",
+    "LoRA": "megatape.model.limits:LORA_LIMITS",
+    "tensor-parallel ranks": "megatape.config.distribution_limits:TENSOR_LIMITS",
+    "sequence-parallel ranks": "megatape.config.distribution_limits:SEQUENCE_LIMITS",
+    "context-parallel ranks": "megatape.config.distribution_limits:CONTEXT_LIMITS",
+    "shifted sparse attention": "megatape.attention.limits:LIMITS",
+    "compiled blocks": "megatape.model.limits:COMPILE_LIMITS",
+    "FP8 products": "megatape.nn.limits:LIMITS",
+}

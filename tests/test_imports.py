@@ -25,6 +25,10 @@ WITHOUT_TORCH = (
     "megatape.run_folder",
     "megatape.utils.files",
     "megatape.config",
+    "megatape.config.distribution_limits",
+    "megatape.attention.limits",
+    "megatape.model.limits",
+    "megatape.nn.limits",
     "megatape.reliability.diagnosis",
     "megatape.commands.main",
 )

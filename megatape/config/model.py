@@ -1,11 +1,13 @@
 """The model section: shape of the transformer, and its position encoding."""
 
-import math
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, model_validator
 
+from megatape.config.limits import Incompatibility, Limit, MultipleOf, check_limits
+from megatape.config.scaling import ScalingConfig
 from megatape.config.section import Fixed, Free, JsonList, Registered, Section, is_recorded
+from megatape.entries import EncodingEntry
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, NORMALIZATIONS
 
@@ -13,58 +15,6 @@ EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
 NormalizationName = Annotated[str, AfterValidator(Registered(NORMALIZATIONS))]
 
 LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
-
-# What each kind of scaling takes beside its factor, and the defaults; ... stands for a field that is required.
-_YARN = {"original_length": ..., "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "attention_factor": None}
-_LLAMA3 = {"original_length": ..., "low_freq_factor": ..., "high_freq_factor": ...}
-SCALINGS: dict[str, dict[str, Any]] = {"linear": {}, "theta": {}, "yarn": _YARN, "llama3": _LLAMA3}
-
-
-class ScalingConfig(Section):
-    """Rescaling of the rotary frequencies for a context `factor` times longer (`rope` and `tape`).
-
-    Attributes:
-        kind: linear divides positions by the factor, theta raises the base (NTK-aware), yarn and
-            llama3 scale each frequency by its wavelength
-        factor: how many times longer the context becomes
-        original_length: the longest sequence before scaling (yarn, llama3: required)
-        beta_fast: frequencies that turn more often within original_length stay (yarn; default 32)
-        beta_slow: frequencies that turn less often are divided by the factor (yarn; default 1)
-        truncate: round the range between beta_fast and beta_slow to whole planes (yarn; default
-            true)
-        attention_factor: modulus of both rotations (yarn; default 0.1 ln(factor) + 1)
-        low_freq_factor: frequencies that turn less often within original_length are divided by the
-            factor (llama3: required)
-        high_freq_factor: frequencies that turn more often stay (llama3: required)
-    """
-
-    kind: Fixed[Literal["linear", "theta", "yarn", "llama3"]]
-    factor: Fixed[float] = Field(gt=1)
-    original_length: Fixed[int | None] = Field(None, gt=0)
-    beta_fast: Fixed[float | None] = Field(None, gt=0)
-    beta_slow: Fixed[float | None] = Field(None, gt=0)
-    truncate: Fixed[bool | None] = None
-    attention_factor: Fixed[float | None] = Field(None, gt=0)
-    low_freq_factor: Fixed[float | None] = Field(None, gt=0)
-    high_freq_factor: Fixed[float | None] = Field(None, gt=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        takes: dict[str, Any] = {"kind": ..., "factor": ...} | SCALINGS[self.kind]
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            if name not in takes and value is not None:
-                kinds = " and ".join(kind for kind, fields in SCALINGS.items() if name in fields)
-                raise ConfigError(f"{name} {value} has no effect with scaling of kind {self.kind}, but with {kinds}: remove it")
-            if takes.get(name) is ... and value is None:
-                raise ConfigError(f"scaling of kind {self.kind} needs {name}: {field.description}")
-            self._default(name, takes.get(name))
-        for low, high in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
-            least = getattr(self, low)
-            most = getattr(self, high)
-            if least is not None and least >= most:
-                raise ConfigError(f"{low} {least} is not below {high} {most}: exchange them")
-        return self
 
 
 class LoraConfig(Section):
@@ -172,61 +122,136 @@ class ModelConfig(Section):
         return self
 
     def _check_encoding(self) -> None:
-        """Raise ConfigError for settings that the encoding does not support."""
-        encoding = ENCODINGS[self.encoding]
+        """Raise ConfigError for settings that the encoding does not support, and sizes that do not fit it."""
+        check_limits(self, ENCODING_LIMITS)
+        traits = self.traits
+        if traits.max_positions is not None and self.max_positions > traits.max_positions:
+            raise ConfigError(
+                f"max_positions {self.max_positions} exceeds {traits.max_positions}, the most that encoding {self.encoding} "
+                "can represent: lower it, or choose another encoding"
+            )
+        if self.nope_every is not None and self.nope_every > self.num_layers:
+            raise ConfigError(
+                f"nope_every {self.nope_every} is more than num_layers {self.num_layers}, so every layer would have positions: "
+                "remove it, or lower it"
+            )
         rotated = self.head_dim * self.rotary_fraction
-        scalable = ", ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
-        in_pairs = abs(rotated - round(rotated)) < 1e-6 and round(rotated) % 2 == 0 < round(rotated)
-        unclaimed = {
-            f"nope_every {self.nope_every} is not for encoding {self.encoding}, whose registry entry does not set "
-            "by_layer=True: set it if layers apply the encoding (docs/own_encodings.md), or remove nope_every": (
-                self.nope_every is not None and not encoding.by_layer and not encoding.is_built_in
-            ),
-            f"attention_scale {self.attention_scale} is not for encoding {self.encoding}, whose registry entry does not set "
-            "reads_scores=False: set it if the encoding does not depend on the scores (docs/own_encodings.md), or remove "
-            "attention_scale": self.attention_scale is not None and encoding.reads_scores and not encoding.is_built_in,
-        }
-        refusals = unclaimed | {
-            f"head_dim {self.head_dim} is odd: encoding {self.encoding} rotates pairs of a head's channels, so head_dim must "
-            "be even": self.head_dim % 2 and encoding.rotates,
-            f"hidden_size {self.hidden_size} is odd: the embeddings of encoding {self.encoding} are pairs of a sine and a "
-            "cosine, so hidden_size must be even": self.hidden_size % 2 and encoding.paired_embedding,
-            f"hidden_size {self.hidden_size} is not a multiple of num_kv_heads {self.num_kv_heads}: encoding {self.encoding} "
-            "divides it into a slice for each key/value head": self.hidden_size % self.num_kv_heads and encoding.sliced,
-            f"max_positions {self.max_positions} exceeds {encoding.max_positions}, the most that encoding {self.encoding} can "
-            "represent: lower it, or choose another encoding": self.max_positions > (encoding.max_positions or math.inf),
-            f"nope_every {self.nope_every} is not for encoding {self.encoding}, which has no positions, or adds them to the "
-            "embedding, which reaches all layers: remove it, or choose an encoding that layers apply, such as rope": (
-                self.nope_every is not None and not encoding.by_layer
-            ),
-            f"nope_every {self.nope_every} is more than num_layers {self.num_layers}, so every layer would have positions: "
-            "remove it, or lower it": self.nope_every is not None and self.nope_every > self.num_layers,
-            f"rotary_fraction {self.rotary_fraction} is not for encoding {self.encoding}, which rotates no pairs of a head's "
-            "channels: remove it, or choose one that does, such as rope": self.rotary_fraction < 1 and not encoding.rotates,
-            f"rotary_fraction {self.rotary_fraction} of head_dim {self.head_dim} is {rotated:g} channels: it must be an even "
-            "number of them, which rotate in pairs": self.rotary_fraction < 1 and not in_pairs,
-            f"attention_scale {self.attention_scale} is not for encoding {self.encoding}, whose positions are sums of gates on "
-            "the scores, which it would change: remove it, or choose another encoding": (
-                self.attention_scale is not None and encoding.reads_scores
-            ),
-            f"scaling is not for encoding {self.encoding}: remove it, or choose one of {scalable}": (
-                self.scaling is not None and not encoding.scalable
-            ),
-            "scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is 1, "
-            "whatever the base": self.scaling is not None and self.scaling.kind == "theta" and round(rotated) == 2,
-        }
-        for reason, unfit in refusals.items():
-            if unfit:
-                raise ConfigError(reason)
+        channels = round(rotated)
+        is_whole = abs(rotated - channels) < 1e-6
+        if self.rotary_fraction < 1 and not (is_whole and channels > 0 and channels % 2 == 0):
+            raise ConfigError(
+                f"rotary_fraction {self.rotary_fraction} of head_dim {self.head_dim} is {rotated:g} channels: it must be an "
+                "even number of them, which rotate in pairs"
+            )
+        if self.scaling is not None and self.scaling.kind == "theta" and channels == 2:
+            raise ConfigError(
+                "scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is "
+                "1, whatever the base"
+            )
+
+    @property
+    def traits(self) -> EncodingEntry:
+        """Registry entry of the encoding, with what it supports."""
+        return ENCODINGS[self.encoding]
 
     @property
     def switches(self) -> dict[str, object]:
-        """What is on of the settings that no architecture of transformers shares with ours."""
+        """Settings in use that no architecture in transformers supports."""
         off = {"logit_softcap": None, "nope_every": None, "rotary_fraction": 1.0, "attention_scale": None}
-        return {name: getattr(self, name) for name, value in off.items() if getattr(self, name) != value}
+        used = {}
+        for name, value_off in off.items():
+            value = getattr(self, name)
+            if value != value_off:
+                used[name] = value
+        return used
 
     @property
     def parts(self) -> str:
         """The parts by which architectures of transformers differ, as errors name them."""
-        parts = {name: getattr(self, name) for name in ("encoding", "attention_bias", "normalization")} | self.switches
-        return f"{', '.join(f'{name} {value}' for name, value in parts.items())} and qk_norm {str(self.qk_norm).lower()}"
+        parts: dict[str, object] = {
+            "encoding": self.encoding,
+            "attention_bias": self.attention_bias,
+            "normalization": self.normalization,
+        }
+        names = [f"{name} {value}" for name, value in (parts | self.switches).items()]
+        return f"{', '.join(names)} and qk_norm {str(self.qk_norm).lower()}"
+
+
+def _encodings_with_scaling() -> str:
+    names = [name for name, entry in ENCODINGS.items() if entry.scalable]
+    return f"remove it, or choose one of {', '.join(names)}"
+
+
+def _in_some_layers(model: ModelConfig) -> bool:
+    return model.nope_every is not None and not model.traits.by_layer
+
+
+def _with_changed_scores(model: ModelConfig) -> bool:
+    return model.attention_scale is not None and model.traits.reads_scores
+
+
+# What encodings do not support. An entry of the registry claims the rest.
+ENCODING_LIMITS: tuple[Limit[ModelConfig], ...] = (
+    MultipleOf(
+        sizes=lambda model: [("head_dim", model.head_dim)],
+        divisor=lambda model: 2,
+        reason=lambda model: f"2: encoding {model.encoding} rotates pairs of a head's channels",
+        when=lambda model: model.traits.rotates,
+    ),
+    MultipleOf(
+        sizes=lambda model: [("hidden_size", model.hidden_size)],
+        divisor=lambda model: 2,
+        reason=lambda model: f"2: the embeddings of encoding {model.encoding} are pairs of a sine and a cosine",
+        when=lambda model: model.traits.paired_embedding,
+    ),
+    MultipleOf(
+        sizes=lambda model: [("hidden_size", model.hidden_size)],
+        divisor=lambda model: model.num_kv_heads,
+        reason=lambda model: (
+            f"num_kv_heads {model.num_kv_heads}: encoding {model.encoding} divides it into a slice for each key/value head"
+        ),
+        when=lambda model: model.traits.sliced,
+    ),
+    Incompatibility(
+        setting="nope_every {nope_every}",
+        case="encoding {encoding}",
+        when=lambda model: _in_some_layers(model) and model.traits.is_built_in,
+        because="which has no positions, or adds them to the embedding, which reaches all layers",
+        remedy="remove it, or choose an encoding that layers apply, such as rope",
+    ),
+    Incompatibility(
+        setting="nope_every {nope_every}",
+        case="encoding {encoding}",
+        when=lambda model: _in_some_layers(model) and not model.traits.is_built_in,
+        because="whose registry entry does not set by_layer=True",
+        remedy="set it if layers apply the encoding (docs/own_encodings.md), or remove nope_every",
+    ),
+    Incompatibility(
+        setting="rotary_fraction {rotary_fraction}",
+        case="encoding {encoding}",
+        when=lambda model: model.rotary_fraction < 1 and not model.traits.rotates,
+        because="which rotates no pairs of a head's channels",
+        remedy="remove it, or choose one that does, such as rope",
+    ),
+    Incompatibility(
+        setting="attention_scale {attention_scale}",
+        case="encoding {encoding}",
+        when=lambda model: _with_changed_scores(model) and model.traits.is_built_in,
+        because="whose positions are sums of gates on the scores, which it would change",
+        remedy="remove it, or choose another encoding",
+    ),
+    Incompatibility(
+        setting="attention_scale {attention_scale}",
+        case="encoding {encoding}",
+        when=lambda model: _with_changed_scores(model) and not model.traits.is_built_in,
+        because="whose registry entry does not set reads_scores=False",
+        remedy="set it if the encoding does not depend on the scores (docs/own_encodings.md), or remove attention_scale",
+    ),
+    Incompatibility(
+        setting="scaling",
+        case="encoding {encoding}",
+        when=lambda model: model.scaling is not None and not model.traits.scalable,
+        because="",
+        remedy=_encodings_with_scaling,
+    ),
+)

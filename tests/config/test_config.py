@@ -39,7 +39,7 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ),
         (
             {"model__encoding": "alibi", "model__scaling": {"kind": "linear", "factor": 2.0}},
-            ["scaling is not for encoding alibi", "tape, rope"],
+            ["scaling does not support encoding alibi", "tape, rope"],
         ),
         ({"model__encoding": "tape_vector", "model__scaling": {"kind": "linear", "factor": 2.0}}, ["encoding tape_vector"]),
         ({"model__scaling": {"kind": "linear"}}, ["model.scaling.factor: Field required"]),
@@ -64,7 +64,10 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ({"export__family": "gpt"}, ["export.family is 'gpt'", "choose one of llama, mistral, qwen2, qwen3, tape"]),
         ({"model__attention_bias": "kv"}, ["model.attention_bias: must be 'none', 'qkv' or 'qkvo', got 'kv'"]),
         ({"model__head_dim": 2, "model__scaling": {"kind": "theta", "factor": 2.0}}, ["head_dim above 2"]),
-        ({"model__encoding": "sinusoidal", "model__hidden_size": 63, "model__head_dim": 16}, ["hidden_size 63 is odd"]),
+        (
+            {"model__encoding": "sinusoidal", "model__hidden_size": 63, "model__head_dim": 16},
+            ["hidden_size 63 is not a multiple"],
+        ),
         ({"model__encoding": "xpos", "model__max_positions": 2**19}, ["max_positions 524288", "xpos", "the most that"]),
         ({"zero__stage": 4}, ["zero.stage: must be 0, 1, 2 or 3, got 4"]),
         ({"training": {"steps": 1}}, ["training.global_batch_size: Field required"]),
@@ -73,15 +76,18 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
             {"model__lora": {"rank": 2, "alpha": 2.0, "targets": ["key", "up", "key"]}, "training__trainable": ["adapters"]},
             ["model.lora", "targets names key twice"],
         ),
-        ({"model__lora": {"rank": 2, "alpha": 2.0}}, ['training.trainable ["all"] trains every weight beside the adapters']),
+        (
+            {"model__lora": {"rank": 2, "alpha": 2.0}},
+            ['does not support training.trainable ["all"], which trains every weight'],
+        ),
         (
             {"model__lora": {"rank": 2, "alpha": 2.0, "targets": ["head"]}, "training__trainable": ["adapters"]},
             ["model.lora.targets.0: must be 'query'", "got 'head'"],
         ),
         ({"model__num_heads": 5}, ["hidden_size 64", "num_heads 5"]),
         ({"model__num_kv_heads": 3}, ["num_heads 4", "num_kv_heads 3"]),
-        ({"model__head_dim": 7}, ["head_dim 7 is odd: encoding tape"]),
-        ({"model__head_dim": 7, "model__encoding": "xpos"}, ["head_dim 7 is odd: encoding xpos"]),
+        ({"model__head_dim": 7}, ["head_dim 7 is not a multiple of 2: encoding tape"]),
+        ({"model__head_dim": 7, "model__encoding": "xpos"}, ["head_dim 7 is not a multiple of 2: encoding xpos"]),
         ({"data__sequence_length": 64}, ["data.sequence_length 64", "model.max_positions 32"]),
         ({"data__samples": "files"}, ["data.samples: must be 'packed', 'best_fit', 'documents' or 'examples', got 'files'"]),
         ({"data__samples": "documents", "data__mask_documents": True}, ["mask_documents true has no effect"]),
@@ -167,29 +173,35 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ),
         (
             {"parallel__cp": 2, "model__encoding": "fox"},
-            ["parallel.cp 2 is not for encoding fox, because the ranks do not exchange what it sums up", "or set it to 1"],
+            [
+                "parallel.cp 2 does not support encoding fox, because the ranks do not exchange what it sums up",
+                "or set parallel.cp to 1",
+            ],
         ),
         (
             {"parallel__cp": 2, "model__encoding": "alibi"},
-            ["parallel.cp 2 is not for encoding alibi, because the ring of ranks computes no"],
+            ["parallel.cp 2 does not support encoding alibi, because the ring of ranks computes no"],
         ),
         (
             {"parallel__cp": 2, "model__encoding": "rope", "training__num_shifted_groups": 2},
-            ["parallel.cp 2 is not for training.num_shifted_groups 2", "remove it"],
+            ["parallel.cp 2 does not support training.num_shifted_groups 2", "remove it"],
         ),
         (
             {"parallel__cp": 2, "model__attention_scale": "log_n"},
-            ["parallel.cp 2 is not for model.attention_scale log_n", "remove it"],
+            ["parallel.cp 2 does not support model.attention_scale log_n", "remove it"],
         ),
         ({"training__num_shifted_groups": 1}, ["training.num_shifted_groups: must be greater than or equal to 2, got 1"]),
-        ({"training__num_shifted_groups": 4}, ["num_shifted_groups 4 is not for encoding tape: remove it, or choose rope"]),
+        (
+            {"training__num_shifted_groups": 4},
+            ["groups 4 does not support encoding tape: remove it, or choose rope"],
+        ),
         (
             {"training__num_shifted_groups": 5, "model__encoding": "rope"},
             ["data.sequence_length 32 is not a multiple of 10: the groups of training.num_shifted_groups 5"],
         ),
         (
             {"training__num_shifted_groups": 4, "model__encoding": "rope", "model__num_kv_heads": 1},
-            ["model.num_kv_heads 1 is odd: training.num_shifted_groups 4"],
+            ["model.num_kv_heads 1 is not a multiple of 2: training.num_shifted_groups 4"],
         ),
         ({"zero__stage": 0, "zero__offload_optimizer": True}, ["offload_optimizer", "stage"]),
         ({"model__scaling": "linear"}, ["model.scaling: must be an object, got 'linear'"]),
@@ -198,7 +210,10 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
         ({"cluster": {"nodes": 1, "gpus_per_node": 8}}, ["cluster.gpu: Field required"]),
         ({"zero__stage": 2, "zero__offload_parameters": True}, ["offload_parameters", "stage is 2"]),
         ({"zero__stage": 2, "zero__hpz_ranks": 2}, ["hpz_ranks 2 needs stage 3; stage is 2"]),
-        ({"zero__hpz_ranks": 2, "parallel__tp": 2}, ["zero.hpz_ranks 2 is not for parallel.tp 2", "set it to 1"]),
+        (
+            {"zero__hpz_ranks": 2, "parallel__tp": 2},
+            ["hpz_ranks 2 does not support parallel.tp 2", "set parallel.tp to 1"],
+        ),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], parts: list[str]) -> None:

@@ -71,5 +71,5 @@ def test_what_is_not_compiled(raw_config: dict[str, Any], section: str, values: 
     raw_config["training"] |= {"compile": True, "trainable": ["adapters" if section == "model" else "all"]}
     raw_config["zero"] = {"stage": 2}
     raw_config[section] = raw_config.get(section, {}) | values
-    with pytest.raises(ValueError, match=f"training.compile is not for {told}"):
+    with pytest.raises(ValueError, match=f"training.compile does not support {told}"):
         parse_config(raw_config, "test")

@@ -112,10 +112,10 @@ def test_logits_at_131072_tokens_do_not_depend_on_the_offset(encoding: str, kind
     ("changes", "message"),
     [
         ({"training.chunk_tokens": 0}, "training.chunk_tokens"),
-        ({"training.chunk_tokens": 8} | LORA, "training.chunk_tokens 8 is not for model.lora.dropout 0.1, whose zeros"),
+        ({"training.chunk_tokens": 8} | LORA, "training.chunk_tokens 8 does not support model.lora.dropout 0.1, whose zeros"),
         (
             {"training.chunk_tokens": 8} | FP8,
-            "fp8 tensorwise is not for training.chunk_tokens, since it would scale each chunk",
+            "fp8 tensorwise does not support training.chunk_tokens, since it would scale each chunk",
         ),
     ],
     ids=("none", "dropout", "fp8"),

@@ -13,7 +13,7 @@ def test_encodings_by_name() -> None:
         parse_encodings("tape,ropes")
     with pytest.raises(ValueError, match="tape is listed twice"):
         parse_encodings("tape,tape")
-    with pytest.raises(ValueError, match="encoding rope: head_dim 7 is odd"):
+    with pytest.raises(ValueError, match="encoding rope: head_dim 7 is not a multiple of 2"):
         with_encoding(ModelConfig(**SHAPE | {"encoding": "nope", "head_dim": 7}), "rope")
     scaled = ModelConfig(**SHAPE | {"scaling": {"kind": "linear", "factor": 2.0}})
     assert with_encoding(scaled, "tape").scaling and with_encoding(scaled, "fire").scaling is None

@@ -180,18 +180,21 @@ def test_documents(encoding: str, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"encoding": "nope", "nope_every": 2}, "nope_every 2 is not for encoding nope, which has no positions"),
+        ({"encoding": "nope", "nope_every": 2}, "nope_every 2 does not support encoding nope, which has no positions"),
         ({"encoding": "sinusoidal", "nope_every": 2}, "adds them to the embedding, which reaches all layers: remove it"),
         ({"nope_every": 4}, "nope_every 4 is more than num_layers 3, so every layer would have positions"),
         ({"nope_every": 1}, "nope_every"),
         (
             {"encoding": "alibi", "rotary_fraction": 0.5},
-            "rotary_fraction 0.5 is not for encoding alibi",
+            "rotary_fraction 0.5 does not support encoding alibi",
         ),
         ({"rotary_fraction": 0.4}, "rotary_fraction 0.4 of head_dim 8 is 3.2 channels: it must be an even number"),
         ({"rotary_fraction": 0.1}, "rotary_fraction 0.1 of head_dim 8 is 0.8 channels"),
         ({"rotary_fraction": 1.5}, "rotary_fraction"),
-        ({"encoding": "cope", "attention_scale": "log_n"}, "attention_scale log_n is not for encoding cope, whose positions"),
+        (
+            {"encoding": "cope", "attention_scale": "log_n"},
+            "attention_scale log_n does not support encoding cope, whose",
+        ),
         ({"attention_scale": "log"}, "attention_scale"),
         ({"rotary_fraction": 0.25, "scaling": {"kind": "theta", "factor": 2.0}}, "more than 2 channels rotate"),
     ],

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from megatape.config import Config, ModelConfig
-from megatape.config.model import SCALINGS
+from megatape.config.scaling import SCALINGS
 from megatape.errors import UserError
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
 from megatape.hf.tokenizer import SpecialTokens

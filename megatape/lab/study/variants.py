@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from megatape.accounting.counts import count_parameters, forward_flops
 from megatape.config import Config, ModelConfig
-from megatape.config.config import FP8_MULTIPLE
 from megatape.errors import UserError, choose_one
 from megatape.lab.encodings import parse_encodings, with_encoding
+from megatape.nn.limits import FP8_MULTIPLE
 from megatape.registry import ENCODINGS
 
 CONTROLS = ("params", "flops")

@@ -146,7 +146,7 @@ def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
     assert "'ropes' is not an encoding" in refused("ropes")
     assert "model.position_siz: unknown key; did you mean position_size" in refused("rope,tape:position_siz=3")
-    assert "head_dim 5 is odd" in refused("nope,rope:head_dim=5")
+    assert "head_dim 5 is not a multiple of 2" in refused("nope,rope:head_dim=5")
     assert "model.scaling is set" in refused("rope", 'model.scaling={"kind": "linear", "factor": 2.0}', "model.encoding=rope")
     assert "set data.samples to packed" in refused("rope", "data.samples=documents", "data.sequence_length=32")
     assert "set data.samples to packed" in refused("rope", "data.mask_documents=true")

@@ -1,0 +1,77 @@
+"""What settings do not support: one mechanism for all tables of the registry."""
+
+import re
+from typing import Any
+
+import pytest
+
+from megatape.config import Config
+from megatape.config.config import all_limits
+from megatape.config.limits import Incompatibility, MultipleOf, check_limits
+from megatape.config.model import ENCODING_LIMITS
+from megatape.errors import ConfigError
+from megatape.registry import ENCODINGS, LIMITS, EncodingEntry
+from tests.helpers.raw_config import parse
+
+STEPS = Incompatibility[Config](
+    setting="training.steps {training.steps}",
+    case="zero.stage {zero.stage}",
+    when=lambda config: config.training.steps == 10,
+    because="which is a test",
+    remedy=lambda: "change one of them",
+)
+LAYERS = MultipleOf[Config](
+    sizes=lambda config: [("model.num_layers", config.model.num_layers)],
+    divisor=lambda config: 3,
+    reason=lambda config: "3, for a test",
+    when=lambda config: config.training.steps != 10,
+)
+
+
+def test_messages() -> None:
+    """They have the values of the configuration, the reason and the remedy; the first limit counts."""
+    with pytest.raises(ConfigError) as error:
+        check_limits(parse(), [STEPS, LAYERS])
+    assert str(error.value) == "training.steps 10 does not support zero.stage 3, which is a test: change one of them"
+    with pytest.raises(ConfigError, match=r"^model.num_layers 2 is not a multiple of 3, for a test$"):
+        check_limits(parse(training__steps=11), [STEPS, LAYERS])
+    check_limits(parse(training__steps=11, model__num_layers=3), [STEPS, LAYERS])
+
+
+def test_a_module_of_a_users_own_adds_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LIMITS, "test", f"{__name__}:OWN")
+    with pytest.raises(ValueError, match="training.steps 10 does not support zero.stage 3"):
+        parse()
+
+
+OWN = (STEPS,)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"parallel__cp": 2, "parallel__sp": 2},
+        {"training__fp8": "tensorwise", "training__precision": "bfloat16", "zero__stage": 2},
+        {"training__compile": True, "zero__stage": 2},
+        {"training__num_shifted_groups": 2, "model__encoding": "rope"},
+        {"zero__hpz_ranks": 2, "model__nope_every": 2},
+    ],
+    ids=str,
+)
+def test_every_message_can_be_written(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names in its texts exist in every configuration."""
+    config = parse(**changes)
+    for limits, section in ((all_limits(), config), (ENCODING_LIMITS, config.model)):
+        for limit in limits:
+            if isinstance(limit, Incompatibility) and "lora.dropout" not in limit.case:
+                always = Incompatibility[Any](limit.setting, limit.case, lambda _: True, limit.because, limit.remedy)
+                message = always.problem(section)
+                assert message is not None and not re.search(r"[{}]", message)
+
+
+def test_limits_follow_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A remedy lists what is registered when the error is raised."""
+    monkeypatch.setitem(ENCODINGS, "stretched", EncodingEntry("own:Stretched", "", scalable=True))
+    with pytest.raises(ValueError, match="choose one of tape, rope, stretched"):
+        parse(model__encoding="alibi", model__scaling={"kind": "linear", "factor": 2.0})
