@@ -4,9 +4,8 @@ One kernel at a time gets another tile. Each is timed beside the tiles of `atten
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import partial
-from unittest.mock import patch
 
 from megatape.lab.benchmark.attention import BASELINE, Problem, Variant, relative_error
 from megatape.lab.benchmark.models import SHAPES, shapes
@@ -39,20 +38,28 @@ def tiles(bench: Bench) -> None:
 
 
 def _beside_default(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
-    replaced = variant._replace(context=partial(in_place_of_default, kernel, tile))
+    replaced = variant._replace(context=partial(trial_tile, kernel, tile))
     difference = max(map(relative_error, problem.step(replaced), problem.step(variant)))
     part = Problem.inference if kernel == "forward_kernel" else Problem.step
     seconds, ratio = timer.compare(partial(part, problem, replaced), partial(part, problem, variant))
     return {"seconds": seconds, "ratio": ratio, "difference": difference}
 
 
-def in_place_of_default(kernel: str, tile: tuple[int, ...]) -> AbstractContextManager[object]:
-    """A context in which a kernel has another tile."""
-    from megatape.attention.kernels import attention
+@contextmanager
+def trial_tile(kernel: str, tile: tuple[int, ...]) -> Iterator[None]:
+    """Run a kernel with another tile inside the block.
 
-    default = attention.select_tile
-    other = attention.Tile(*tile)
-    return patch.object(attention, "select_tile", lambda each, x: other if each.__name__ == kernel else default(each, x))
+    Args:
+        kernel: Name of the kernel.
+        tile: Arguments of Tile.
+    """
+    from megatape.attention.kernels.attention import TRIAL_TILES, Tile
+
+    TRIAL_TILES[kernel] = Tile(*tile)
+    try:
+        yield
+    finally:
+        del TRIAL_TILES[kernel]
 
 
 def table(results: Results) -> Iterator[str]:

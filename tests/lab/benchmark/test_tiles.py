@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megatape.lab.benchmark.tiles import CANDIDATES, in_place_of_default
+from megatape.lab.benchmark.tiles import CANDIDATES, trial_tile
 
 pytest.importorskip("triton")
 from megatape.attention.kernels import attention
@@ -13,7 +13,7 @@ def test_replaces_the_tile_of_one_kernel() -> None:
     x = torch.empty(1, 1, 1, 128, dtype=torch.bfloat16)
     kernels = [attention.forward_kernel, attention.queries_kernel, attention.keys_kernel]
     before = [attention.select_tile(kernel, x) for kernel in kernels]
-    with in_place_of_default("keys_kernel", (32, 64, 4, 2)):
+    with trial_tile("keys_kernel", (32, 64, 4, 2)):
         assert [attention.select_tile(kernel, x) for kernel in kernels] == [*before[:2], attention.Tile(32, 64, 4, 2)]
     assert [attention.select_tile(kernel, x) for kernel in kernels] == before
 
