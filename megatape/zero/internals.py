@@ -18,6 +18,8 @@ from deepspeed.utils import nvtx
 from torch import nn
 from torch.autograd import Function
 
+from megatape.utils.replacing import replaced
+
 TESTED_VERSION = "0.19.8"  # Version of DeepSpeed with the internals used here.
 
 
@@ -81,7 +83,7 @@ def same_optimizer_at_stages_1_and_2() -> Iterator[None]:
             return ZERO_OPTIMIZATION
         return None
 
-    with _replaced(DeepSpeedEngine, "_do_optimizer_sanity_check", choose):
+    with replaced(DeepSpeedEngine, "_do_optimizer_sanity_check", choose):
         yield
 
 
@@ -95,16 +97,5 @@ def import_muon_uncompiled() -> None:
     def leave_uncompiled() -> Any:
         return lambda kernel: kernel
 
-    with _replaced(compiler, "compile", leave_uncompiled):
+    with replaced(compiler, "compile", leave_uncompiled):
         importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute of a class or module inside the block."""
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)

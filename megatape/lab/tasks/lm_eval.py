@@ -5,13 +5,12 @@ import logging
 import math
 import random
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, nullcontext
+from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from unittest.mock import patch
 
 from megatape.errors import MissingPath, UserError
 from megatape.lab.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSION_NAMES
@@ -20,6 +19,7 @@ from megatape.lab.tasks.engine.lengths import LengthList
 from megatape.lab.tasks.engine.task import EvaluationModel, Interval, Measure, ModelOutline, Task, wilson
 from megatape.lab.tasks.lm_eval_names import check_names, unknown_task
 from megatape.utils.options import Count, Listed, option
+from megatape.utils.replacing import replaced
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -297,7 +297,10 @@ def _offline(folder: Path) -> Iterator[None]:
     import datasets
     from huggingface_hub import constants
 
-    with chdir(folder), patch.object(datasets.config, "HF_HUB_OFFLINE", True), patch.object(constants, "HF_HUB_OFFLINE", True):
+    with ExitStack() as stack:
+        stack.enter_context(chdir(folder))
+        stack.enter_context(replaced(datasets.config, "HF_HUB_OFFLINE", True))
+        stack.enter_context(replaced(constants, "HF_HUB_OFFLINE", True))
         yield
 
 

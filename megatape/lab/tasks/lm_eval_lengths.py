@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import nltk
@@ -28,6 +27,7 @@ from lm_eval.api.task import ConfigurableTask
 from transformers import AutoTokenizer
 
 from megatape.errors import UserError
+from megatape.utils.replacing import replaced
 
 # beginnings of the names of their modules
 RULER = "lm_eval.tasks.ruler."
@@ -77,13 +77,13 @@ class Length:
         """
         with ExitStack() as stack:
             stack.enter_context(redirect_stdout(StringIO()))
-            stack.enter_context(patch.object(tqdm, "tqdm", lambda texts, **_: islice(texts, max_examples)))
-            stack.enter_context(patch.object(AutoTokenizer, "from_pretrained", lambda *_, **__: self))
-            stack.enter_context(patch.object(ConfigurableTask, "download", partialmethod(_download, self)))
+            stack.enter_context(replaced(tqdm, "tqdm", lambda texts, **_: islice(texts, max_examples)))
+            stack.enter_context(replaced(AutoTokenizer, "from_pretrained", lambda *_, **__: self))
+            stack.enter_context(replaced(ConfigurableTask, "download", partialmethod(_download, self)))
             if offline:
-                stack.enter_context(patch.object(nltk.data, "path", [str(Path("nltk_data").resolve()), *nltk.data.path]))
-                stack.enter_context(patch.object(nltk, "download", lambda *_: False))
-                stack.enter_context(patch.object(requests, "get", _read_copy))
+                stack.enter_context(replaced(nltk.data, "path", [str(Path("nltk_data").resolve()), *nltk.data.path]))
+                stack.enter_context(replaced(nltk, "download", lambda *_: False))
+                stack.enter_context(replaced(requests, "get", _read_copy))
             loaded = manager.load([name])
         for task in loaded["tasks"].values():
             task.config.task += f" at {self.tokens}"
