@@ -28,7 +28,7 @@ PARTS: tuple[Part, ...] = (
     Part("ceilings", "megatape.lab.benchmark.machine:peak_rates", 20, 5, "rates_table"),
     Part("attention", "megatape.lab.benchmark.attention:attention", 220, 3),
     Part("step 155m", "megatape.lab.benchmark.steps:at_155m", 120, 2),
-    Part("update", "megatape.lab.benchmark.attention:update", 20, 4, "update_table"),
+    Part("update", "megatape.lab.benchmark.update:update", 20, 4),
     Part("step 1b", "megatape.lab.benchmark.steps:at_1b", 195, 2),
     Part("profile", "megatape.lab.benchmark.steps:profile", 100, 10, "profile_table"),
     Part("pretrain", "megatape.lab.benchmark.pretrain:pretrain", 300, 7),

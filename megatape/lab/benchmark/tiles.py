@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from megatape.lab.benchmark.attention import BASELINE, Problem, Variant, relative_error
 from megatape.lab.benchmark.models import SHAPES, shapes
+from megatape.lab.benchmark.problem import BASELINE, Problem, Variant, relative_error
 from megatape.lab.benchmark.results import Result, Results, rows_of, titled
 from megatape.lab.benchmark.timing import Timer
 from megatape.lab.benchmark.worker import Bench

@@ -1,0 +1,183 @@
+"""Attention of one layer with random inputs: outputs and gradients by any backend, and by the formula in float64.
+
+Shapes as in model/transformer.py.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from megatape.attention.attend import attend, backends_by_priority
+from megatape.attention.bias import DistanceBias
+from megatape.attention.rotation import PositionState, rotate
+from megatape.lab.benchmark.models import Shape, compute_dtype, position_state
+
+# Kinds of attention: rotary, rotary with a moving position tensor, and with a bias by distance.
+Kind = Literal["plain", "moving", "distance bias"]
+
+# Number of documents in a sequence with several documents.
+NUM_DOCUMENTS = 5
+
+
+class Variant(NamedTuple):
+    """A backend, in a context that may select one of its kernels.
+
+    Attributes:
+        label: Label in keys and tables.
+        backend: Name of the backend.
+        context: Makes the context.
+    """
+
+    label: str
+    backend: str
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+# Rotary attention with PyTorch's choice of the kernel.
+BASELINE = Variant("sdpa", "sdpa")
+
+
+class Problem:
+    """Inputs of attention, gradients of its outputs, and the exact results.
+
+    Attributes:
+        inputs: Queries, keys and values; then the update of the state, or the bias by distance.
+        state: State of the encoding, [B, N, 1, W].
+        document_starts: Index of the first token of each token's document [B, N], or None.
+        d_outputs: Gradients of the outputs.
+    """
+
+    def __init__(self, shape: Shape, kind: Kind, masked: bool, device: torch.device) -> None:
+        """Draw the inputs. The seed is fixed.
+
+        Args:
+            shape: Shape of the model and the batch.
+            kind: Kind of attention.
+            masked: Whether a sequence has several documents.
+            device: Device of the tensors.
+        """
+        config = shape.model.model_copy(update={"encoding": "rope"})
+        batch = shape.batch
+        length = shape.length
+        head_dim = config.head_dim
+        dtype = compute_dtype(device)
+        generator = torch.Generator(device).manual_seed(0)
+        self.kind = kind
+
+        def draw(*sizes: int) -> Tensor:
+            return torch.randn(*sizes, generator=generator, device=device, dtype=dtype)
+
+        num_heads = config.num_heads
+        num_kv_heads = config.num_kv_heads
+        query = draw(batch, length, num_heads, head_dim)
+        key = draw(batch, length, num_kv_heads, head_dim)
+        value = draw(batch, length, num_kv_heads, head_dim)
+        self.inputs = [query, key, value]
+        if kind == "moving":
+            self.inputs.append(0.2 * draw(batch, length, num_kv_heads, head_dim))
+        if kind == "distance bias":
+            self.inputs.append(draw(num_heads, length).float())
+        for tensor in self.inputs:
+            tensor.requires_grad_()
+
+        index = torch.arange(length, device=device)
+        self.state = position_state(config, index.expand(batch, -1))
+        self.document_starts = None
+        if masked:
+            document_length = math.ceil(length / NUM_DOCUMENTS)
+            starts = index // document_length * document_length
+            self.document_starts = starts.expand(batch, -1).contiguous()
+
+        num_outputs = 1
+        if kind == "moving":
+            num_outputs = 2
+        self.d_outputs = [draw(batch, length, num_heads, head_dim) for _ in range(num_outputs)]
+
+    def forward(self, backend: str) -> list[Tensor]:
+        """Return the outputs A v and, if the position tensor moves, A e, [B, N, H, R] each."""
+        query, key, value, *rest = self.inputs
+        positions = None
+        bias = None
+        if self.kind == "distance bias":
+            bias = DistanceBias(*rest)
+        elif self.kind == "moving":
+            positions = PositionState(self.state, *rest)
+        else:
+            positions = PositionState(self.state, None)
+        outputs = attend(
+            query,
+            key,
+            value,
+            state=positions,
+            bias=bias,
+            document_starts=self.document_starts,
+            move=self.kind == "moving",
+            backends=backends_by_priority(backend),
+        )
+        return [output for output in outputs if output is not None]
+
+    @torch.no_grad()
+    def inference(self, variant: Variant) -> None:
+        """Run the forward pass alone."""
+        with variant.context():
+            self.forward(variant.backend)
+
+    def step(self, variant: Variant) -> list[Tensor]:
+        """Return the outputs, then the gradients of the inputs."""
+        with variant.context():
+            outputs = self.forward(variant.backend)
+            gradients = torch.autograd.grad(outputs, self.inputs, self.d_outputs)
+            return [*outputs, *gradients]
+
+    @cached_property
+    def exact(self) -> list[Tensor]:
+        """The result of `step` by the formula in float64, computed for one key/value head at a time."""
+        inputs = [tensor.detach().double().requires_grad_() for tensor in self.inputs]
+        num_kv_heads = inputs[1].shape[2]
+        outputs: list[list[Tensor]] = []
+        for kv_head in range(num_kv_heads):
+            outputs.append(self._exact_head(inputs, kv_head))
+        gradients = [tensor.grad for tensor in inputs if tensor.grad is not None]
+        joined = [torch.cat(heads, 2) for heads in zip(*outputs, strict=True)]
+        return [*joined, *gradients]
+
+    def _exact_head(self, inputs: list[Tensor], kv_head: int) -> list[Tensor]:
+        """Return the outputs of a key/value head, and add to the gradients of the inputs."""
+        query, key, value, *rest = inputs
+        groups = query.shape[2] // key.shape[2]
+        heads = slice(kv_head * groups, (kv_head + 1) * groups)
+        one = slice(kv_head, kv_head + 1)
+        queries = query[:, :, heads]
+        keys = key[:, :, one]
+        values = [value[:, :, one]]
+        if self.kind != "distance bias":
+            e = self.state.double()
+            if self.kind == "moving":
+                e = e + rest[0][:, :, one]
+                values.append(e)
+            queries = rotate(queries, e)
+            keys = rotate(keys, e)
+
+        length = query.shape[1]
+        index = torch.arange(length, device=query.device)
+        scores = torch.einsum("bqhr,bkr->bhqk", queries, keys[:, :, 0]) / math.sqrt(query.shape[3])
+        if self.kind == "distance bias":
+            distance = (index[:, None] - index).clamp(min=0)
+            scores = scores + rest[0][heads][:, distance]
+        hidden = index > index[:, None]
+        if self.document_starts is not None:
+            hidden = hidden | (index < self.document_starts[..., None])
+        weights = scores.masked_fill(hidden.view(-1, 1, length, length), -math.inf).softmax(-1)
+        outputs = [torch.einsum("bhqk,bkr->bqhr", weights, each[:, :, 0]) for each in values]
+        torch.autograd.backward(outputs, [gradient[:, :, heads].double() for gradient in self.d_outputs])
+        return [output.detach() for output in outputs]
+
+
+def relative_error(found: Tensor, exact: Tensor) -> float:
+    """Return the largest difference over the largest value."""
+    return float((found.detach() - exact).abs().max() / exact.abs().max())
