@@ -1,4 +1,4 @@
-"""Lists of names that commands take, and the same model with another encoding."""
+"""Lists of names in options, and the same model with another encoding."""
 
 from collections.abc import Collection
 
@@ -8,17 +8,18 @@ from megatape.config import ModelConfig
 from megatape.errors import UserError, choose_one
 from megatape.registry import ENCODINGS
 
-BASELINE: str = "rope"  # the encoding that others are compared with
+# Encoding that the others are compared with.
+BASELINE: str = "rope"
 
 
 def parse_names(option: str, text: str, known: Collection[str], noun: str) -> list[str]:
-    """The names of a list such as "rope,tape".
+    """Split a list such as "rope,tape" into its names.
 
     Args:
-        option: Option that has the list, for messages.
-        text: Names with commas between them.
+        option: Name of the option, for messages.
+        text: Names with commas.
         known: Names to choose from.
-        noun: A name's kind, such as "an encoding".
+        noun: Kind of the names, such as "an encoding".
 
     Raises:
         UserError: A name is unknown or repeated.
@@ -33,15 +34,16 @@ def parse_names(option: str, text: str, known: Collection[str], noun: str) -> li
 
 
 def parse_encodings(text: str) -> list[str]:
-    """The encodings of a list such as "rope,tape". Raises UserError for an unknown or repeated one."""
+    """Split a list of encodings such as "rope,tape". Raises UserError for an unknown or repeated one."""
     return parse_names("encodings", text, ENCODINGS, "an encoding")
 
 
 def with_encoding(config: ModelConfig, encoding: str) -> ModelConfig:
-    """The same model with another encoding, without scaling. Raises UserError if the shape does not allow it."""
+    """Return the same model with another encoding, without scaling. Raises UserError if the shape does not allow it."""
     if encoding == config.encoding:
         return config
     try:
         return ModelConfig.model_validate(config.model_dump() | {"encoding": encoding, "scaling": None})
     except ValidationError as error:
-        raise UserError(f"encoding {encoding}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"encoding {encoding}: {message}") from None

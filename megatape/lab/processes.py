@@ -1,4 +1,4 @@
-"""Child processes: the one way in which benchmarks and studies start them."""
+"""Child processes of benchmarks and studies."""
 
 import os
 import signal
@@ -12,32 +12,42 @@ from typing import IO, Any
 from megatape.reliability.signals import handled
 from megatape.utils.python_process import child_environment
 
-# kept of a failure's message
-ERROR_LINES = 3
-ERROR_LENGTH = 500
+# Maximum length of a failure's message.
+MAX_ERROR_LINES = 3
+MAX_ERROR_LENGTH = 500
+# Seconds between two looks at a process group that is exiting.
+POLL_SECONDS = 0.2
 
 
 @contextmanager
 def child(
-    command: Sequence[str], limit: float | None = None, grace: float = 0, **options: Any
+    command: Sequence[str],
+    limit: float | None = None,
+    grace: float = 0,
+    **options: Any,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a command and, when the block ends, kill what is left of it.
+    """Start a command, and kill whatever still runs of it when the block ends.
 
-    Unless the options say otherwise, it reads nothing, its output and errors go to one pipe, and it has a process group of its
-    own, which ends as a whole and which a terminal's Ctrl-C does not reach.
+    By default, its standard input is empty, its output and errors go to one pipe, and it has a process group of its own. The
+    whole group is killed, and Ctrl-C in a terminal does not reach it.
 
     Args:
         command: Program and arguments.
-        limit: Seconds after which it is killed.
-        grace: Seconds that its group has to end by itself after the block.
+        limit: Seconds after which the command is killed.
+        grace: Seconds for the group to exit after the block.
         options: Options of subprocess.Popen. `env` lists only changes of this process's environment.
     """
-    usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-    options = usual | options
-    options["env"] = child_environment(options.get("env"))
-    process = subprocess.Popen(command, text=True, **options)
-    own_group = options["start_new_session"]
-    timer = threading.Timer(max(limit or 0, 0), _kill, [process, own_group])
+    popen_options: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "start_new_session": True,
+    }
+    popen_options |= options
+    popen_options["env"] = child_environment(popen_options.get("env"))
+    process = subprocess.Popen(command, text=True, **popen_options)
+    has_own_group = popen_options["start_new_session"]
+    timer = threading.Timer(max(limit or 0, 0), _kill, [process, has_own_group])
     if limit is not None:
         timer.start()
     try:
@@ -45,24 +55,21 @@ def child(
     finally:
         timer.cancel()
         deadline = time.monotonic() + grace
-        while time.monotonic() < deadline and _alive(process.pid):
-            time.sleep(0.2)
-        _kill(process, own_group)
+        while time.monotonic() < deadline and _is_alive(process.pid):
+            time.sleep(POLL_SECONDS)
+        _kill(process, has_own_group)
         process.wait()
 
 
 def finish(process: subprocess.Popen[str], log: IO[str] | None = None) -> str:
-    """Wait for the end of a `child`.
+    """Wait for the end of a `child`, and return its output.
 
     Args:
-        process: The child, whose output goes to a pipe.
-        log: File that gets its output, too.
-
-    Returns:
-        Its output.
+        process: The child. Its output goes to a pipe.
+        log: File to write the output to as well.
 
     Raises:
-        ChildProcessError: It failed; the message has its last lines.
+        ChildProcessError: It failed. The message has the last lines of its output.
     """
     output, errors = process.communicate()
     if log:
@@ -73,21 +80,27 @@ def finish(process: subprocess.Popen[str], log: IO[str] | None = None) -> str:
 
 
 def ending(log: str) -> str:
-    """The last lines of a log, as one."""
-    return " / ".join(lines(log)[-ERROR_LINES:])[-ERROR_LENGTH:]
+    """Return the last lines of a log, joined to one."""
+    last_lines = lines(log)[-MAX_ERROR_LINES:]
+    return " / ".join(last_lines)[-MAX_ERROR_LENGTH:]
 
 
 def lines(text: str) -> list[str]:
-    """Lines that are not blank."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    """Return the lines that are not blank, stripped."""
+    stripped = [line.strip() for line in text.splitlines()]
+    return [line for line in stripped if line]
 
 
 def interruptible() -> AbstractContextManager[None]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, also in background jobs, for which shells ignore SIGINT."""
+    """Return a context in which SIGINT and SIGTERM raise KeyboardInterrupt.
+
+    This includes background jobs, in which shells ignore SIGINT.
+    """
     return handled(signal.default_int_handler, signal.SIGINT, signal.SIGTERM)
 
 
-def _alive(group: int) -> bool:
+def _is_alive(group: int) -> bool:
+    """Whether a process of the group exists."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -96,7 +109,7 @@ def _alive(group: int) -> bool:
 
 
 def _kill(process: subprocess.Popen[str], group: bool) -> None:
-    """End a process, and its group."""
+    """Kill a process or its whole group."""
     with suppress(ProcessLookupError):
         if group:
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Worker process of one part: runs `main` with NAME TARGET DEVICE tiny|full.
+"""Worker process of a part: `main` is called with NAME TARGET DEVICE tiny|full.
 
-The first line of standard input is the JSON list of keys to skip; when it ends, so does the process. To standard output go the
-lines that runner.py reads, and nothing else: {"begin": KEY}, then {"key": KEY, ...}.
+The first line of standard input is the JSON list of keys to skip. The process ends when its standard input does. Its standard
+output has only lines for runner.py: {"begin": KEY}, then {"key": KEY, ...}.
 """
 
 import gc
@@ -17,24 +17,34 @@ from pkgutil import resolve_name
 from typing import IO, TYPE_CHECKING, Any
 
 from megatape.lab.benchmark.results import Result
-from megatape.lab.processes import ERROR_LENGTH, ERROR_LINES, lines
+from megatape.lab.processes import MAX_ERROR_LENGTH, MAX_ERROR_LINES, lines
 
 if TYPE_CHECKING:
     from megatape.lab.benchmark.timing import Timer
 
 TINY = "tiny"
-LOST = 3  # exit status: nothing more can be measured in this process
+# Exit status of a process in which nothing more can be measured.
+LOST = 3
 
 
 class Bench:
-    """Measures for a part, and sends its results to the process that started it.
+    """Measures for a part, and sends the results to the parent process.
 
     Attributes:
         device: "cuda" or "cpu".
-        tiny: Use sizes that a CPU runs in a second.
+        tiny: Whether to use sizes that a CPU runs in a second.
     """
 
     def __init__(self, part: str, device: str, tiny: bool, skipped: set[str], channel: IO[str]) -> None:
+        """Start without results.
+
+        Args:
+            part: Name of the part.
+            device: "cuda" or "cpu".
+            tiny: Whether to use sizes that a CPU runs in a second.
+            skipped: Keys that have a result.
+            channel: File that the parent process reads.
+        """
         self.device = device
         self.tiny = tiny
         self._part = part
@@ -48,37 +58,42 @@ class Bench:
 
         from megatape.lab.benchmark.timing import Timer
 
-        return Timer(torch.device(self.device), 1) if self.tiny else Timer(torch.device(self.device), 5, at_least=0.05)
+        device = torch.device(self.device)
+        if self.tiny:
+            return Timer(device, 1)
+        return Timer(device, 5, at_least=0.05)
 
     def measure(self, name: str, action: Callable[[], Result]) -> None:
-        """Keep what the action returns, or that it failed, unless there is a result already."""
+        """Record the result of an action or its failure, unless there is a result already."""
         if self.has_result(name):
             return
         self.begin(name)
         try:
             result = action()
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is the result)
+        except Exception as error:  # noqa: BLE001 (any failure is a result)
             traceback.print_exc()
             self.fail(name, brief(error))
         else:
             self.record(name, result)
         if self.device == "cuda":
-            gc.collect()  # models of gigabytes, before the next ones
+            # Free gigabytes of models before the next ones.
+            gc.collect()
 
     def begin(self, name: str) -> None:
-        """If the process dies now, this failed."""
+        """Announce a measurement, which fails if the process dies."""
         self._send({"begin": self._key(name)})
 
     def record(self, name: str, result: Result) -> None:
-        """Keep a result."""
+        """Record a result."""
         self._send({"key": self._key(name)} | result)
 
     def fail(self, name: str, message: str) -> None:
-        """Keep a failure. One after which CUDA refuses to work ends the process, and another process measures the rest."""
+        """Record a failure. If the CUDA context is broken, exit, so that another process measures the rest."""
         self.record(name, {"error": message})
-        if self.device == "cuda" and _broken():
+        if self.device == "cuda" and _is_context_broken():
             sys.stderr.flush()
-            os._exit(LOST)  # nothing of CUDA can be shut down any more
+            # CUDA cannot be shut down any more.
+            os._exit(LOST)
 
     def has_result(self, name: str) -> bool:
         """Whether there is a result already."""
@@ -93,12 +108,13 @@ class Bench:
 
 
 def brief(error: BaseException) -> str:
-    """Type and first lines of an exception's message."""
-    return " / ".join(lines(f"{type(error).__name__}: {error}")[:ERROR_LINES])[:ERROR_LENGTH]
+    """Return the type and the first lines of the message of an exception."""
+    first_lines = lines(f"{type(error).__name__}: {error}")[:MAX_ERROR_LINES]
+    return " / ".join(first_lines)[:MAX_ERROR_LENGTH]
 
 
-def _broken() -> bool:
-    """Whether CUDA refuses to work, as it does after a kernel has read or written what is not its own."""
+def _is_context_broken() -> bool:
+    """Whether the CUDA context is broken, for example after an illegal memory access."""
     import torch
 
     try:
@@ -111,9 +127,11 @@ def _broken() -> bool:
 
 
 def _end_with_parent() -> None:
-    while os.read(0, 1):  # not sys.stdin: Python could not close it while a thread reads
+    """Wait for the end of standard input, then kill this process and its children."""
+    # Not sys.stdin: Python could not close it while a thread reads.
+    while os.read(0, 1):
         pass
-    os.killpg(0, signal.SIGKILL)  # this process and those that it started
+    os.killpg(0, signal.SIGKILL)
 
 
 def main(words: list[str]) -> None:
@@ -123,8 +141,11 @@ def main(words: list[str]) -> None:
         words: Name, target (`MODULE:FUNCTION`) and device of the part, and TINY or "full".
     """
     part, target, device, size = words
-    channel = os.fdopen(os.dup(1), "w")  # which child processes do not inherit
-    os.dup2(2, 1)  # what libraries print belongs in the log
+    # Child processes do not inherit the channel.
+    channel = os.fdopen(os.dup(1), "w")
+    # Whatever libraries print goes to the log.
+    os.dup2(2, 1)
     skipped = set(json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    resolve_name(target)(Bench(part, device, size == TINY, skipped, channel))
+    measure = resolve_name(target)
+    measure(Bench(part, device, size == TINY, skipped, channel))
