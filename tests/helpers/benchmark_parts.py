@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from megatape.lab.benchmark.parts import Part
+from megatape.lab.benchmark.parts import TIME_LIMIT, Part
 from megatape.lab.benchmark.results import Result
 from megatape.lab.benchmark.runner import benchmark
 from megatape.lab.benchmark.worker import LOST, Bench
@@ -15,8 +15,14 @@ def part(name: str, seconds: int = 20) -> Part:
     return Part(name, f"tests.helpers.benchmark_parts:{name}", seconds)
 
 
-def run(out: Path, *parts: Part, done: Path | None = None, budget: float | None = None) -> list[str]:
-    return list(benchmark(parts, out, done, budget, "cpu", True))
+def run(
+    out: Path,
+    *parts: Part,
+    done: Path | None = None,
+    budget: float | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> list[str]:
+    return list(benchmark(parts, out, done, budget, "cpu", True, time_limit))
 
 
 def good(bench: Bench) -> None:

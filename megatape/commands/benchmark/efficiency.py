@@ -35,14 +35,20 @@ class Options(CommandOptions):
 
 def run(options: Options) -> Paragraphs:
     """Measure."""
-    config = load_config(options.config) if options.config else None  # before torch is imported
-    encodings = list(ENCODINGS) if options.encodings is None else parse_encodings(options.encodings)
+    # Report errors before importing torch.
+    config = None
+    length = options.length or COST_LENGTH
+    if options.config:
+        config = load_config(options.config)
+        length = options.length or config.data.sequence_length
+    encodings = list(ENCODINGS)
+    if options.encodings is not None:
+        encodings = parse_encodings(options.encodings)
     import torch
 
     from megatape.lab.benchmark.efficiency import report
     from megatape.lab.benchmark.models import Shape, configured_model
 
-    length = options.length or (COST_LENGTH if config is None else config.data.sequence_length)
     shape = Shape(configured_model(config, options.layers, length), options.batch, length)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return report(shape, encodings, options.rounds, device, options.checkpointing, options.llama)

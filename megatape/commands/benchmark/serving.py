@@ -38,18 +38,28 @@ class Options(CommandOptions):
 
 def run(options: Options) -> Paragraphs:
     """Measure."""
-    config = load_config(options.config) if options.config else None  # before torch is imported
+    # Report errors before importing torch.
+    config = None
+    if options.config:
+        config = load_config(options.config)
     encodings = parse_encodings(options.encodings)
     import torch
 
+    from megatape.lab.benchmark.exported import build
     from megatape.lab.benchmark.models import configured_model
-    from megatape.lab.benchmark.serving import Cell, build, report
+    from megatape.lab.benchmark.serving_report import report
+    from megatape.lab.benchmark.sessions import Workload
     from megatape.lab.benchmark.timing import Timer
 
-    paddings = ("none", "left") if options.padding == "both" else (options.padding,)
-    cells = [Cell(*each) for each in product(options.batches, paddings, options.lengths)]
+    paddings = [options.padding]
+    if options.padding == "both":
+        paddings = ["none", "left"]
+    workloads = []
+    for batch, padding, length in product(options.batches, paddings, options.lengths):
+        workloads.append(Workload(batch, padding, length))
     torch.set_num_threads(options.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = getattr(torch, options.dtype)
-    models = build(configured_model(config, options.layers), encodings, max(options.lengths), device, dtype)
-    return report(models, cells, options.dtype, Timer(device, options.rounds, clock=time.process_time))
+    model = configured_model(config, options.layers)
+    models = build(model, encodings, max(options.lengths), device, dtype)
+    return report(models, workloads, options.dtype, Timer(device, options.rounds, clock=time.process_time))

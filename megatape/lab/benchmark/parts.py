@@ -1,6 +1,9 @@
-"""The parts of `megatape benchmark gpu` in order of worth: the first ten minutes hold more than half of them."""
+"""Parts of `megatape benchmark gpu`, the most useful first: more than half of them fit into the first ten minutes."""
 
 from dataclasses import dataclass
+
+# A part is stopped after this multiple of its expected time.
+TIME_LIMIT = 3
 
 
 @dataclass(frozen=True)
@@ -8,33 +11,40 @@ class Part:
     """Measurements that share a process.
 
     Attributes:
-        name: beginning of all its keys.
-        target: "module:function" that measures, given a Bench (worker.py).
-        seconds: expected time on a GPU. The part is stopped after LIMIT times as many.
-        order: order of its table in table.md.
-        table: function of the module that yields the paragraphs with the results.
+        name: Beginning of all keys of the part.
+        target: `MODULE:FUNCTION` that measures. It takes a Bench (worker.py).
+        seconds: Expected seconds on a GPU.
+        order: Position of the part's table in table.md.
+        table: `MODULE:FUNCTION` that yields the paragraphs with the results. By default `table` of the target's module.
     """
 
     name: str
     target: str
     seconds: int
     order: int = 0
-    table: str = "table"
+    table: str = ""
+
+    @property
+    def table_target(self) -> str:
+        """`MODULE:FUNCTION` that yields the paragraphs with the results."""
+        if self.table:
+            return self.table
+        module, _, _ = self.target.partition(":")
+        return f"{module}:table"
 
 
-LIMIT = 3
 PARTS: tuple[Part, ...] = (
     Part("machine", "megatape.lab.benchmark.machine:machine", 10, 1),
-    Part("ceilings", "megatape.lab.benchmark.machine:peak_rates", 20, 5, "rates_table"),
+    Part("ceilings", "megatape.lab.benchmark.machine:peak_rates", 20, 5, "megatape.lab.benchmark.machine:rates_table"),
     Part("attention", "megatape.lab.benchmark.attention:attention", 220, 3),
-    Part("step 155m", "megatape.lab.benchmark.steps:at_155m", 120, 2),
+    Part("step 155m", "megatape.lab.benchmark.steps:at_155m", 120, 2, "megatape.lab.benchmark.step_tables:table"),
     Part("update", "megatape.lab.benchmark.update:update", 20, 4),
-    Part("step 1b", "megatape.lab.benchmark.steps:at_1b", 195, 2),
-    Part("profile", "megatape.lab.benchmark.steps:profile", 100, 10, "profile_table"),
+    Part("step 1b", "megatape.lab.benchmark.steps:at_1b", 195, 2, "megatape.lab.benchmark.step_tables:table"),
+    Part("profile", "megatape.lab.benchmark.profile:profile", 100, 10),
     Part("pretrain", "megatape.lab.benchmark.pretrain:pretrain", 300, 7),
     Part("tests", "megatape.lab.benchmark.gpu_tests:gpu_tests", 240, 11),
-    Part("fp8", "megatape.lab.benchmark.steps:fp8", 240, 6, "fp8_table"),
-    Part("step 7b", "megatape.lab.benchmark.steps:at_7b", 170, 2),
+    Part("fp8", "megatape.lab.benchmark.fp8:fp8", 240, 6),
+    Part("step 7b", "megatape.lab.benchmark.steps:at_7b", 170, 2, "megatape.lab.benchmark.step_tables:table"),
     Part("serving", "megatape.lab.benchmark.serving:serving", 300, 8),
     Part("tiles", "megatape.lab.benchmark.tiles:tiles", 300, 9),
 )

@@ -1,12 +1,12 @@
-"""What a benchmark measured: results.jsonl, a JSON object a line, written as soon as it is known, and its tables in table.md.
+"""Results of a benchmark: results.jsonl, one JSON object per line, and the tables of table.md.
 
-Ratios are to the fastest RoPE: of its ways to run the same thing the one that took least. Each way was measured in the same
-rounds as one that is common to all.
+Ratios are to the fastest RoPE. All ways to run a case were measured in the same rounds as a common baseline, so their ratios to
+it can be compared.
 """
 
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from megatape.errors import ExistingPath, MissingPath, UserError
@@ -17,17 +17,30 @@ from megatape.utils.tables import markdown
 
 RESULTS = "results.jsonl"
 
-# What was found, by names that tables.py knows; or only "error", what kept it from being measured; or only "left out", why it
-# was not begun.
+# Figures by name. A failed measurement has only "error", a skipped one only "left out", with the reason.
 Result = dict[str, Any]
+# Results by key, such as "attention/155m/plain/sdpa": the part, then the measurement.
+Results = dict[str, Result]
 
 
 class Journal:
-    """The results of a benchmark, of which the file is always complete: each line is on disk before the next measurement."""
+    """The results of a benchmark and their file, which is always complete: each line is on disk before the next measurement.
 
-    def __init__(self, path: Path, results: dict[str, Result]) -> None:
-        """results: of earlier, which are written first. Raises UserError if the file exists."""
-        self.results: dict[str, Result] = {}
+    Attributes:
+        results: Results by key.
+    """
+
+    def __init__(self, path: Path, results: Results) -> None:
+        """Create the file.
+
+        Args:
+            path: File of the results.
+            results: Earlier results, to write first.
+
+        Raises:
+            UserError: The file exists.
+        """
+        self.results: Results = {}
         self._path = path
         try:
             path.touch(exist_ok=False)
@@ -37,22 +50,27 @@ class Journal:
             self.add(key, result)
 
     def add(self, key: str, result: Result) -> None:
-        """Keep a result. The last one of a key counts."""
+        """Add a result. It replaces an earlier one of the same key."""
         self.results[key] = result
         append_lines(self._path, [{"key": key} | result])
 
 
-def read_results(path: Path) -> dict[str, Result]:
-    """Key -> result of a results.jsonl, without lines that are none (a process was killed while it wrote).
+def read_results(path: Path) -> Results:
+    """Read a results.jsonl. Lines that a killed process has not finished are skipped.
 
-    Raises FileNotFoundError, or UserError for a file of something else.
+    Raises:
+        FileNotFoundError: There is no such file.
+        UserError: The file has no results.
     """
     if not path.is_file():
         raise MissingPath(f"no results at {path}: give the results.jsonl of an earlier benchmark")
-    entries = [entry for _, entry in read_lines(path) if isinstance(entry.get("key"), str)]
-    if not entries and path.stat().st_size:
+    results = {}
+    for _, entry in read_lines(path):
+        if isinstance(entry.get("key"), str):
+            results[entry.pop("key")] = entry
+    if not results and path.stat().st_size:
         raise UserError(f"{path} has no results: give the results.jsonl of an earlier benchmark")
-    return {entry.pop("key"): entry for entry in entries}
+    return results
 
 
 def measured(result: Result | None) -> bool:
@@ -60,22 +78,27 @@ def measured(result: Result | None) -> bool:
     return result is not None and "error" not in result and "left out" not in result
 
 
-Results = dict[str, Result]
-
-
 def report(results: Results) -> str:
-    """The tables of all parts that were measured, and a list of what is missing."""
-    begun = {key.partition("/")[0] for key in results if "/" in key}  # the module of another part may lack a package
-    parts = sorted((part for part in PARTS if part.name in begun), key=lambda part: part.order)
-    tables = dict.fromkeys((part.target.partition(":")[0], part.table) for part in parts)
-    paragraphs = [text for module, table in tables for text in getattr(import_module(module), table)(results)]
-    missing = {key: r.get("error") or f"left out: {r['left out']}" for key, r in results.items() if not measured(r)}
-    paragraphs += titled("Not measured", ["", "why"], [[key, why.replace("|", "/")] for key, why in missing.items()])
+    """Return the tables of all measured parts, and the list of what is missing."""
+    # Only the modules of measured parts: another one may lack a package.
+    started = {key.partition("/")[0] for key in results if "/" in key}
+    parts = sorted((part for part in PARTS if part.name in started), key=lambda part: part.order)
+    paragraphs: list[str] = []
+    for target in dict.fromkeys(part.table_target for part in parts):
+        table = resolve_name(target)
+        paragraphs += table(results)
+
+    missing = []
+    for key, result in results.items():
+        if not measured(result):
+            reason = result.get("error") or f"left out: {result['left out']}"
+            missing.append([key, reason.replace("|", "/")])
+    paragraphs += titled("Not measured", ["", "why"], missing)
     return "\n\n".join(paragraphs) + "\n"
 
 
 def rows_of(results: Results, part: str) -> Iterator[tuple[tuple[str, ...], Result]]:
-    """The words of each key of a part behind the part's name, and what was measured."""
+    """Yield the measured results of a part, with the words of their keys after the part's name."""
     for key, result in results.items():
         name, *words = key.split("/")
         if name == part and words and measured(result):
@@ -83,18 +106,29 @@ def rows_of(results: Results, part: str) -> Iterator[tuple[tuple[str, ...], Resu
 
 
 def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
-    """A table with a title, unless it is empty."""
-    if rows := list(rows):
+    """Yield a title and a table, unless the table is empty."""
+    all_rows = list(rows)
+    if all_rows:
         yield f"**{title}**"
-        yield markdown(header, rows)
+        yield markdown(header, all_rows)
 
 
 def yes_no(met: bool) -> str:
-    """Whether a target is met, as a cell."""
+    """Return a cell that says whether a target is met."""
     return "yes" if met else "no"
 
 
 def over_rope(ratios: dict[Any, float]) -> dict[Any, float]:
-    """Ratios to something common to all as ratios to the fastest RoPE. Keys begin with the encoding."""
-    fastest = min((ratio for key, ratio in ratios.items() if key[0] == BASELINE), default=None)
-    return {key: ratio / fastest for key, ratio in ratios.items()} if fastest else {}
+    """Divide ratios to a common baseline by that of the fastest RoPE.
+
+    Args:
+        ratios: Ratios by key. The first item of a key is the encoding.
+
+    Returns:
+        The new ratios, none if RoPE is missing.
+    """
+    ratios_of_rope = [ratio for key, ratio in ratios.items() if key[0] == BASELINE]
+    fastest = min(ratios_of_rope, default=0)
+    if not fastest:
+        return {}
+    return {key: ratio / fastest for key, ratio in ratios.items()}

@@ -14,7 +14,7 @@ from megatape.accounting.trace import activations
 from megatape.errors import UserError
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.results import Result, read_results, yes_no
-from megatape.lab.benchmark.steps import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
+from megatape.lab.benchmark.targets import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.device import optimizer_work
 from megatape.tools.planner.efficiency import ASSUMPTIONS, DeviceTime, device_times, middle

@@ -11,8 +11,9 @@ import torch
 from megatape.accounting.counts import count_parameters, forward_flops, saved_bytes
 from megatape.config import ModelConfig
 from megatape.lab.benchmark import efficiency
-from megatape.lab.benchmark.efficiency import PARTS, LlamaSubject, costs_table, prepare, report, train
+from megatape.lab.benchmark.efficiency import costs_table, report
 from megatape.lab.benchmark.models import Shape, paper_config
+from megatape.lab.benchmark.subject import PARTS, Cost, LlamaSubject, prepare, train
 from megatape.lab.encodings import with_encoding
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
@@ -95,7 +96,7 @@ def test_a_llama_of_transformers() -> None:
 
 def test_the_papers_columns_stand_beside_ours() -> None:
     config = paper_config()
-    cost = efficiency.Cost(count_parameters(config).total, forward_flops(config, 1024), 2**20, 2**20)
+    cost = Cost(count_parameters(config).total, forward_flops(config, 1024), 2**20, 2**20)
     line = costs_table({"rope": cost, "nope": cost}, in_paper=True).splitlines()
     assert cells(line[2])[:7] == ["`rope`", "154.89", "154.89", "320.91", "321.10", "160.46", "160.46"]
     assert cells(line[3])[:7] == ["`nope`", "154.89", "", "320.91", "", "160.46", ""]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import UserError
-from megatape.lab.benchmark import runner
 from megatape.lab.benchmark.results import read_results
 from tests.helpers.benchmark_parts import part, run
 from tests.helpers.workers import ROOT
@@ -62,10 +61,9 @@ def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
         read_results(tmp_path / "other.json")
 
 
-def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits(tmp_path: Path) -> None:
     """A part that hangs is stopped, one that does not fit into the budget is left out, and a shorter one behind it is not."""
-    monkeypatch.setattr(runner, "LIMIT", 1)
-    run(tmp_path, part("slow", 1), part("missing", 10), part("good", 2), budget=9)
+    run(tmp_path, part("slow", 1), part("missing", 10), part("good", 2), budget=9, time_limit=1)
     results = read_results(tmp_path / "results.jsonl")
     assert results["slow/a"] == {} and results["slow/b"] == {"error": "stopped after 1 s"}
     assert results["slow"]["error"] == "stopped after 1 s"

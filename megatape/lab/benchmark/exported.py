@@ -1,0 +1,59 @@
+"""Exported models with random weights, and a Llama of the same shape."""
+
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from megatape.config import ModelConfig
+from megatape.errors import UserError
+from megatape.hf.families.family import FIELDS
+from megatape.hf.modeling.configuration_tape import TapeConfig
+from megatape.hf.modeling.modeling_tape import TapeForCausalLM
+from megatape.lab.encodings import BASELINE, with_encoding
+
+# Name of the Llama among the models.
+LLAMA = "Llama"
+
+
+def build(
+    config: ModelConfig,
+    encodings: list[str],
+    length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, PreTrainedModel]:
+    """Return a Llama and a model with each encoding, of one shape.
+
+    The models have random weights, no biases, no norm of queries and no scaling.
+
+    Args:
+        config: Shape.
+        encodings: Names of encodings.
+        length: Tokens of the longest prompt.
+        device: Device of the models.
+        dtype: Precision of the weights.
+
+    Raises:
+        UserError: An encoding does not support the shape, or is the Llama's.
+    """
+    if BASELINE in encodings:
+        raise UserError(f"encodings: {BASELINE} is exported as the {LLAMA} itself, which is always measured")
+    fields = {theirs: getattr(config, ours) for theirs, ours in FIELDS.items()}
+    fields["head_dim"] = config.head_dim
+    # Decoding continues after the prompt, and RandPE draws as many positions as the configuration allows.
+    max_positions = max(config.max_positions, 2 * length)
+    fields["max_position_embeddings"] = max_positions
+    models: dict[str, PreTrainedModel] = {}
+    with torch.device(device):
+        models[LLAMA] = LlamaForCausalLM(LlamaConfig(**fields))
+        for name in encodings:
+            encoding_fields = {
+                "encoding": name,
+                "position_size": with_encoding(config, name).position_size,
+                "position_length": max_positions,
+            }
+            models[name] = TapeForCausalLM(TapeConfig(**fields, **encoding_fields))
+    for model in models.values():
+        module: nn.Module = model.eval()
+        module.to(dtype)
+    return models

@@ -1,0 +1,70 @@
+"""Peak memory of a model that reads a prompt, counted by its tensors, on any device."""
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from megatape.lab.benchmark.sessions import read
+from megatape.utils.torch_internals import TorchDispatchMode, tree_leaves
+
+
+class PeakMemory(TorchDispatchMode):
+    """Counts the bytes of the tensors created in the block.
+
+    Attributes:
+        now: Bytes of the tensors that exist.
+        peak: Peak bytes.
+    """
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        """Start counting.
+
+        Args:
+            inputs: Tensors created before, which do not count.
+        """
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self._known = {tensor.untyped_storage()._cdata for tensor in inputs}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._count(tensor)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        """Add the storage of a tensor, unless it is known, until it is freed."""
+        storage = tensor.untyped_storage()
+        identity = storage._cdata
+        if identity in self._known:
+            return
+        num_bytes = storage.nbytes()
+        self._known.add(identity)
+        self.now += num_bytes
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._freed, identity, num_bytes)
+
+    def _freed(self, identity: int, num_bytes: int) -> None:
+        self._known.discard(identity)
+        self.now -= num_bytes
+
+
+def peak_memory(model: PreTrainedModel, prompt: dict[str, Tensor]) -> int:
+    """Return the peak bytes of the tensors that reading a prompt makes, including the cache.
+
+    Memory that single operators use inside is not counted.
+    """
+    inputs = [*model.parameters(), *model.buffers(), *prompt.values()]
+    with PeakMemory(inputs) as memory:
+        read(model, prompt)
+    return memory.peak

@@ -1,0 +1,127 @@
+"""Reading of prompts and decoding after them, with a dynamic and with a static cache.
+
+B batch, N tokens of the prompt.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel, StaticCache
+
+# Number of tokens to decode in a round.
+NUM_DECODED = 8
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A batch of prompts.
+
+    Attributes:
+        batch: Number of prompts.
+        padding: "left" to pad the first half of every second prompt, or "none".
+        length: Tokens of a prompt.
+    """
+
+    batch: int
+    padding: str
+    length: int
+
+    def prompt(self, vocab_size: int, device: torch.device) -> dict[str, Tensor]:
+        """Return token ids and attention mask, [B, N]."""
+        num_tokens = self.batch * self.length
+        tokens = torch.arange(num_tokens, device=device).view(self.batch, self.length) % vocab_size
+        mask = torch.ones_like(tokens)
+        if self.padding == "left":
+            mask[::2, : self.length // 2] = 0
+        return {"input_ids": tokens, "attention_mask": mask}
+
+    def __str__(self) -> str:
+        text = f"{self.batch} x {self.length}"
+        if self.padding == "left":
+            text += ", padded"
+        return text
+
+
+@torch.no_grad()
+def read(model: PreTrainedModel, prompt: dict[str, Tensor]) -> Any:
+    """Return the output of a model after a prompt: the cache, and the logits of the last tokens."""
+    return model(**prompt, use_cache=True, logits_to_keep=1)
+
+
+class Decoder:
+    """A model that has read a prompt, and decodes further tokens at every call."""
+
+    def __init__(self, model: PreTrainedModel, prompt: dict[str, Tensor]) -> None:
+        self.model = model
+        self.token = prompt["input_ids"][:, -1:]
+        self.mask = prompt["attention_mask"]
+        self.cache = read(model, prompt).past_key_values
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """Decode NUM_DECODED tokens."""
+        for _ in range(NUM_DECODED):
+            self.mask = torch.cat([self.mask, torch.ones_like(self.token)], dim=1)
+            self.model(self.token, attention_mask=self.mask, past_key_values=self.cache, use_cache=True)
+
+
+class StaticSession:
+    """A model with a static cache. torch.compile makes two CUDA graphs of it: for the prompt, and for one token.
+
+    On a CPU, which is for tests, the traced operations run as they are.
+    """
+
+    def __init__(self, model: PreTrainedModel, prompt: dict[str, Tensor]) -> None:
+        self.length = prompt["input_ids"].shape[1]
+        self.mask = F.pad(prompt["attention_mask"], (0, NUM_DECODED), value=1)
+        self.positions = (self.mask.cumsum(1) - 1).clamp(min=0)
+        last_token = prompt["input_ids"][:, -1:]
+        self.tokens = torch.cat([prompt["input_ids"], last_token.expand(-1, NUM_DECODED)], dim=1)
+        self.cache = StaticCache(config=model.config, max_cache_len=self.length + NUM_DECODED)
+        # The first call allocates the cache, whose memory must not be part of a graph.
+        self._run(model.forward, 0, self.length)
+        compiler: dict[str, str] = {"backend": "aot_eager"}
+        if self.mask.is_cuda:
+            compiler = {"mode": "reduce-overhead"}
+        self.forward = torch.compile(  # type: ignore[call-overload]
+            model.forward,
+            fullgraph=True,
+            dynamic=False,
+            **compiler,
+        )
+
+    def read(self) -> Tensor:
+        """Read the prompt, and return the logits of its last token, [B, 1, V]."""
+        self._truncate_cache(0)
+        return self._run(self.forward, 0, self.length)
+
+    def decode(self) -> Tensor:
+        """Decode NUM_DECODED tokens after the prompt, and return the logits of the last one, [B, 1, V]."""
+        self._truncate_cache(self.length)
+        for first in range(self.length, self.length + NUM_DECODED):
+            logits = self._run(self.forward, first, first + 1)
+        return logits
+
+    def _truncate_cache(self, length: int) -> None:
+        """Truncate the cache to `length` tokens."""
+        for layer in self.cache.layers:
+            layer.cumulative_length.fill_(length)
+
+    @torch.no_grad()
+    def _run(self, forward: Callable[..., Any], first: int, end: int) -> Tensor:
+        """Run the model on the tokens first .. end - 1, and return the logits of the last one."""
+        torch.compiler.cudagraph_mark_step_begin()
+        output = forward(
+            self.tokens[:, first:end].clone(),
+            attention_mask=self.mask,
+            position_ids=self.positions[:, first:end].clone(),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = output.logits
+        return logits

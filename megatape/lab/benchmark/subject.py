@@ -1,0 +1,225 @@
+"""Models with different encodings that share their weights, and the parts of a model that are timed.
+
+B batch, N tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from megatape.accounting.counts import count_parameters, forward_flops, record_saved
+from megatape.attention.attend import backends_by_priority
+from megatape.attention.rotation import PositionState
+from megatape.config import ActivationCheckpointing
+from megatape.lab.benchmark.models import Shape, compute_dtype
+from megatape.lab.encodings import BASELINE, with_encoding
+from megatape.model.block import Block, Streams
+from megatape.model.build import build_model
+from megatape.model.init import initial_weight
+from megatape.registry import AUTO
+
+# Weights by name and shape.
+Weights = dict[tuple[str, torch.Size], Tensor]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counts for an encoding.
+
+    Attributes:
+        parameters: Number of weights.
+        flops: FLOPs of the forward pass of a sequence.
+        saved: Bytes that autograd keeps for the backward pass of the batch, without weights.
+        saved_blocks: Bytes that it keeps for the blocks alone.
+    """
+
+    parameters: int
+    flops: int
+    saved: int
+    saved_blocks: int
+
+
+class Subject:
+    """The model of an encoding, and its inputs.
+
+    Attributes:
+        model: The model.
+        tokens: Token ids [B, N].
+        positions: Position ids [B, N].
+        state: State of the encoding at these positions.
+        x: Input of the blocks [B, N, C].
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        device: torch.device,
+        weights: Weights,
+        attention: str = AUTO,
+        checkpointing: ActivationCheckpointing = "none",
+    ) -> None:
+        """Build the model.
+
+        Args:
+            shape: Shape of the model and the batch.
+            device: Device of the model.
+            weights: Weights to share with other models. Missing ones are added.
+            attention: Value of training.attention.
+            checkpointing: Value of training.activation_checkpointing.
+        """
+        config = shape.model
+        batch = shape.batch
+        length = shape.length
+        dtype = compute_dtype(device)
+        backends = None
+        if attention != AUTO:
+            backends = backends_by_priority(attention)
+        self.model = build_model(
+            config,
+            backends=backends,
+            update_by_kernel=True,
+            activation_checkpointing=checkpointing,
+        )
+        for name, parameter in self.model.named_parameters():
+            key = name, parameter.shape
+            if key not in weights:
+                weights[key] = initial_weight(name, parameter, config.init_std, 0).to(device, dtype)
+            parameter.data = weights[key]
+
+        num_tokens = batch * length
+        self.tokens = torch.arange(num_tokens, device=device).view(batch, length) % config.vocab_size
+        evaluated = self.model.encoding.positions(random_offset=False).evaluation(length, 0)
+        self.positions = torch.as_tensor(evaluated).to(device).expand(batch, -1)
+        self.state = PositionState(self.model.encoding.state(self.positions))
+        x = torch.linspace(-1, 1, num_tokens * config.hidden_size, device=device, dtype=dtype)
+        self.x = x.view(batch, length, -1)
+
+    def loss(self) -> Tensor:
+        """Run the forward pass of the whole model, and return its loss."""
+        return self.model(self.tokens, self.positions, targets=self.tokens)
+
+    def blocks(self) -> Tensor:
+        """Run the forward pass of the blocks alone, and return the sum of their output.
+
+        Embedding, final norm, head and loss are skipped.
+        """
+        state = PositionState(self.model.encoding.state(self.positions))
+        streams = Streams(self.x.detach().requires_grad_(), state)
+        for block in self.model.blocks:
+            streams = block(streams)
+        return streams.x.sum()
+
+    @torch.no_grad()
+    def inference(self) -> None:
+        """Compute the logits of all tokens, without gradients and without a cache."""
+        self.model(self.tokens, self.positions)
+
+    @torch.no_grad()
+    def attention_layer(self) -> None:
+        """Run attention and position update of one block, without gradients.
+
+        Attention's output stands in for the MLP's, which the update takes as well.
+        """
+        block = next(module for module in self.model.modules() if isinstance(module, Block))
+        attended, attended_positions = block.attention(self.x, self.state, move=True)
+        if block.position is not None:
+            block.position(self.state, attended_positions, attended)
+
+    def cost(self) -> Cost:
+        """Return the counts. Runs both forward passes to count the saved bytes."""
+        config = self.model.config
+        return Cost(
+            parameters=count_parameters(config).total,
+            flops=forward_flops(config, self.tokens.shape[1]),
+            saved=self._saved_bytes(self.loss),
+            saved_blocks=self._saved_bytes(self.blocks),
+        )
+
+    def _saved_bytes(self, forward: Callable[[], Tensor]) -> int:
+        with record_saved(exclude=list(self.model.parameters())) as record:
+            forward()
+        return record.bytes
+
+
+class LlamaSubject:
+    """transformers' Llama of the same shape, with its own weights, the same inputs and attention by `sdpa`.
+
+    transformers counts the final norm among the blocks.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        # transformers takes seconds to import.
+        from megatape.lab.benchmark.exported import LLAMA, build
+
+        self.tokens = subject.tokens
+        self.x = subject.x
+        config = subject.model.config
+        length = subject.tokens.shape[1]
+        self.model = build(config, [], length, subject.x.device, subject.x.dtype)[LLAMA].train()
+
+    def loss(self) -> Tensor:
+        """Run the forward pass of the whole model, and return its loss."""
+        return self.model(self.tokens, labels=self.tokens, use_cache=False).loss
+
+    def blocks(self) -> Tensor:
+        """Run the forward pass of the blocks and the final norm, and return the sum of their output."""
+        inputs = self.x.detach().requires_grad_()
+        return self.model.base_model(inputs_embeds=inputs, use_cache=False).last_hidden_state.sum()
+
+
+def train(model: nn.Module, forward: Callable[[], Tensor]) -> None:
+    """Run a forward and a backward pass, without the optimizer."""
+    forward().backward()
+    model.zero_grad(set_to_none=True)
+
+
+def training_step(subject: Subject | LlamaSubject) -> None:
+    """Train the whole model."""
+    train(subject.model, subject.loss)
+
+
+def training_step_of_blocks(subject: Subject | LlamaSubject) -> None:
+    """Train the blocks alone."""
+    train(subject.model, subject.blocks)
+
+
+TRAINING_PARTS: dict[str, Callable[[Subject | LlamaSubject], None]] = {
+    "training step": training_step,
+    "training step, blocks alone": training_step_of_blocks,
+}
+PARTS: dict[str, Callable[[Subject], None]] = {
+    **TRAINING_PARTS,
+    "inference": Subject.inference,
+    "attention layer": Subject.attention_layer,
+}
+
+
+def prepare(
+    shape: Shape,
+    encodings: list[str],
+    device: torch.device,
+    modes: Sequence[ActivationCheckpointing] = (),
+) -> dict[str, Subject]:
+    """Return the same model with the baseline and with each encoding.
+
+    Args:
+        shape: Shape of the model and the batch.
+        encodings: Names of encodings.
+        device: Device of the models.
+        modes: Modes of activation checkpointing. Each model is added again with each of them.
+
+    Raises:
+        UserError: An encoding does not support the shape.
+    """
+    weights: Weights = {}
+    names = encodings
+    if BASELINE not in encodings:
+        names = [BASELINE, *encodings]
+    encoded = {name: replace(shape, model=with_encoding(shape.model, name)) for name in names}
+    subjects = {name: Subject(own_shape, device, weights) for name, own_shape in encoded.items()}
+    for name, mode in product(names, modes):
+        subjects[f"{name}, {mode}"] = Subject(encoded[name], device, weights, checkpointing=mode)
+    return subjects
