@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatape.config import load_config
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Start
@@ -20,7 +20,7 @@ def main(folder: Path, *changes: str) -> int:
     run = folder / "run"
     if not data.exists():
         source = Source("python", max_documents=100)
-        prepare(Corpus(source, validation_share=0.1, tokenizer=None, vocab_size=1024), data)
+        prepare(PreparationOptions(source, validation_share=0.1, tokenizer=None, vocab_size=1024), data)
     here = [f"data.path={data}", f"run.directory={run}", "model.vocab_size=1024", "zero.stage=1", "training.steps=20"]
     config = load_config(ROOT / "configs/tape_tiny.json", [*here, *changes])
     status = pretrain(config, Start(resume="auto"))  # started by `deepspeed` or `torchrun`, it trains on all their ranks

@@ -13,8 +13,8 @@ from pyarrow import parquet
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
-from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
@@ -58,15 +58,19 @@ def source(tmp_path: Path) -> Source:
 
 
 @pytest.fixture
-def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
-    return Corpus(source, 0.3, tokenizer, 0, cleaning=Cleaning(parse_rules(RULES_OF_CORPUS)))
+def corpus(source: Source, tokenizer: Tokenizer) -> PreparationOptions:
+    return PreparationOptions(source, 0.3, tokenizer, 0, cleaning=Cleaning(parse_rules(RULES_OF_CORPUS)))
 
 
-def test_as_many_units_as_you_like(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_units(corpus: PreparationOptions, unit_bytes: int) -> PreparationOptions:
+    return replace(corpus, source=replace(corpus.source, unit_bytes=unit_bytes))
+
+
+def test_as_many_units_as_you_like(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The same documents are written and counted, whether one unit is judged as it is read or many are compared."""
     written, ledgers = [], []
     for size in (2**20, 3000):
-        monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", size)
+        corpus = in_units(corpus, size)
         index, _ = prepare(corpus, tmp_path / str(size))
         written.append({split: texts_of(tmp_path / str(size), split) for split in index.splits})
         ledgers.append((index.ledger, index.counts))
@@ -82,29 +86,29 @@ def test_as_many_units_as_you_like(corpus: Corpus, tmp_path: Path, monkeypatch: 
     assert words_of(4) in texts and not any("@" in text and "example.com" not in text for text in texts)
 
 
-def test_keeping_duplicates_keeps_rules(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeping_duplicates_keeps_rules(corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal texts resemble each other, too; without both rules one pass is enough."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
+    corpus = in_units(corpus, 3000)
     index, _ = prepare(replace(corpus, cleaning=replace(corpus.cleaning, drop_duplicates=False)), tmp_path / "near")
     assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2, "near_duplicates": 5}
     passes: list[Any] = []
-    monkeypatch.setattr(Preparation, "_decide", lambda *arguments, **rest: passes.append(arguments))
+    monkeypatch.setattr(UnitPasses, "decide", lambda *arguments, **rest: passes.append(arguments))
     alone = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=10"]), drop_duplicates=False))
     index, _ = prepare(alone, tmp_path / "alone")
     assert index.counts == {"empty documents": 1, "length: shorter than 10 characters": 2} and not passes
 
 
-def test_other_rules_do_not_go_on(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
-    write = Preparation._write
+def test_other_rules_do_not_go_on(corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = in_units(corpus, 3000)
+    write = UnitPasses.write
 
-    def fail_at_two(self: Preparation, number: int, *arguments: Any, **rest: Any) -> None:
+    def fail_at_two(self: UnitPasses, number: int, *arguments: Any, **rest: Any) -> None:
         if number == 2:
             raise OSError("the disk is full")
         write(self, number, *arguments, **rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "_write", fail_at_two)
+        patch.setattr(UnitPasses, "write", fail_at_two)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(corpus, tmp_path / "out")
     other = replace(corpus, cleaning=Cleaning(parse_rules(["length:minimum=11", *RULES_OF_CORPUS[1:]])))
@@ -115,18 +119,20 @@ def test_other_rules_do_not_go_on(corpus: Corpus, tmp_path: Path, monkeypatch: p
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_a_file_that_grew_between_the_passes(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grew_between_the_passes(
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The documents that were compared are written, and no other: the file is not read again."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 10_000)
+    corpus = in_units(corpus, 10_000)
     prepare(corpus, tmp_path / "whole")
-    compare = Preparation._compare
+    compare = UnitPasses.compare
 
-    def grow(self: Preparation, *arguments: Any) -> None:
+    def grow(self: UnitPasses, *arguments: Any) -> None:
         compare(self, *arguments)
         with open(Path(corpus.source.inputs[1]) / "3.jsonl", "a") as file:
             file.write(json.dumps({"text": "one more of these documents"}) + "\n")
 
-    monkeypatch.setattr(Preparation, "_compare", grow)
+    monkeypatch.setattr(UnitPasses, "compare", grow)
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 

@@ -21,9 +21,9 @@ from megatape.config import load_config
 from megatape.config.training import BatchSizes
 from megatape.data.formats.mds import Mds
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
-from megatape.data.prepare.unit import Summary
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.summary import Summary
 from megatape.data.shards.entries import Answers
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
@@ -185,7 +185,7 @@ def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source.write_text("".join(json.dumps({"text": f"text {number}"}) + "\n" for number in range(20)))
     monkeypatch.setattr(PartialFolder, "finish", stop)
     with pytest.raises(KeyboardInterrupt):
-        prepare(Corpus(Source("jsonl", (str(source),)), 0.5, tokenizer, 0), tmp_path / "out")
+        prepare(PreparationOptions(Source("jsonl", (str(source),)), 0.5, tokenizer, 0), tmp_path / "out")
     partial = PartialFolder(tmp_path / "out", LeaseTimeouts())
     check(Malformed(partial.path / "plan.json", partial.plan))
     unit = partial.unit_folder(0)

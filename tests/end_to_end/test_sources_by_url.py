@@ -10,7 +10,7 @@ from backports import zstd
 
 from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -43,9 +43,9 @@ def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenize
         kinds = [Fault(status=503), Fault(after=9000, then="reset"), Fault(after=9000, then="end"), Fault(ranges=False)]
         web.faults = [Fault()] + draw.choices([*kinds, Fault()], k=7)
         source = Source("c4", (web.address + "/",))
-        prepare(Corpus(source, 0.2, tokenizer, 0), tmp_path / "out")
+        prepare(PreparationOptions(source, 0.2, tokenizer, 0), tmp_path / "out")
         assert not web.faults
-    prepare(Corpus(Source("c4", (str(folder),)), 0.2, tokenizer, 0), tmp_path / "local")
+    prepare(PreparationOptions(Source("c4", (str(folder),)), 0.2, tokenizer, 0), tmp_path / "local")
     shards = sorted(path.name for path in (tmp_path / "local").glob("*.tar"))
     assert len(shards) == 8 and all(
         (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes() for name in shards
@@ -80,5 +80,5 @@ def test_every_kind_gives_the_same_by_url(tmp_path: Path, tokenizer: Tokenizer) 
             source = Source(kind, tuple(web.url(f"c4/{name}") for name in names))
             assert [document.text for document in read_documents(source, CorpusCounts())] == local
         source = Source("jsonl", (web.url("c4/{a.jsonl,b.jsonl.zst}"),))
-        index, counts = prepare(Corpus(source, 0.2, tokenizer, 0), tmp_path / "out")
+        index, counts = prepare(PreparationOptions(source, 0.2, tokenizer, 0), tmp_path / "out")
         assert counts is not None and counts.total.dropped == {"duplicates": 50} and list(index.ledger) == list(source.inputs)

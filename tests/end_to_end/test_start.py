@@ -18,7 +18,7 @@ from megatape.accounting.counts import meta_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.data.training.mixture import open_data
 from megatape.distributed.topology import Topology
@@ -185,7 +185,7 @@ def test_checkpoints_and_exports_of_ours(trained: dict[str, Any], tmp_path: Path
     for name in "abcdefghij":
         (tmp_path / "text" / f"{name}.txt").write_text(f"The text of another {name} tokenizer. " * 50)
     texts = Source("text", (str(tmp_path / "text"),))
-    prepare(Corpus(texts, 0.5, None, raw["model"]["vocab_size"]), tmp_path / "other")
+    prepare(PreparationOptions(texts, 0.5, None, raw["model"]["vocab_size"]), tmp_path / "other")
     cases = [
         {"name": name, "set": {"training.init_from": str(origin)} | changes, "only_save": True}
         for name, changes in kinds.items()

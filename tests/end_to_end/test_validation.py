@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
@@ -37,7 +37,7 @@ def test_each_input_has_its_loss(raw_config: dict[str, Any], tmp_path: Path) -> 
             (folder / f"{number:03}.txt").write_text(f"{number} {text}")
     source = Source("text", tuple(map(str, inputs)))
     tokenizer = small_tokenizer()
-    prepare(Corpus(source, 0.2, tokenizer, tokenizer.vocab_size), tmp_path / "data")
+    prepare(PreparationOptions(source, 0.2, tokenizer, tokenizer.vocab_size), tmp_path / "data")
     raw_config["model"]["vocab_size"] = tokenizer.vocab_size
     raw_config["data"]["path"] = str(tmp_path / "data")
     raw_config["evaluation"] = {"samples": 30}

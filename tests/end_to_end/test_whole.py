@@ -4,7 +4,6 @@ killed and goes on; reports."""
 import gzip
 import json
 import random
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,8 +76,8 @@ def prepare_web(web: Web, command: Command, folder: Path) -> None:
     train_files = web.url("c4-train.{00000..00003}-of-00004.json.gz")
     words = ["prepare", "corpus", "--source", "c4", "--input", train_files, "--vocab-size", str(VOCAB_SIZE), "--workers", "1"]
     words += ["--validation-input", web.url("c4-validation.00000-of-00001.json.gz"), *(f"--rule={rule}" for rule in RULES)]
-    driver = re.sub(r"UNIT_BYTES = \d+", "UNIT_BYTES = 1", DRIVER)  # a unit for each file
-    (folder / "driver.py").write_text(driver.replace("uniform(0.0, 0.4)", "uniform(0.5, 3.0)"))
+    words += ["--unit-bytes", "1"]  # a unit for each file
+    (folder / "driver.py").write_text(DRIVER.replace("uniform(0.0, 0.4)", "uniform(0.5, 3.0)"))
     for name, kills in (("whole", 0), ("web", 2)):
         web.faults = [Fault(status=503), Fault(after=1000, then="reset")] * kills
         run = subprocess.run(

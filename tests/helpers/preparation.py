@@ -3,23 +3,21 @@
 import json
 from pathlib import Path
 
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.unit import Progress
+from megatape.data.prepare.progress import Progress
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 
 NUM_FILES, UNIT_BYTES = 6, 4000
-DRIVER = f"""
+DRIVER = """
 import os, random, signal, sys, time
-import megatape.data.prepare.unit as unit
-import megatape.data.sources.units as units
+import megatape.data.prepare.batches as batches
 import datasketch  # before the forks, which would all import it
 from megatape.commands.main import main
 
-units.UNIT_BYTES = {UNIT_BYTES}
-read_unit = unit.read_unit
+read_unit = batches.read_unit
 
 def slowly(*arguments):
     for document in read_unit(*arguments):
@@ -28,7 +26,7 @@ def slowly(*arguments):
 
 if __name__ == "__main__":
     seed, kills, *words = sys.argv[1:]
-    unit.read_unit = slowly
+    batches.read_unit = slowly
     draw = random.Random(int(seed))
     output = words[words.index("--output") + 1]
     for kill in range(int(kills)):
@@ -40,7 +38,7 @@ if __name__ == "__main__":
         os.waitpid(child, 0)
         if os.path.exists(output):  # on a machine this fast
             sys.exit(kill < 4)
-    unit.read_unit = read_unit
+    batches.read_unit = read_unit
     sys.exit(main(words))
 """
 
@@ -64,7 +62,7 @@ class Stopped(Exception):
     """Raised to stop a preparation."""
 
 
-def prepare_until(corpus: Corpus, output: Path, name: str, number: int) -> None:
+def prepare_until(corpus: PreparationOptions, output: Path, name: str, number: int) -> None:
     """Prepare a corpus until a pass works on a unit, whose result is not stored."""
     preparation = Preparation(corpus, PartialFolder(output, DEFAULT_TIMEOUTS), corpus.source.units())
     tokenizer = corpus.tokenizer

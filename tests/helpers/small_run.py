@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 
 VOCAB_SIZE = 300
@@ -19,7 +19,7 @@ def prepare_words(folder: Path) -> Path:
     texts.mkdir()
     for number in range(150):
         (texts / f"{number:03}.txt").write_text(" ".join(generator.choices(words, k=generator.randint(5, 100))))
-    prepare(Corpus(Source("text", (str(texts),)), 0.1, None, VOCAB_SIZE), folder / "data")
+    prepare(PreparationOptions(Source("text", (str(texts),)), 0.1, None, VOCAB_SIZE), folder / "data")
     return folder / "data"
 
 

@@ -68,9 +68,10 @@ def run(options: Options) -> None:
 
     from megatape.data.cleaning.decisions import Cleaning
     from megatape.data.cleaning.rule import parse_rules
-    from megatape.data.prepare.command import Progress, prepare
-    from megatape.data.prepare.corpus import Corpus
+    from megatape.data.prepare.command import prepare
     from megatape.data.prepare.dry_run import dry_run
+    from megatape.data.prepare.options import PreparationOptions
+    from megatape.data.prepare.progress import Progress
     from megatape.data.prepare.task import parse_task, task_of_environment
 
     cleaning = Cleaning(parse_rules(options.rule), drop_duplicates=not options.keep_duplicates)
@@ -86,7 +87,7 @@ def run(options: Options) -> None:
     if options.output is None:
         raise UserError("output is missing: name the data directory to write, or give `dry_run`")
     tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
-    corpus = options.fill(Corpus, source=source, tokenizer=tokenizer, cleaning=cleaning)
+    corpus = options.fill(PreparationOptions, source=source, tokenizer=tokenizer, cleaning=cleaning)
     task = parse_task(options.task) if options.task else task_of_environment()
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 

@@ -1,13 +1,15 @@
-"""The documents of a unit as lines of JSON: `documents-*.jsonl.zst` has those that are kept, `dropped-*.jsonl.zst` the others.
+"""Documents of a unit as lines of JSON: `documents-*.jsonl.zst` has the kept ones, `dropped-*.jsonl.zst` the others.
 
-Attributes of a line:
-    text, url, place: Of the document; of one that is dropped the text that the rule got.
-    scores: By the rules that give one.
+Fields of a line:
+    text: Text of the document; of a dropped one, the text given to the rule that drops it.
+    url: Address of the document.
+    place: Place of the document in the source.
+    scores: Scores by the rules that give one.
     edited: Names of the rules that changed the text.
-    reason: Why it is dropped, as the ledger names it; empty if it is kept.
+    reason: Reason for which it is dropped, as in the ledger; empty if it is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ class DocumentFiles:
     """Writes both files into a folder. They are complete once closed.
 
     Args:
-        folder: The folder.
+        folder: Folder of the files.
         part: Part of the names of its files that no other unit has.
     """
 
@@ -42,7 +44,8 @@ class DocumentFiles:
         """Complete the files."""
         for file in self._files.values():
             if not file.closed:
-                file.write(b"")  # Writes the zstd header, because readers take an empty file for a failed download.
+                # Writes the zstd header, because readers take an empty file for a failed download.
+                file.write(b"")
                 file.close()
 
     def entries(self) -> list[DocumentFile]:
@@ -51,24 +54,45 @@ class DocumentFiles:
         return [DocumentFile(name, file_sha256(self._folder / name), self._counts[kind]) for kind, name in self._names.items()]
 
     def record(self, document: Document, decision: Decision) -> None:
-        """Write a document and what was decided about it."""
-        text = decision.edits[-1][1] if decision.edits else document.text
-        record = {"text": text, "url": document.url, "place": printable(document.place), "scores": decision.scores}
-        self._write(record | {"edited": [rule for rule, _ in decision.edits], "reason": decision.label})
-
-    def compared(self, draft: Path, drops: np.ndarray, rules: Sequence[str]) -> None:
-        """Write the documents of a unit's draft, of which comparisons with other units drop some, by `Draft.drops`."""
-        others, dropped = (
-            read_records(str(draft / name), LARGEST_RECORD_BYTES, RecordCounts()) for name in self._names.values()
+        """Write a document and the decision about it."""
+        text = document.text
+        if decision.edits:
+            _, text = decision.edits[-1]
+        self._write(
+            {
+                "text": text,
+                "url": document.url,
+                "place": printable(document.place),
+                "scores": decision.scores,
+                "edited": [rule for rule, _ in decision.edits],
+                "reason": decision.label,
+            }
         )
-        for _, record in dropped:
+
+    def add_first_pass(self, folder: Path, dropped_by: np.ndarray, rules: Sequence[str]) -> None:
+        """Write the documents of a first pass, some of which are dropped because of documents in other units.
+
+        Args:
+            folder: Folder with the files of the first pass.
+            dropped_by: Result of `FirstPassUnit.dropped_by`.
+            rules: Name of the rule behind each comparison.
+        """
+        for record in self._read(folder, DROPPED):
             self._write(record)
-        for (_, record), drop in zip(others, drops.tolist(), strict=True):
-            self._write(record | {"reason": rules[drop - 1]} if drop else record)
+        for record, comparison in zip(self._read(folder, DOCUMENTS), dropped_by.tolist(), strict=True):
+            if comparison:
+                record["reason"] = rules[comparison - 1]
+            self._write(record)
+
+    def _read(self, folder: Path, kind: str) -> Iterator[dict[str, Any]]:
+        for _, record in read_records(str(folder / self._names[kind]), LARGEST_RECORD_BYTES, RecordCounts()):
+            yield record
 
     def _write(self, record: dict[str, Any]) -> None:
         line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-        kind = DROPPED if record["reason"] else DOCUMENTS
+        kind = DOCUMENTS
+        if record["reason"]:
+            kind = DROPPED
         self._files[kind].write(line)
         self._counts[kind] += 1
 

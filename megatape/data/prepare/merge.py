@@ -18,7 +18,7 @@ import numpy as np
 
 from megatape.data.counts import CorpusCounts
 from megatape.data.document_entries import INDEX_FILE, MergedFolder
-from megatape.data.prepare.unit import Summary, UnitTotals
+from megatape.data.prepare.summary import Summary, UnitTotals
 from megatape.data.shards.entries import SPLITS, Index
 from megatape.data.shards.hashes import check_file, file_sha256
 from megatape.data.shards.index import load_index, save_index

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from megatape.data.cleaning.decisions import NEAR_DUPLICATES
 from megatape.data.document_entries import INDEX_FILE
-from megatape.data.prepare.corpus import Plan
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.plan import Plan
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.reliability.holder import read_holder
@@ -103,13 +103,13 @@ def preparation_status(output: Path) -> PreparationStatus:
 
 def _passes(partial: PartialFolder, plan: Plan, now: float) -> list[PassStatus]:
     finished = {number: partial.unit_folder(number) for number in partial.finished(len(plan.units))}
-    drafts = {number: partial.draft(number) for number in partial.drafts()}
+    first_passes = {number: partial.first_pass(number) for number in partial.first_passes()}
     rules = {rule["rule"] for rule in plan.rules}
     compares = (plan.drop_duplicates or NEAR_DUPLICATES in rules) and len(plan.units) > 1
     write = _pass("write", plan, finished, now)
     if not compares:
         return [write]
-    return [_pass("read", plan, finished | drafts, now), write]
+    return [_pass("read", plan, first_passes | finished, now), write]
 
 
 def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatus:

@@ -17,8 +17,8 @@ import torch
 from isal import igzip
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.training_sample import sample_texts
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
@@ -56,7 +56,7 @@ def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabyt
 def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> Iterator[str]:
     num_bytes = sum(len(text.encode()) for text in texts)
     units = _write(texts, folder)
-    corpus = Corpus(Source("jsonl", tuple(unit.inputs[0] for unit in units)), VALIDATION_SHARE, tokenizer, 0)
+    corpus = PreparationOptions(Source("jsonl", tuple(unit.inputs[0] for unit in units)), VALIDATION_SHARE, tokenizer, 0)
     numbers = count()
     indexes = []
     loaded = [FastTokenizer(tokenizer) for _ in range(2 * (rounds + 1))]  # each for one use: they keep words

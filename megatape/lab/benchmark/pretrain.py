@@ -17,7 +17,7 @@ import torch
 from megatape.accounting.memory import plan_memory
 from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.lab.benchmark.models import RawStep, compute_precision, shapes
 from megatape.lab.benchmark.results import Result, Results, rows_of, titled
@@ -106,7 +106,7 @@ class Trials:
         """Source text of this Python, prepared."""
         source = Source("python", max_documents=FILES_TINY if self.tiny else FILES)
         output = self.folder / "data"
-        prepare(Corpus(source, validation_share=0.2, tokenizer=None, vocab_size=VOCABULARY), output)
+        prepare(PreparationOptions(source, validation_share=0.2, tokenizer=None, vocab_size=VOCABULARY), output)
         return output
 
 

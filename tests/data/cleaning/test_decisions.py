@@ -10,8 +10,8 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass, compare, equal_groups, near_drops
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
-from megatape.data.prepare.draft_files import ChecksummedFiles
-from megatape.data.prepare.unit import Draft
+from megatape.data.prepare.checksummed_files import ChecksummedFiles
+from megatape.data.prepare.first_pass_unit import FirstPassUnit
 from megatape.data.shards.hashes import document_hash
 from megatape.data.sources.document import Decide, Document
 
@@ -103,7 +103,7 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
         near_file.write_bytes(near_drops(drafts, bands, lambda: None))
         compared = [near_file, *compared[3:]]
     assert len(beats) >= len(units) * (drop_duplicates + 3 * near)
-    drops = chain(*(Draft(draft, 0).drops(compared, number) for number, draft in enumerate(drafts)))
+    drops = chain(*(FirstPassUnit(draft, 0).dropped_by(compared, number) for number, draft in enumerate(drafts)))
     kept = [number for number, outcome in enumerate(found) if not outcome.startswith("dropped by")]
     for number, drop in zip(kept, drops, strict=True):
         if drop:

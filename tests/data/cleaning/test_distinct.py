@@ -11,10 +11,11 @@ from pyarrow import parquet
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease
+from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.hashes import file_sha256
 from megatape.data.shards.index import load_index, save_index
@@ -29,18 +30,18 @@ from tests.helpers.slow import slow_but
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+def corpus(tmp_path: Path, tokenizer: Tokenizer) -> PreparationOptions:
     """Six files of lines, and the data directories `first` and `third` of two of them."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
     write_lines(tmp_path / "texts")
-    whole = Corpus(Source("jsonl", (str(tmp_path / "texts"),), max_bad_fraction=0.1), 0.1, tokenizer, 0)
+    source = Source("jsonl", (str(tmp_path / "texts"),), max_bad_fraction=0.1, unit_bytes=UNIT_BYTES)
+    whole = PreparationOptions(source, 0.1, tokenizer, 0)
     for name, file in (("first", "00"), ("third", "02")):
         source = replace(whole.source, inputs=(str(tmp_path / f"texts/{file}.jsonl"),))
         prepare(replace(whole, source=source), tmp_path / name)
     return whole
 
 
-def without(corpus: Corpus, *folders: Path, rules: tuple[str, ...] = ()) -> Corpus:
+def without(corpus: PreparationOptions, *folders: Path, rules: tuple[str, ...] = ()) -> PreparationOptions:
     names = ",".join(map(str, folders))
     return replace(corpus, cleaning=Cleaning(parse_rules([f"distinct:folders={names}", *rules])))
 
@@ -52,7 +53,7 @@ def rows(folder: Path) -> set[tuple[str, int]]:
     return {(Path(row["place"]).name, row["hash"]) for file in files for row in parquet.read_table(file).to_pylist()}
 
 
-def test_documents_of_both_splits_of_all_folders_are_dropped_and_counted(corpus: Corpus, tmp_path: Path) -> None:
+def test_documents_of_both_splits_of_all_folders_are_dropped_and_counted(corpus: PreparationOptions, tmp_path: Path) -> None:
     """With both splits, since a fault that reads one of them would train on documents of the other."""
     index, _ = prepare(without(corpus, tmp_path / "first", tmp_path / "third"), tmp_path / "out")
     prepare(corpus, tmp_path / "whole")
@@ -67,7 +68,7 @@ def test_documents_of_both_splits_of_all_folders_are_dropped_and_counted(corpus:
     assert index.counts == {"empty documents": 2, "bad records": 4, in_first: 28 + 6, in_third: 28}
 
 
-def test_texts_are_compared_after_all_other_rules(corpus: Corpus, tmp_path: Path) -> None:
+def test_texts_are_compared_after_all_other_rules(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The tables have the hashes of final texts: before a rule that edits them, nothing would be found."""
     (tmp_path / "texts/00.jsonl").write_text('{"text": "Write to somebody@company.com at once."}\n')
     source = replace(corpus.source, inputs=(str(tmp_path / "texts/00.jsonl"),))
@@ -85,20 +86,20 @@ def test_texts_are_compared_after_all_other_rules(corpus: Corpus, tmp_path: Path
 
 @pytest.mark.parametrize("workers", slow_but([3], [1, 3]))
 def test_resumes_to_the_same_bytes_unless_a_folder_has_changed(
-    corpus: Corpus, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+    corpus: PreparationOptions, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault that leaves the folders out of the plan would mix decisions of two states of a folder."""
     first = tmp_path / "first"
     prepare(without(corpus, first), tmp_path / "whole")
-    decide = Preparation._decide
+    decide = UnitPasses.decide
 
-    def fail(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
+    def fail(self: UnitPasses, number: int, lease: UnitLease) -> None:
         if number == 4:
             raise OSError("the disk is full")
-        decide(self, number, lease, **rest)
+        decide(self, number, lease)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "_decide", fail)
+        patch.setattr(UnitPasses, "decide", fail)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(without(corpus, first), tmp_path / "out")
     index = (first / "index.json").read_bytes()
@@ -111,7 +112,7 @@ def test_resumes_to_the_same_bytes_unless_a_folder_has_changed(
 
 
 def test_a_worker_that_starts_after_a_change_ends_the_command(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = tmp_path / "first"
     begin = Preparation.begin
@@ -126,7 +127,7 @@ def test_a_worker_that_starts_after_a_change_ends_the_command(
         prepare(without(corpus, first), tmp_path / "out", workers=2)
 
 
-def test_folders_that_cannot_be_compared(corpus: Corpus, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_folders_that_cannot_be_compared(corpus: PreparationOptions, tmp_path: Path, tokenizer: Tokenizer) -> None:
     """Before anything is read, with the way out: no folder, imported data, tables of an earlier version, a corrupted table."""
     with pytest.raises(MissingPath, match=r"rule distinct: .*missing is not a data directory"):
         without(corpus, tmp_path / "missing")
@@ -148,7 +149,7 @@ def test_folders_that_cannot_be_compared(corpus: Corpus, tmp_path: Path, tokeniz
         without(corpus, first)
 
 
-def test_a_dry_run_lists_them(corpus: Corpus, tmp_path: Path, command: Command) -> None:
+def test_a_dry_run_lists_them(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     rule = f"distinct:folders={tmp_path / 'third'}"
     words = ["prepare", "corpus", "--source", "jsonl", "--input", str(tmp_path / "texts/02.jsonl"), "--dry-run"]
     status, output, _ = command(*words, "--rule", rule)

@@ -11,7 +11,7 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning, OnePass
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.document import Document
 from megatape.registry import RULES
 from tests.helpers.classifiers import fasttext_model, save_classifier
@@ -45,7 +45,7 @@ def test_a_rule_takes_linear_time(name: str, tmp_path: Path) -> None:
     """Twice the text takes twice as long, where the square takes four times: spaCy and patterns for addresses do."""
     (tmp_path / "questions.txt").write_text(PROSE if name == "decontaminate" else "a.org\n")
     if name == "distinct":
-        prepare(Corpus(write_lines(tmp_path / "texts"), 0.1, small_tokenizer(), 0), tmp_path / "data")
+        prepare(PreparationOptions(write_lines(tmp_path / "texts"), 0.1, small_tokenizer(), 0), tmp_path / "data")
     options = {
         "language": "languages=en",
         "decontaminate": f"files={tmp_path / 'questions.txt'}",

@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.prepare.command import Death, Progress, WorkerPool, prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.command import prepare
+from megatape.data.prepare.options import BATCH_CHARACTERS, PreparationOptions
+from megatape.data.prepare.progress import Progress
+from megatape.data.prepare.worker_pool import Death, WorkerPool
 from megatape.data.shards.entries import Index
 from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index
@@ -33,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 REAL_C4 = ROOT.parent / "shared" / "data" / "c4" / "en"
 ORPHANS = """
 import os, signal, sys, time
-from megatape.data.prepare.command import WorkerPool, end_with_parent
+from megatape.data.prepare.worker_pool import WorkerPool, end_with_parent
 
 def work(connection):
     if sys.argv[1] == "pipe":
@@ -67,9 +69,15 @@ def c4(tmp_path: Path) -> Path:
 
 
 def run(
-    source: Source, output: Path, tokenizer: Tokenizer | None = None, share: float = 0.1, vocab_size: int = 320
+    source: Source,
+    output: Path,
+    tokenizer: Tokenizer | None = None,
+    share: float = 0.1,
+    vocab_size: int = 320,
+    batch_characters: int = BATCH_CHARACTERS,
 ) -> tuple[Index, CorpusCounts]:
-    index, counts = prepare(Corpus(source, share, tokenizer, vocab_size), output)
+    options = PreparationOptions(source, share, tokenizer, vocab_size, batch_characters=batch_characters)
+    index, counts = prepare(options, output)
     assert counts is not None
     return index, counts
 
@@ -87,11 +95,10 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c4", "out"]
 
 
-def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     run(Source("c4", (str(c4),)), first)
-    monkeypatch.setattr("megatape.data.prepare.unit.BATCH_CHARACTERS", 1000)  # the batching of documents does not matter either
-    run(Source("c4", (str(c4),)), second)
+    run(Source("c4", (str(c4),)), second, batch_characters=1000)  # the batching of documents does not matter either
     names = sorted(path.name for path in first.iterdir())
     tables = ["train-documents.parquet", "validation-documents.parquet"]
     assert names == sorted(["index.json", "tokenizer.model", "train-000000.tar", "validation-000000.tar", *tables])
@@ -105,10 +112,9 @@ def test_a_given_tokenizer_is_used(c4: Path, tmp_path: Path, tokenizer: Tokenize
     assert index.source == {"kind": "c4", "inputs": [str(c4)], "max_documents": 100}
 
 
-def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatape.data.prepare.unit.BATCH_CHARACTERS", 5000)
+def test_progress_is_reported(c4: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     seen: list[Progress] = []
-    corpus = Corpus(Source("c4", (str(c4),)), 0.1, tokenizer, 0)
+    corpus = PreparationOptions(Source("c4", (str(c4),)), 0.1, tokenizer, 0, batch_characters=5000)
     index, _ = prepare(corpus, tmp_path / "out", progress=lambda done: seen.append(done))
     so_far = [(done.read_bytes, done.written, done.tokens) for done in seen]
     assert len(seen) > 3 and so_far == sorted(so_far)
@@ -305,12 +311,12 @@ def test_a_death_is_heard_of_within_a_second(num_workers: int) -> None:
                 if len(alive) == num_workers:
                     killed, then = message, time.monotonic()
                     os.kill(killed, signal.SIGKILL)
-        pids = [process.pid for process in pool._workers]
+        pids = pool.pids
     assert len(pids) == num_workers - 1 and not any(map(psutil.pid_exists, filter(None, pids)))
     assert all(death.how == "was killed by SIGKILL" for death in deaths)
 
 
-def test_one_that_ends_well_ends_the_messages() -> None:
+def test_clean_exit_ends_message_stream() -> None:
     with WorkerPool(quit_well, (), 1) as pool:
         assert list(pool.messages()) == ["last words"]
 

@@ -15,9 +15,9 @@ from megatape.data.cleaning.rule import ScoreRule, TextRule, parse_rules
 from megatape.data.counts import RecordCounts
 from megatape.data.io.records import read_records
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.merge import append, merge
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.index import load_index
 from megatape.data.shards.stored_split import StoredSplit
@@ -53,12 +53,12 @@ KEEP_ALL = Cleaning(drop_duplicates=False)
 
 
 @pytest.fixture(params=[UNIT_BYTES, 2**20])
-def corpus(request: pytest.FixtureRequest, tmp_path: Path, tokenizer: Tokenizer) -> Corpus:
+def corpus(request: pytest.FixtureRequest, tmp_path: Path, tokenizer: Tokenizer) -> PreparationOptions:
     """Lines in many units, or in one: some bad, empty, equal or alike, scored, and changed by a rule."""
     source = replace(write_lines(tmp_path / "texts"), unit_bytes=request.param)
     near = [json.dumps({"text": text_of(3) + f" {number}", "url": f"http://{number}"}) for number in range(20)]
     (tmp_path / "texts" / "98.jsonl").write_text("\n".join(near) + "\n")
-    return Corpus(source, 0.1, tokenizer, 0, Cleaning(RULES))
+    return PreparationOptions(source, 0.1, tokenizer, 0, Cleaning(RULES))
 
 
 def records(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -77,11 +77,13 @@ def shards(folder: Path) -> dict[str, str]:
 
 
 def tokenized(folder: Path, output: Path, tokenizer: Tokenizer) -> Path:
-    prepare(Corpus(Source("documents", (str(folder),)), 0.1, tokenizer, 0, KEEP_ALL), output)
+    prepare(PreparationOptions(Source("documents", (str(folder),)), 0.1, tokenizer, 0, KEEP_ALL), output)
     return output
 
 
-def test_two_steps_are_one(corpus: Corpus, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_steps_are_one(
+    corpus: PreparationOptions, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The shards and tables of the first tokenizer and of another one, which no rule sees."""
     other = load_tokenizer(write_llama2(tmp_path / "llama2"))
     prepare(corpus, tmp_path / "whole")
@@ -104,7 +106,7 @@ def test_two_steps_are_one(corpus: Corpus, tmp_path: Path, tokenizer: Tokenizer,
     assert document.place.endswith("texts/00.jsonl:1") and "last_digit" in json.loads(document.scores)
 
 
-def test_no_document_is_missing(corpus: Corpus, tmp_path: Path) -> None:
+def test_no_document_is_missing(corpus: PreparationOptions, tmp_path: Path) -> None:
     """Each that was read is in one of the folders, with the reason that the ledger counts."""
     index, _ = prepare(replace(corpus, keep_documents=True), tmp_path / "kept")
     kept, dropped = records(tmp_path / "kept", "documents"), records(tmp_path / "kept", "dropped")
@@ -125,7 +127,7 @@ def test_no_document_is_missing(corpus: Corpus, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["decide", "write", "move"])
 def test_documents_of_an_interrupted_command(
-    corpus: Corpus, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    corpus: PreparationOptions, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It resumes, but not without its documents, and gives the same bytes."""
     corpus = replace(corpus, keep_documents=True)
@@ -152,23 +154,23 @@ def test_documents_of_an_interrupted_command(
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
-def test_one_more_source(corpus: Corpus, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_one_more_source(corpus: PreparationOptions, tmp_path: Path, tokenizer: Tokenizer) -> None:
     """Its documents follow, without those that the first source has; validation files stay in their split."""
     (tmp_path / "more.jsonl").write_text("\n".join(json.dumps({"text": text_of(number)}) for number in range(100, 500)))
     (tmp_path / "held.jsonl").write_text(json.dumps({"text": text_of(0)}))
     more = Source("jsonl", (str(tmp_path / "more.jsonl"),), validation=(str(tmp_path / "held.jsonl"),))
     prepare(replace(corpus, cleaning=Cleaning(), keep_documents=True), tmp_path / "a")
-    prepare(Corpus(more, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "b")
+    prepare(PreparationOptions(more, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "b")
     assert shards(tokenized(tmp_path / "b", tmp_path / "c", tokenizer)) == shards(tmp_path / "b")
     both = Source("documents", (str(tmp_path / "b"), str(tmp_path / "a")))
-    index, _ = prepare(Corpus(both, 0.1, tokenizer, 0), tmp_path / "both")
+    index, _ = prepare(PreparationOptions(both, 0.1, tokenizer, 0), tmp_path / "both")
     shared = index.ledger[str(tmp_path / "a")].dropped["duplicates"]
     assert index.counts == {"duplicates": shared} and shared > 100
     assert StoredSplit(tmp_path / "both", "validation").tables.document(0).place == f"{tmp_path}/held.jsonl:1"
 
 
 @pytest.mark.parametrize("options", [{"max_documents": 5}, {"validation": ("a",)}])
-def test_documents_that_were_held_out_stay_so(corpus: Corpus, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_documents_that_were_held_out_stay_so(corpus: PreparationOptions, tmp_path: Path, options: dict[str, Any]) -> None:
     """A first few documents, or other validation files, would leave them in the training split."""
     (tmp_path / "held.jsonl").write_text(json.dumps({"text": text_of(0)}))
     (tmp_path / "more.jsonl").write_text("\n".join(json.dumps({"text": text_of(number)}) for number in range(1, 20)))
@@ -197,7 +199,7 @@ def test_inputs_without_documents(tmp_path: Path, more: dict[str, Any], message:
 
 
 @pytest.fixture
-def kept(corpus: Corpus, tmp_path: Path) -> Path:
+def kept(corpus: PreparationOptions, tmp_path: Path) -> Path:
     """Prepare a folder with its documents, and another one next to it."""
     (tmp_path / "other.jsonl").write_text("".join(json.dumps({"text": text_of(number)}) + "\n" for number in range(900, 950)))
     other = replace(corpus, source=Source("jsonl", (str(tmp_path / "other.jsonl"),)), keep_documents=True)
@@ -229,7 +231,7 @@ def test_files_that_are_not_those_of_the_folder(
     if len(files) > 1:
         refused(f"{kept}: files of documents that its index.json lists are missing: {files[-1].name}. Copy them again")
         some = Source("documents", tuple(map(str, files[:-1])))
-        index, _ = prepare(Corpus(some, 0.1, tokenizer, 0, KEEP_ALL), tmp_path / "some")
+        index, _ = prepare(PreparationOptions(some, 0.1, tokenizer, 0, KEEP_ALL), tmp_path / "some")
         assert index.splits["train"].documents < load_index(tmp_path / "whole").splits["train"].documents
     shutil.copy(foreign, files[-1])
     refused(rf"{files[-1]}: .*, copy it again")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder, unit_name
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.task import Task
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
@@ -28,7 +28,7 @@ NUM_UNITS, NUM_WORKERS, LISTED = 600, 512, 170  # LISTED: names that a server se
 @pytest.fixture
 def preparation(tmp_path: Path, tokenizer: Tokenizer) -> Callable[..., Preparation]:
     """Makes the preparation of one process of many."""
-    corpus = Corpus(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
+    corpus = PreparationOptions(Source("jsonl", ("a",)), 0.1, tokenizer, 0)
 
     def make(task: Task = Task()) -> Preparation:  # noqa: B008
         folder = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
@@ -77,7 +77,9 @@ def test_calls_of_idle_processes(
     calls = Counter[int]()
     monkeypatch.setattr("megatape.reliability.lease.time.monotonic", lambda: clock[0])
     rounds = [
-        preparation()._each("", lambda: folder.finished(NUM_UNITS), lambda *_: pytest.fail("a unit was taken from its process"))
+        preparation().queue.each(
+            "", lambda: folder.finished(NUM_UNITS), lambda *_: pytest.fail("a unit was taken from its process"), NUM_UNITS
+        )
         for _ in range(NUM_WORKERS)
     ]
     count_calls(monkeypatch, folder.path, lambda number: calls.update({int(clock[0]): number}))
@@ -93,12 +95,12 @@ def test_calls_of_idle_processes(
 def test_processes_begin_with_their_shares(preparation: Callable[..., Preparation]) -> None:
     """No two machines try the same unit, until the share of one is done; then it does those of another, which may be lost."""
     for index in range(3):
-        process, free = preparation(Task(index, 4)), list(range(NUM_UNITS))
+        queue, free = preparation(Task(index, 4)).queue, list(range(NUM_UNITS))
         tried = []
         while free:
-            tried.append(process._choose([NUM_UNITS, *free], free))  # one unit is in progress elsewhere
+            tried.append(queue.choose([NUM_UNITS, *free], free))  # one unit is in progress elsewhere
             free.remove(tried[-1])
         assert {number % 4 for number in tried[: NUM_UNITS // 4]} == {index}
         assert sorted(tried) == list(range(NUM_UNITS))
-    first = [preparation()._choose([NUM_UNITS, *range(NUM_UNITS)], range(NUM_UNITS)) for _ in range(20)]
+    first = [preparation().queue.choose([NUM_UNITS, *range(NUM_UNITS)], range(NUM_UNITS)) for _ in range(20)]
     assert len(set(first)) > 15  # of processes that began at the same time

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append, merge
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.entries import SPLITS, Index
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.ledger import check_ledger
@@ -49,7 +49,7 @@ def prepared(folder: Path, name: str, tokenizer: Tokenizer) -> Path:
     ]
     (folder / f"{name}.jsonl").write_text("\n".join(["{", *lines]))
     source = Source("jsonl", (str(folder / f"{name}.jsonl"),), unit_bytes=4000)
-    prepare(Corpus(source, 0.3, tokenizer, 0), folder / name)
+    prepare(PreparationOptions(source, 0.3, tokenizer, 0), folder / name)
     return folder / name
 
 

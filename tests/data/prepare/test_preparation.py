@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -20,10 +19,10 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
-from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.unit_lease import UnitLease
+from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.shards.index import load_index
 from megatape.data.shards.ledger import check_ledger
 from megatape.data.sources.source import Source
@@ -37,21 +36,22 @@ RULES = ["length:minimum=20", "near_duplicates"]
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(tmp_path: Path) -> Source:
     """Six files of lines, some skipped for a reason, most of them two units."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
-    return write_lines(tmp_path / "texts")
+    return replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES)
 
 
 @pytest.fixture
-def corpus(source: Source, tokenizer: Tokenizer) -> Corpus:
-    return Corpus(source, 0.1, tokenizer, 0)
+def corpus(source: Source, tokenizer: Tokenizer) -> PreparationOptions:
+    return PreparationOptions(source, 0.1, tokenizer, 0)
 
 
 @pytest.mark.parametrize("unit_bytes", [UNIT_BYTES, 2**20])
-def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path, unit_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_adds_up(
+    corpus: PreparationOptions, tmp_path: Path, unit_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Documents read are those written and those skipped, to the document, with one unit and with many."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", unit_bytes)
+    corpus = replace(corpus, source=replace(corpus.source, unit_bytes=unit_bytes))
     index, counts = prepare(corpus, tmp_path / "out")
     skipped = {"empty documents": 2, "duplicates": NUM_FILES, "bad records": 4}
     assert counts is not None and index.counts == skipped
@@ -62,19 +62,19 @@ def test_the_ledger_adds_up(corpus: Corpus, tmp_path: Path, unit_bytes: int, mon
     assert sum(split.documents for split in kept.splits.values()) == 30 * NUM_FILES - 6
 
 
-def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_goes_on_where_it_stopped(corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished units are kept and not prepared again; other options are refused; the result is that of an undisturbed run."""
     prepare(corpus, tmp_path / "whole")
     prepared: list[int] = []
-    write = Preparation._write
+    write = UnitPasses.write
 
-    def fail_at_five(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
+    def fail_at_five(self: UnitPasses, number: int, lease: UnitLease) -> None:
         prepared.append(number)
         if number == 5 and prepared.count(5) == 1:
             raise OSError("the disk is full")
-        write(self, number, lease, **rest)
+        write(self, number, lease)
 
-    monkeypatch.setattr(Preparation, "_write", fail_at_five)
+    monkeypatch.setattr(UnitPasses, "write", fail_at_five)
     with pytest.raises(OSError, match="the disk is full"):
         prepare(corpus, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -92,24 +92,24 @@ def test_goes_on_where_it_stopped(corpus: Corpus, tmp_path: Path, monkeypatch: p
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_other_units(corpus: Corpus, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_units(corpus: PreparationOptions, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Units are those of the first command: another size is refused, and another number of workers makes no difference."""
-    monkeypatch.undo()
+    corpus = replace(corpus, source=replace(corpus.source, unit_bytes=None))
     assert len(corpus.source.units()) == 1
     store_tokenizer(corpus, tmp_path)
     words = [*arguments(corpus, tmp_path), "--workers", "1"]
     assert command(*words, "--unit-bytes", "8000")[0] == 0
     (tmp_path / "out").rename(tmp_path / "whole")
     assert (tmp_path / "whole/train-00002-000000.tar").exists()
-    write = Preparation._write
+    write = UnitPasses.write
 
-    def fail(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
+    def fail(self: UnitPasses, number: int, lease: UnitLease) -> None:
         if number == 2:
             raise OSError("the disk is full")
-        write(self, number, lease, **rest)
+        write(self, number, lease)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "_write", fail)
+        patch.setattr(UnitPasses, "write", fail)
         assert command(*words, "--unit-bytes", "8000")[0] == 2
     status, _, errors = command(*words, "--unit-bytes", "9000")
     assert status == 2 and "out.partial was begun with other unit_bytes: 8000, now 9000. Give the same inputs" in errors
@@ -118,7 +118,9 @@ def test_other_units(corpus: Corpus, tmp_path: Path, command: Command, monkeypat
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_a_unit_that_cannot_be_kept_ends_the_command(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_that_cannot_be_kept_ends_the_command(
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What another process has written before is no error, a disk that fails is."""
     rename = Path.rename
 
@@ -135,7 +137,7 @@ def test_a_unit_that_cannot_be_kept_ends_the_command(corpus: Corpus, tmp_path: P
 
 
 @pytest.mark.parametrize("step", ["rename a shard", "write the index", "remove the units", "rename the result"])
-def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_finishing(corpus: PreparationOptions, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of the end can be the last one."""
     prepare(corpus, tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -150,7 +152,7 @@ def test_killed_while_finishing(corpus: Corpus, tmp_path: Path, step: str, monke
                 Path, "rename", lambda self, to: stop() if "final" in to.parts and "00003" in to.name else rename(self, to)
             )
         elif step == "write the index":
-            patch.setattr("megatape.data.prepare.folder.build_index", stop)
+            patch.setattr("megatape.data.prepare.assembly.build_index", stop)
         elif step == "remove the units":
             patch.setattr(
                 "megatape.data.prepare.folder.shutil.rmtree", lambda path, **_: stop() if path.name == "units" else None
@@ -168,7 +170,7 @@ def test_a_path_that_is_not_utf8(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """The path is escaped wherever places are stored: in drafts of several units, index, ledger and kept documents."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path / "texts") + b"\xff"))
     source = replace(write_lines(folder), max_bad_fraction=0.1, unit_bytes=UNIT_BYTES)
-    index, _ = prepare(Corpus(source, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "out")
+    index, _ = prepare(PreparationOptions(source, 0.1, tokenizer, 0, keep_documents=True), tmp_path / "out")
     assert len(index.document_tables["train"]) > 1 and load_index(tmp_path / "out") == index
     (name,) = index.ledger
     assert name == f"{tmp_path}/texts\\udcff" and check_ledger(index).written > 100
@@ -176,35 +178,36 @@ def test_a_path_that_is_not_utf8(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [lambda path: path.write_text(path.read_text().replace(" 1", " 2")), Path.unlink])
 def test_the_source_is_read_once(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
     """Decisions are for the documents that were read, and those are written, whatever happens to their files meanwhile."""
-    path, compare = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._compare
+    path, compare = Path(corpus.source.inputs[0]) / "00.jsonl", UnitPasses.compare
     path.write_text(path.read_text().replace(text_of(3), text_of(203)))
     prepare(corpus, tmp_path / "whole")
 
-    def compare_and_change(self: Preparation, number: int, lease: UnitLease) -> None:
+    def compare_and_change(self: UnitPasses, number: int, lease: UnitLease) -> None:
         compare(self, number, lease)
         change(path)
 
-    monkeypatch.setattr(Preparation, "_compare", compare_and_change)
+    monkeypatch.setattr(UnitPasses, "compare", compare_and_change)
     prepare(corpus, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_a_process_that_another_one_has_overtaken(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_already_finished_by_another_process(
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was suspended, and finds its unit finished and the draft gone: no error."""
-    write, overtaken = Preparation._write, []
+    write, overtaken = UnitPasses.write, []
 
-    def overtake(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
-        write(self, number, lease, **rest)
+    def overtake(self: UnitPasses, number: int, lease: UnitLease) -> None:
+        write(self, number, lease)
         overtaken.append(number)
-        write(self, number, lease, **rest)
+        write(self, number, lease)
 
-    monkeypatch.setattr(Preparation, "_write", overtake)
+    monkeypatch.setattr(UnitPasses, "write", overtake)
     prepare(corpus, tmp_path / "out")
     monkeypatch.undo()
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
     prepare(corpus, tmp_path / "whole")
     assert overtaken == [*range(len(corpus.source.units()))]
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
@@ -212,17 +215,18 @@ def test_a_process_that_another_one_has_overtaken(corpus: Corpus, tmp_path: Path
 
 @pytest.mark.parametrize("drop_duplicates", [True, False])
 def test_a_file_of_the_same_size_is_another_file(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_duplicates: bool
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_duplicates: bool
 ) -> None:
     """Units that are finished, or were read once, do not fit a file that was changed since; others take it as it is."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=drop_duplicates))
-    write, decide = Preparation._write, Preparation._decide
+    name = "decide" if drop_duplicates else "write"
+    run = getattr(UnitPasses, name)
     first, last = (Path(corpus.source.inputs[0]) / f"{number:02}.jsonl" for number in (0, NUM_FILES - 1))
 
-    def fail(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
+    def fail(self: UnitPasses, number: int, lease: UnitLease) -> None:
         if number == 3:
             raise OSError("the disk is full")
-        (decide if drop_duplicates else write)(self, number, lease, **rest)
+        run(self, number, lease)
 
     def change(path: Path) -> tuple[str, int]:
         before = path.stat().st_mtime_ns
@@ -231,7 +235,7 @@ def test_a_file_of_the_same_size_is_another_file(
         return str(path), before
 
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "_decide" if drop_duplicates else "_write", fail)
+        patch.setattr(UnitPasses, name, fail)
         with pytest.raises(OSError, match="the disk is full"):
             prepare(corpus, tmp_path / "out")
     change(last)
@@ -244,22 +248,26 @@ def test_a_file_of_the_same_size_is_another_file(
     prepare(corpus, tmp_path / "out")
 
 
-def test_a_file_that_changes_between_its_units(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_between_its_units(
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One pass over a file in several units: they are of one state of the file."""
-    path, write = Path(corpus.source.inputs[0]) / "00.jsonl", Preparation._write
+    path, write = Path(corpus.source.inputs[0]) / "00.jsonl", UnitPasses.write
 
-    def change(self: Preparation, number: int, lease: UnitLease, **rest: Any) -> None:
-        write(self, number, lease, **rest)
+    def change(self: UnitPasses, number: int, lease: UnitLease) -> None:
+        write(self, number, lease)
         if number == 0:
             path.write_text(json.dumps({"text": "more"}) + "\n" + path.read_text())
 
-    monkeypatch.setattr(Preparation, "_write", change)
+    monkeypatch.setattr(UnitPasses, "write", change)
     with pytest.raises(UserError, match=rf"an input has changed while it was prepared: {path} of version"):
         prepare(replace(corpus, cleaning=Cleaning(drop_duplicates=False)), tmp_path / "out")
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Path, command: Command, workers: str) -> None:
+def test_a_corrupted_file_does_not_cost_the_others(
+    corpus: PreparationOptions, tmp_path: Path, command: Command, workers: str
+) -> None:
     """The command goes on when the file was replaced, though the new one has another size."""
     path = Path(corpus.source.inputs[0]) / "99.jsonl.gz"
     good = gzip.compress("".join(json.dumps({"text": text_of(number)}) + "\n" for number in range(5000, 5200)).encode())
@@ -277,20 +285,23 @@ def test_a_corrupted_file_does_not_cost_the_others(corpus: Corpus, tmp_path: Pat
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def store_tokenizer(corpus: Corpus, folder: Path) -> None:
+def store_tokenizer(corpus: PreparationOptions, folder: Path) -> None:
     assert corpus.tokenizer is not None
     (folder / "tokenizer.model").write_bytes(corpus.tokenizer.files["tokenizer.model"])
 
 
-def arguments(corpus: Corpus, folder: Path) -> list[str]:
+def arguments(corpus: PreparationOptions, folder: Path) -> list[str]:
     """Of the command that prepares `corpus` as folder/out."""
     source = ["--source", "jsonl", "--input", *corpus.source.inputs, "--output", str(folder / "out")]
-    return ["prepare", "corpus", *source, "--tokenizer", str(folder / "tokenizer.model"), "--validation-share", "0.1"]
+    options = ["--tokenizer", str(folder / "tokenizer.model"), "--validation-share", "0.1"]
+    if corpus.source.unit_bytes is not None:
+        options += ["--unit-bytes", str(corpus.source.unit_bytes)]
+    return ["prepare", "corpus", *source, *options]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keep_documents", [False, True])
-def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path, keep_documents: bool) -> None:
+def test_killed_at_any_moment(corpus: PreparationOptions, tmp_path: Path, keep_documents: bool) -> None:
     """Up to twenty times the command begins, or goes on, and is killed."""
     cleaning = Cleaning(parse_rules(RULES))
     prepare(replace(corpus, cleaning=cleaning, keep_documents=keep_documents), tmp_path / "whole")
@@ -308,11 +319,11 @@ def test_killed_at_any_moment(corpus: Corpus, tmp_path: Path, keep_documents: bo
 
 
 @pytest.mark.slow
-def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_killed_command_leaves_no_workers(corpus: PreparationOptions, tmp_path: Path) -> None:
     """Its workers end, and two further commands, at the same time, finish what it began."""
     prepare(replace(corpus, cleaning=Cleaning(parse_rules(RULES))), tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
-    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    unit.read_unit = slowly\n    seed"))
+    (tmp_path / "driver.py").write_text(DRIVER.replace("    seed", "    batches.read_unit = slowly\n    seed"))
     words = [*arguments(corpus, tmp_path), *(f"--rule={rule}" for rule in RULES)]
     command = [sys.executable, str(tmp_path / "driver.py"), "0", "0", *words, "--workers", "2"]
     first = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -329,15 +340,13 @@ def test_a_killed_command_leaves_no_workers(corpus: Corpus, tmp_path: Path) -> N
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-SUICIDE = f"""
+SUICIDE = """
 import os, signal, sys
-import megatape.data.sources.units as units
-from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.commands.main import main
 
-units.UNIT_BYTES = {UNIT_BYTES}
 marks, deaths, *words = sys.argv[1:]
-write = Preparation._write
+write = UnitPasses.write
 
 def die(self, number, *arguments, **rest):
     if number == 3 and len(os.listdir(marks)) < int(deaths):
@@ -347,7 +356,7 @@ def die(self, number, *arguments, **rest):
 
 if __name__ == "__main__":
     sys.exit(main(words))
-Preparation._write = die  # of the workers, which import this file
+UnitPasses.write = die  # of the workers, which import this file
 """
 
 
@@ -363,11 +372,11 @@ if multiprocessing.parent_process() is not None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_of_a_worker(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_full_disk_of_a_worker(corpus: PreparationOptions, tmp_path: Path) -> None:
     """An error sent by a worker names the folder, as does an error of the command's own process."""
     store_tokenizer(corpus, tmp_path)
     (tmp_path / "full_disk.py").write_text(FULL_DISK)
-    words = [*arguments(corpus, tmp_path), "--workers", "2", "--unit-bytes", "4000"]
+    words = [*arguments(corpus, tmp_path), "--workers", "2"]
     words += ["--import", str(tmp_path / "full_disk.py")]
     run = subprocess.run([sys.executable, "-m", "megatape", *words], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 2 and f"No space left on device: '{tmp_path}/out.partial'" in run.stderr, run.stderr
@@ -375,7 +384,7 @@ def test_a_full_disk_of_a_worker(corpus: Corpus, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deaths", [2, 1000])
-def test_a_killed_worker_is_replaced(corpus: Corpus, tmp_path: Path, deaths: int) -> None:
+def test_a_killed_worker_is_replaced(corpus: PreparationOptions, tmp_path: Path, deaths: int) -> None:
     """Another one takes over its unit, which is named, and the result is the same. A unit that kills all ends the command."""
     prepare(corpus, tmp_path / "whole")
     store_tokenizer(corpus, tmp_path)
@@ -399,11 +408,13 @@ def test_a_killed_worker_is_replaced(corpus: Corpus, tmp_path: Path, deaths: int
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 
 
-def test_heartbeats_of_documents_that_are_dropped(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_of_documents_that_are_dropped(
+    corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beats of all but bad records: other machines must not take over a unit of which a filter keeps little."""
     cleaning = Cleaning(parse_rules(["length:minimum=100000"]), drop_duplicates=False)
     beats: list[str] = []
-    monkeypatch.setattr(UnitLease, "beat", lambda self: beats.append(self.path.name))
+    monkeypatch.setattr(UnitLease, "heartbeat", lambda self: beats.append(self.path.name))
     with pytest.raises(UserError, match="no documents found"):
         prepare(replace(corpus, cleaning=cleaning), tmp_path / "out")
     units = [name for name in beats if name.startswith("0")]

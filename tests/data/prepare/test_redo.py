@@ -9,9 +9,9 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
-from megatape.data.prepare.preparation import FIRST, LAST
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.progress import DECIDE_PASS, WRITE_PASS
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.entries import SPLITS
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -21,11 +21,11 @@ from tests.helpers.preparation import UNIT_BYTES, prepare_until, text_of, write_
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, tokenizer: Tokenizer) -> Corpus:
-    return Corpus(replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES), 0.1, tokenizer, 0)
+def corpus(tmp_path: Path, tokenizer: Tokenizer) -> PreparationOptions:
+    return PreparationOptions(replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES), 0.1, tokenizer, 0)
 
 
-def file(corpus: Corpus, number: int) -> Path:
+def file(corpus: PreparationOptions, number: int) -> Path:
     return Path(corpus.source.inputs[0]) / f"{number:02}.jsonl"
 
 
@@ -35,15 +35,15 @@ def grow(path: Path) -> None:
     path.write_text(path.read_text() + "\n".join(lines) + "\n")
 
 
-def check_equal(corpus: Corpus, output: Path) -> None:
+def check_equal(corpus: PreparationOptions, output: Path) -> None:
     """Check that the folder has the documents of a fresh preparation of the current files."""
     prepare(corpus, output.with_name("fresh"))
     for split in SPLITS:
         assert np.array_equal(read_all(output, split), read_all(output.with_name("fresh"), split))
 
 
-@pytest.mark.parametrize(("name", "number"), [(FIRST, 4), (LAST, 0), (LAST, 4)])
-def test_documents_that_are_compared(corpus: Corpus, tmp_path: Path, name: str, number: int) -> None:
+@pytest.mark.parametrize(("name", "number"), [(DECIDE_PASS, 4), (WRITE_PASS, 0), (WRITE_PASS, 4)])
+def test_documents_that_are_compared(corpus: PreparationOptions, tmp_path: Path, name: str, number: int) -> None:
     """A file changes in the first pass, or after units were written whose documents are compared with the file's."""
     prepare_until(corpus, tmp_path / "out", name, number)
     changed = file(corpus, 1)
@@ -54,10 +54,10 @@ def test_documents_that_are_compared(corpus: Corpus, tmp_path: Path, name: str, 
     check_equal(corpus, tmp_path / "out")
 
 
-def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_units_of_the_file(corpus: PreparationOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without comparisons the other units are kept, even if the command is killed and run again, with or without the option."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
-    prepare_until(corpus, tmp_path / "out", LAST, 6)
+    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 6)
     units = tmp_path / "out.partial" / "units"
     before = {path.name: path.stat().st_mtime_ns for path in units.iterdir()}
     assert len(before) == 6
@@ -83,9 +83,9 @@ def test_only_units_of_the_file(corpus: Corpus, tmp_path: Path, caplog: pytest.L
     check_equal(corpus, tmp_path / "out")
 
 
-def test_a_missing_file(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_missing_file(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The error names the missing file. Once restored, it is accepted with another modification time."""
-    prepare_until(corpus, tmp_path / "out", LAST, 0)
+    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 0)
     lost = file(corpus, 2)
     content = lost.read_bytes()
     lost.unlink()
@@ -100,9 +100,9 @@ def test_a_missing_file(corpus: Corpus, tmp_path: Path) -> None:
     check_equal(corpus, tmp_path / "out")
 
 
-def test_names_of_no_input(corpus: Corpus, tmp_path: Path) -> None:
+def test_names_of_no_input(corpus: PreparationOptions, tmp_path: Path) -> None:
     """A name that matches no input is refused, and nothing is removed."""
-    prepare_until(corpus, tmp_path / "out", LAST, 3)
+    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 3)
     (tmp_path / "texts" / "deep").mkdir()
     before = sorted((tmp_path / "out.partial").rglob("*"))
     with pytest.raises(UserError, match=r"redo 0.jsonl: no input has this name"):
@@ -110,9 +110,9 @@ def test_names_of_no_input(corpus: Corpus, tmp_path: Path) -> None:
     assert sorted((tmp_path / "out.partial").rglob("*")) == before
 
 
-def test_a_file_that_has_become_too_short(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_file_that_has_become_too_short(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The file now ends before the start of its last units."""
-    prepare_until(corpus, tmp_path / "out", LAST, 0)
+    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 0)
     changed = file(corpus, 1)
     changed.write_text(json.dumps({"text": "short"}) + "\n")
     with pytest.raises(UserError, match=rf"{changed} has only 18 bytes now: remove the unfinished folder to begin again"):

@@ -10,9 +10,9 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
-from megatape.data.prepare.preparation import FIRST, LAST
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.progress import DECIDE_PASS, WRITE_PASS
 from megatape.data.prepare.status import preparation_status
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -21,8 +21,8 @@ from tests.helpers.preparation import UNIT_BYTES, prepare_until, write_lines
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, tokenizer: Tokenizer) -> Corpus:
-    return Corpus(replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES), 0.1, tokenizer, 0)
+def corpus(tmp_path: Path, tokenizer: Tokenizer) -> PreparationOptions:
+    return PreparationOptions(replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES), 0.1, tokenizer, 0)
 
 
 def set_times(folder: Path, *seconds_ago: float) -> None:
@@ -33,10 +33,10 @@ def set_times(folder: Path, *seconds_ago: float) -> None:
         os.utime(path, (now - ago, now - ago))
 
 
-def test_units_rate_and_time_left(corpus: Corpus, tmp_path: Path, command: Command) -> None:
+def test_units_rate_and_time_left(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     """With one pass, the rate is that of the last ten minutes, or since the first unit if that is shorter."""
     corpus = replace(corpus, cleaning=Cleaning(drop_duplicates=False))
-    prepare_until(corpus, tmp_path / "out", LAST, 4)
+    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 4)
     units = corpus.source.units()
     set_times(tmp_path / "out.partial" / "units", 100, 60, 40, 20)
     (only,) = preparation_status(tmp_path / "out").passes
@@ -62,8 +62,8 @@ def test_units_rate_and_time_left(corpus: Corpus, tmp_path: Path, command: Comma
     assert printed.endswith("no process is running: run the same command again to resume\n") and "left at" not in printed
 
 
-@pytest.mark.parametrize(("name", "number", "read", "written"), [(FIRST, 3, 3, 0), (LAST, 2, None, 2)])
-def test_two_passes(corpus: Corpus, tmp_path: Path, name: str, number: int, read: int | None, written: int) -> None:
+@pytest.mark.parametrize(("name", "number", "read", "written"), [(DECIDE_PASS, 3, 3, 0), (WRITE_PASS, 2, None, 2)])
+def test_two_passes(corpus: PreparationOptions, tmp_path: Path, name: str, number: int, read: int | None, written: int) -> None:
     """A written unit was read as well, although its draft is gone."""
     prepare_until(corpus, tmp_path / "out", name, number)
     passes = preparation_status(tmp_path / "out").passes
@@ -73,9 +73,9 @@ def test_two_passes(corpus: Corpus, tmp_path: Path, name: str, number: int, read
     assert (passes[0].seconds_left == 0) == (read is None)
 
 
-def test_holders(corpus: Corpus, tmp_path: Path, command: Command) -> None:
+def test_holders(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     """The status shows the process of each lease, its input and its last heartbeat."""
-    prepare_until(corpus, tmp_path / "out", LAST, 2)
+    prepare_until(corpus, tmp_path / "out", WRITE_PASS, 2)
     partial = PartialFolder(tmp_path / "out", DEFAULT_TIMEOUTS)
     with partial.lease("00003"), partial.lease("00001.compare"), partial.lease("00000.near"):
         path = partial.lease_path("00003")
@@ -89,7 +89,7 @@ def test_holders(corpus: Corpus, tmp_path: Path, command: Command) -> None:
         assert "last heartbeat 1 min" in printed and "no process is running" not in printed
 
 
-def test_no_preparation(corpus: Corpus, tmp_path: Path, command: Command) -> None:
+def test_no_preparation(corpus: PreparationOptions, tmp_path: Path, command: Command) -> None:
     """A missing or complete preparation is an error of one line. A preparation just begun has no plan yet."""
     status, _, errors = command("data", "status", tmp_path / "out")
     assert status == 2 and f"{tmp_path}/out.partial: not found, so nothing is being prepared there" in errors

@@ -12,8 +12,8 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import Rule, ScoreRule
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import append, merge
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.subset import Selection, subset
 from megatape.data.shards.document_tables import DocumentMatch
 from megatape.data.shards.entries import SPLITS
@@ -47,7 +47,7 @@ def write(folder: Path, tokenizer: Tokenizer, *names: str, rules: Mapping[str, R
         ]
         (texts / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     source = Source("jsonl", tuple(f"{texts}/{name}.jsonl" for name in names), unit_bytes=4000)
-    prepare(Corpus(source, 0.3, tokenizer, 0, Cleaning(rules)), folder / f"{names[0]}_data")
+    prepare(PreparationOptions(source, 0.3, tokenizer, 0, Cleaning(rules)), folder / f"{names[0]}_data")
     return folder / f"{names[0]}_data"
 
 

@@ -11,8 +11,8 @@ from pyarrow import parquet
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
-from megatape.data.prepare.preparation import LAST
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.progress import WRITE_PASS
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -29,7 +29,7 @@ def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> Non
     (folder / "c\n.py").write_bytes(b"\xff")
     for number in range(9):
         (folder / f"{number}.py").write_text(f"text {number}")
-    index, counts = prepare(Corpus(Source("code", (str(folder),)), 0.5, tokenizer, 0), tmp_path / "out")
+    index, counts = prepare(PreparationOptions(Source("code", (str(folder),)), 0.5, tokenizer, 0), tmp_path / "out")
     assert counts is not None and counts.bad_examples == [f"{folder}/c\\n.py: invalid UTF-8 (invalid start byte at byte 0)"]
     tables = [table.file for tables in index.document_tables.values() for table in tables]
     places = {place for file in tables for place in parquet.read_table(tmp_path / "out" / file)["place"].to_pylist()}
@@ -37,17 +37,17 @@ def test_names_that_cannot_be_shown(tmp_path: Path, tokenizer: Tokenizer) -> Non
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> PreparationOptions:
     """A corpus of several units, whose documents are compared for exact and near duplicates."""
     source = replace(write_lines(tmp_path_factory.mktemp("corpus") / "texts"), unit_bytes=2 * UNIT_BYTES)
-    return Corpus(source, 0.1, small_tokenizer(), 0, Cleaning(parse_rules(["near_duplicates"])))
+    return PreparationOptions(source, 0.1, small_tokenizer(), 0, Cleaning(parse_rules(["near_duplicates"])))
 
 
 @pytest.fixture(scope="module")
-def stopped(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(corpus: PreparationOptions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a preparation that stopped before writing units. The finished preparation is next to it."""
     output = tmp_path_factory.mktemp("stopped") / "out"
-    prepare_until(corpus, output, LAST, 0)
+    prepare_until(corpus, output, WRITE_PASS, 0)
     prepare(corpus, output.with_name("whole"))
     return output.with_name("out.partial")
 
@@ -61,7 +61,7 @@ def verdicts(stopped: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "name", ["documents.jsonl", "tokens.bin", "keys.npz", "runs.u4", "run_ends.npy", "counts.json", "checksums.json"]
 )
-def test_a_damaged_draft(corpus: Corpus, verdicts: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_draft(corpus: PreparationOptions, verdicts: Path, tmp_path: Path, name: str) -> None:
     """Shards made from a damaged draft would have valid checksums."""
     draft = verdicts / "00000"
     if name in ("keys.npz", "runs.u4", "run_ends.npy"):
@@ -75,7 +75,7 @@ def test_a_damaged_draft(corpus: Corpus, verdicts: Path, tmp_path: Path, name: s
 
 @pytest.mark.parametrize("place", [183, None])
 @pytest.mark.parametrize("name", ["compared-000.npz", "compared-001.npz", "compared-near.npz"])
-def test_a_damaged_comparison(corpus: Corpus, verdicts: Path, tmp_path: Path, name: str, place: int | None) -> None:
+def test_a_damaged_comparison(corpus: PreparationOptions, verdicts: Path, tmp_path: Path, name: str, place: int | None) -> None:
     """The error names the file if it is truncated, or if the first byte of its first array has changed."""
     compared = verdicts / name
     if name != "compared-near.npz":  # recomputed from the comparisons
@@ -89,7 +89,7 @@ def test_a_damaged_comparison(corpus: Corpus, verdicts: Path, tmp_path: Path, na
         prepare(corpus, tmp_path / "out")
 
 
-def test_damaged_files_are_made_again(corpus: Corpus, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_made_again(corpus: PreparationOptions, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
     """Once a truncated draft and a comparison are removed, the same command gives the same bytes."""
     tokens = verdicts / "00000" / "tokens.bin"
     tokens.write_bytes(tokens.read_bytes()[:-2])
@@ -101,7 +101,7 @@ def test_damaged_files_are_made_again(corpus: Corpus, stopped: Path, verdicts: P
     assert hashes_of(tmp_path / "out") == hashes_of(stopped.with_name("whole"))
 
 
-def test_drafts_of_an_earlier_version(corpus: Corpus, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
+def test_drafts_of_an_earlier_version(corpus: PreparationOptions, stopped: Path, verdicts: Path, tmp_path: Path) -> None:
     """Drafts without checksums are read as before."""
     for path in verdicts.glob("*/checksums.json"):
         path.unlink()

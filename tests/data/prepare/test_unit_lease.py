@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -113,17 +113,18 @@ def test_a_stopped_process_keeps_its_claim_only_by_heartbeats(tmp_path: Path, cl
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> Corpus:
+def corpus(tmp_path: Path, tokenizer: Tokenizer) -> PreparationOptions:
     """Some units."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 4000)
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(6):
         (folder / f"{number:02}.txt").write_text(" ".join(str(number * step % 997) for step in range(300)))
-    return Corpus(Source("text", (str(folder),)), 0.1, tokenizer, 0)
+    return PreparationOptions(Source("text", (str(folder),), unit_bytes=4000), 0.1, tokenizer, 0)
 
 
-def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_command_says_whom_it_waits_for(
+    corpus: PreparationOptions, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """And does the work of a process that was lost, with a heartbeat in the future."""
     folder = PartialFolder(tmp_path / "out", QUICK)
     folder.create()
@@ -141,16 +142,14 @@ def test_a_command_says_whom_it_waits_for(corpus: Corpus, tmp_path: Path, capfd:
 
 DRIVER = """
 import inspect, os, signal, sys
-import megatape.data.sources.units as units
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.prepare.command import prepare
 from megatape.commands.main import main
 
-units.UNIT_BYTES = 4000
 inspect.unwrap(prepare).__kwdefaults__["timeouts"] = LeaseTimeouts(heartbeat_interval=0.1, expiry=2.0, poll_interval=0.05)
 stopped, *words = sys.argv[1:]
-write = Preparation._write
+write = UnitPasses.write
 
 def stop(self, *arguments, **rest):
     try:
@@ -164,12 +163,12 @@ def stop(self, *arguments, **rest):
 
 if __name__ == "__main__":
     sys.exit(main(words))
-Preparation._write = stop  # of the workers, which import this file
+UnitPasses.write = stop  # of the workers, which import this file
 """
 
 
 @pytest.mark.slow
-def test_a_stopped_worker_does_not_stop_the_command(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_stopped_worker_does_not_stop_the_command(corpus: PreparationOptions, tmp_path: Path) -> None:
     """Another worker makes its unit, and none is left."""
     prepare(corpus, tmp_path / "whole")
     driver, stopped, model = (tmp_path / name for name in ("driver.py", "stopped", "tokenizer.model"))
@@ -177,7 +176,7 @@ def test_a_stopped_worker_does_not_stop_the_command(corpus: Corpus, tmp_path: Pa
     assert corpus.tokenizer is not None
     model.write_bytes(corpus.tokenizer.files[model.name])
     words = ["prepare", "corpus", "--source", "text", "--input", *corpus.source.inputs, "--tokenizer", str(model)]
-    words += ["--output", str(tmp_path / "out"), "--validation-share", "0.1", "--workers", "2"]
+    words += ["--output", str(tmp_path / "out"), "--validation-share", "0.1", "--workers", "2", "--unit-bytes", "4000"]
     command = [sys.executable, str(driver), str(stopped), *words]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, start_new_session=True

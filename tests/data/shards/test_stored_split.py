@@ -9,7 +9,7 @@ import pytest
 
 from megatape.data.counts import DocumentCounts
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.hashes import split_of
 from megatape.data.shards.index import load_index, save_index
@@ -38,7 +38,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.fixture
 def folder(inputs: list[Path], tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    prepare(Corpus(Source("jsonl", tuple(map(str, inputs))), 0.2, tokenizer, 0), tmp_path / "out")
+    prepare(PreparationOptions(Source("jsonl", tuple(map(str, inputs))), 0.2, tokenizer, 0), tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -156,7 +156,7 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, tokenizer:
         for number in range(40)
     )
     (tmp_path / "a.jsonl").write_text(texts)
-    prepare(Corpus(Source("jsonl", (str(tmp_path / "a.jsonl"),)), 0.3, tokenizer, 0), tmp_path / "out")
+    prepare(PreparationOptions(Source("jsonl", (str(tmp_path / "a.jsonl"),)), 0.3, tokenizer, 0), tmp_path / "out")
     for words in (("report",), ("where", "--document", 0)):
         status, printed, _ = command("data", words[0], tmp_path / "out", *words[1:])
         assert status == 0 and "a\tb\n\\x1b]0;owned\\x07 " in printed and "http://\\x1b[31m.org/a\\nb" in printed

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.document_tables import DocumentTables
 from megatape.data.shards.entries import Index
 from megatape.data.shards.hashes import file_sha256
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     (tmp_path / "texts").mkdir()
     for number in range(20):
         (tmp_path / f"texts/{number}.txt").write_text(f"document {number}" * 3)
-    prepare(Corpus(Source("text", (str(tmp_path / "texts"),)), 0.3, tokenizer, 0), tmp_path / "out")
+    prepare(PreparationOptions(Source("text", (str(tmp_path / "texts"),)), 0.3, tokenizer, 0), tmp_path / "out")
     return tmp_path / "out"
 
 

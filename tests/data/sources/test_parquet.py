@@ -17,13 +17,12 @@ from tests.helpers.sources import read, write_parquet
 TEXTS = [f"Document {number} ✓\n" + "the fox " * (number % 5) for number in range(50)]
 
 
-def test_row_groups_are_divided_among_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_are_divided_among_units(tmp_path: Path) -> None:
     """Every row once and in order, with its number in the file and its URL, whatever the size of a unit."""
     path = tmp_path / "a.parquet"
     write_parquet(path, list(TEXTS))
     for size in (2**20, 500, 100):
-        monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", size)
-        source, counts = Source("parquet", (str(tmp_path),)), CorpusCounts()
+        source, counts = Source("parquet", (str(tmp_path),), unit_bytes=size), CorpusCounts()
         units = source.units()
         assert len(units) == -(-path.stat().st_size // size)
         found = [document for unit in units for document in read_unit(source, unit, counts)]

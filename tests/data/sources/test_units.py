@@ -1,5 +1,6 @@
 """Units: every line belongs to one, and a source has a bounded number of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,9 @@ from tests.helpers.preparation import NUM_FILES, UNIT_BYTES, text_of, write_line
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(tmp_path: Path) -> Source:
     """Six files of lines, some skipped for a reason, most of them two units."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", UNIT_BYTES)
-    return write_lines(tmp_path / "texts")
+    return replace(write_lines(tmp_path / "texts"), unit_bytes=UNIT_BYTES)
 
 
 def test_every_line_belongs_to_one_unit(source: Source) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.fast import DIVERGENT_INPUTS, FastTokenizer, fast_tokenizer
 from megatape.data.tokenizers.files import load_tokenizer
@@ -128,9 +128,8 @@ def test_a_difference_found_on_the_way(
     (tmp_path / "texts").mkdir()
     for number in range(30):
         (tmp_path / f"texts/{number:02}.txt").write_text(f"{'wolf' if number in (13, 14, 15) else 'dog'} {number}" * 9)
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 600)
     monkeypatch.setattr("megatape.data.tokenizers.fast.COMPARED", 2)
-    corpus = Corpus(Source("text", (str(tmp_path / "texts"),)), 0.2, tokenizer, 0)
+    corpus = PreparationOptions(Source("text", (str(tmp_path / "texts"),), unit_bytes=600), 0.2, tokenizer, 0)
     break_gigatoken("wolf")
     index, _ = prepare(corpus, tmp_path / "out")
     errors = capsys.readouterr().err

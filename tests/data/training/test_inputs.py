@@ -7,8 +7,8 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
 from megatape.data.prepare.merge import merge
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.data.training.inputs import MAX_INPUTS
 from megatape.data.training.mixture import RunData, open_data
@@ -30,7 +30,7 @@ def write_texts(folder: Path, word: str, count: int = 60) -> Path:
 
 def prepare_inputs(inputs: list[Path], out: Path, unit_bytes: int | None = None) -> Path:
     source = Source("jsonl", tuple(map(str, inputs)), unit_bytes=unit_bytes)
-    prepare(Corpus(source, 0.2, small_tokenizer(), VOCAB_SIZE), out)
+    prepare(PreparationOptions(source, 0.2, small_tokenizer(), VOCAB_SIZE), out)
     return out
 
 
@@ -84,7 +84,7 @@ def test_merged_folders(tmp_path: Path) -> None:
         inputs = write_texts(tmp_path / word, word)
         source = Source("jsonl", (str(inputs),))
         folders.append(tmp_path / f"data-{word}")
-        prepare(Corpus(source, 0.2, small_tokenizer(), VOCAB_SIZE), folders[-1])
+        prepare(PreparationOptions(source, 0.2, small_tokenizer(), VOCAB_SIZE), folders[-1])
     merge(folders, tmp_path / "merged")
     data = open_run(tmp_path / "merged", tmp_path)
     groups = data.evaluated["spread"][""]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.corpus import Corpus
+from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.contents import Bin, histogram, read_contents
 from megatape.data.shards.document_tables import lengths_by_end
 from megatape.data.shards.index import load_index, save_index
@@ -29,7 +29,9 @@ def folder(data_directory: Path, tmp_path: Path) -> Path:
         lines += [json.dumps({"text": f"{file.stem} {line} again"}) for line in range(9)]
         file.write_text("\n".join([*lines, json.dumps({"text": "in both"}), json.dumps({"text": " "}), "{"]) + "\n")
     tokenizer = load_tokenizer(data_directory / "tokenizer.model")
-    prepare(Corpus(Source("jsonl", tuple(map(str, inputs)), max_bad_fraction=1.0), 0.2, tokenizer, 0), tmp_path / "data")
+    prepare(
+        PreparationOptions(Source("jsonl", tuple(map(str, inputs)), max_bad_fraction=1.0), 0.2, tokenizer, 0), tmp_path / "data"
+    )
     return tmp_path / "data"
 
 

@@ -1,0 +1,113 @@
+"""Assembles the data directory from finished units."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from megatape.data.counts import CorpusCounts, DocumentCounts
+from megatape.data.prepare.documents import describe_documents
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.plan import Plan
+from megatape.data.prepare.summary import Summary, UnitTotals
+from megatape.data.printable import printable
+from megatape.data.shards.entries import Index, Split, check_filled
+from megatape.data.shards.index import build_index, load_index
+from megatape.data.sources.kept_documents import SUFFIX
+from megatape.data.sources.reading import check_bad, check_found
+from megatape.data.sources.source import Source
+from megatape.errors import UserError
+from megatape.utils.files import check_absent, rename
+
+
+def finish(
+    folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]
+) -> tuple[Index, CorpusCounts | None]:
+    """Make the data directory from all units, which must be finished. Resumes an interrupted attempt.
+
+    Args:
+        folder: Folder of the unfinished preparation, which is removed.
+        source: Source of the documents.
+        plan: Plan of the preparation.
+        heartbeat: Called for each unit and file.
+
+    Returns:
+        The index, and the sum of the units' counts, or None if an earlier attempt has summed them up.
+
+    Raises:
+        UserError: Too many records are bad. Or the source has no documents or a split no tokens, which removes the folder.
+    """
+    counts = None
+    if not folder.is_final():
+        counts = assemble(folder, source, plan, heartbeat)
+    index = load_index(folder.final)
+    # Remove units first, so that no later preparation takes emptied units for finished ones.
+    folder.remove_units()
+    check_absent(folder.output)
+    rename(folder.final, folder.output)
+    folder.remove()
+    return index, counts
+
+
+def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Callable[[], None]) -> CorpusCounts:
+    """Move the files of all units into the result, and write its index. One unit is in memory at a time.
+
+    Returns:
+        The sum of the units' counts.
+    """
+    units = [folder.unit_folder(number) for number in range(len(plan.units))]
+    total = UnitTotals()
+    for unit in units:
+        heartbeat()
+        total.add(*Summary.load(unit))
+    check_bad(source, total.counts)
+    try:
+        check_found(source, total.counts)
+        splits = total.splits()
+        _check_filled(splits, source, plan, total.counts.total.written)
+    except UserError:
+        folder.remove()
+        raise
+    for name, skipped in plan.skipped.items():
+        in_ledger = total.counts.inputs.setdefault(printable(name), DocumentCounts())
+        in_ledger.add(DocumentCounts(skipped_files=skipped.files, skipped_bytes=skipped.bytes))
+    _move_files(units, total, folder.final, heartbeat)
+    build_index(
+        folder.final,
+        folder.tokenizer(plan),
+        source=plan.source,
+        validation_share=plan.validation_share,
+        splits=splits,
+        counts=total.counts.total.dropped,
+        document_tables=total.tables,
+        ledger=total.counts.inputs,
+        rules=plan.rules,
+        document_files=total.document_files,
+    )
+    return total.counts
+
+
+def _check_filled(splits: dict[str, Split], source: Source, plan: Plan, num_written: int) -> None:
+    if source.validation:
+        reason = "no documents of its own: give other `input` or `validation_input`"
+    else:
+        share = plan.validation_share
+        reason = f"none of the {num_written} documents at `validation_share` {share}: change the share or give more documents"
+    check_filled(splits, reason)
+
+
+def _move_files(units: list[Path], total: UnitTotals, final: Path, heartbeat: Callable[[], None]) -> None:
+    """Move the files of all units into the result, and complete the list of its files of documents."""
+    final.mkdir(exist_ok=True)
+    files = list(total.files)
+    for number, unit in enumerate(units):
+        files += [(number, path.name) for path in sorted(unit.glob(f"*{SUFFIX}"))]
+    for number, file in files:
+        heartbeat()
+        # An earlier attempt may have moved it.
+        if not (final / file).exists():
+            rename(units[number] / file, final / file)
+    listed = {entry.file for entry in total.document_files}
+    for path in sorted(final.glob(f"*{SUFFIX}")):
+        # Units finished by an earlier version do not list their files of documents.
+        if path.name not in listed:
+            heartbeat()
+            total.document_files.append(describe_documents(path))

@@ -1,0 +1,149 @@
+"""First pass over a unit: its tokenized documents, waiting to be compared with the documents of other units.
+
+The source is read once, although a document of another unit may decide which documents are kept. Files in the folder:
+
+    documents.jsonl   a line for each batch: its columns, and the number of tokens of each document
+    tokens.bin        tokens of all documents
+    keys.npz          hashes and keys of the documents, by which they are compared with those of other units
+    runs.u4           shingles of the documents, for near duplicates
+    run_ends.npy      end of the shingles of each document
+    counts.json       counts of all documents that were read
+    checksums.json    checksums of the files above, verified before they are used
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import accumulate, compress, pairwise
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass, read_comparison
+from megatape.data.counts import CorpusCounts
+from megatape.data.prepare.batches import Batch
+from megatape.data.prepare.checksummed_files import ChecksummedFiles, check_files
+from megatape.data.prepare.progress import OnProgress, Progress
+from megatape.data.shards.entries import token_dtype
+from megatape.errors import UserError
+from megatape.utils.files import as_type, json_content, read_json
+
+DOCUMENTS = "documents.jsonl"
+TOKENS = "tokens.bin"
+COUNTS = "counts.json"
+
+
+class FirstPassUnit:
+    """Result of the first pass over a unit.
+
+    Attributes:
+        folder: Folder of its files.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self.folder = folder
+        self._vocab_size = vocab_size
+        self._dtype = token_dtype(vocab_size)
+
+    def write(self, batches: Iterable[Batch], first_pass: FirstPass, counts: CorpusCounts, on_progress: OnProgress) -> None:
+        """Write all files.
+
+        Args:
+            batches: Documents to write.
+            first_pass: Hashes and keys of the documents, complete when the batches are.
+            counts: Counts of all documents that were read, complete when the batches are.
+            on_progress: Called after each batch.
+        """
+        files = ChecksummedFiles(self.folder)
+        # Create the files even if there are no documents.
+        files.append(DOCUMENTS, b"")
+        files.append(TOKENS, b"")
+        for batch in batches:
+            *columns, all_ids = batch
+            num_tokens = [ids.size for ids in batch.ids]
+            files.append(DOCUMENTS, orjson.dumps([*columns, num_tokens]) + b"\n")
+            tokens = np.concatenate(all_ids)
+            assert 0 <= tokens.min() <= tokens.max() < self._vocab_size
+            files.append(TOKENS, tokens.astype(self._dtype).data)
+            first_pass.save_runs(files.append)
+            on_progress(Progress(counts.read_bytes))
+        first_pass.save(files.append)
+        files.append(COUNTS, json_content(asdict(counts), COUNTS))
+        files.close()
+
+    def check(self, *names: str) -> None:
+        """Verify the checksums of these files, by default of all.
+
+        Raises:
+            UserError: A file is corrupted.
+            FileNotFoundError: A file is missing.
+        """
+        check_files(self.folder, names)
+
+    def counts(self) -> CorpusCounts:
+        """Return the counts of all documents that were read."""
+        return as_type(read_json(self.folder / COUNTS), CorpusCounts)
+
+    def kept(self, dropped_by: np.ndarray, rules: Sequence[str], counts: CorpusCounts) -> Iterator[Batch]:
+        """Yield the documents that no comparison dropped, one batch at a time.
+
+        Args:
+            dropped_by: Result of `dropped_by`, uint8 [documents].
+            rules: Name of the rule behind each comparison.
+            counts: Counts of the first pass. Dropped documents are added to them, by input and rule.
+
+        Raises:
+            UserError: The folder is corrupted.
+        """
+        inputs_column = Batch._fields.index("inputs")
+        num_read = 0
+        with (self.folder / DOCUMENTS).open("rb") as document_file, (self.folder / TOKENS).open("rb") as token_file:
+            for line in document_file:
+                *columns, lengths = orjson.loads(line)
+                inputs = columns[inputs_column]
+                num_documents = len(inputs)
+
+                ends = list(accumulate(lengths, initial=0))
+                num_tokens = ends[-1]
+                tokens = np.fromfile(token_file, self._dtype, num_tokens)
+                self._check(tokens.size == num_tokens)
+                columns.append([tokens[begin:end] for begin, end in pairwise(ends)])
+
+                batch_dropped_by = dropped_by[num_read : num_read + num_documents]
+                num_read += num_documents
+                self._check(num_read <= dropped_by.size)
+
+                for document in np.flatnonzero(batch_dropped_by):
+                    rule = rules[batch_dropped_by[document] - 1]
+                    dropped = counts.inputs[inputs[document]].dropped
+                    dropped[rule] = dropped.get(rule, 0) + 1
+
+                is_kept = (batch_dropped_by == 0).tolist()
+                yield Batch(*(list(compress(column, is_kept)) for column in columns))
+        self._check(num_read == dropped_by.size)
+
+    def _check(self, is_whole: bool) -> None:
+        if not is_whole:
+            raise UserError(f"{self.folder}: corrupted: remove it, and the same command prepares it again")
+
+    def dropped_by(self, comparisons: Sequence[Path], number: int) -> np.ndarray:
+        """Return the comparison that drops each document.
+
+        Args:
+            comparisons: Files with the flags of the documents that each comparison drops.
+            number: Number of the unit.
+
+        Returns:
+            uint8 [documents]: 0 to keep a document, otherwise 1 + the index of the comparison that drops it (the last one, if
+            several do).
+        """
+        with np.load(self.folder / KEYS, allow_pickle=False) as content:
+            codes = content["codes"]
+        dropped_by = np.zeros(codes.size, np.uint8)
+        for index, file in enumerate(comparisons, start=1):
+            packed_flags = read_comparison(file, str(number))
+            if packed_flags.size != -(codes.size // -8):
+                raise UserError(f"{file}: corrupted: remove it, and the same command compares the documents again")
+            is_dropped = np.unpackbits(packed_flags, count=codes.size).astype(bool)
+            dropped_by[is_dropped] = index
+        return dropped_by[codes == KEEP]

@@ -1,0 +1,74 @@
+"""Options of a preparation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from megatape.data.cleaning.decisions import Cleaning
+from megatape.data.io.listing import SkippedFiles
+from megatape.data.prepare.plan import Plan
+from megatape.data.shards.entries import TokenizerEntry
+from megatape.data.sources.source import Source
+from megatape.data.sources.units import UNIT_BYTES, Unit
+from megatape.data.tokenizers.tokenizer import Tokenizer
+
+NOTHING_SKIPPED: Mapping[str, SkippedFiles] = {}
+# Number of characters tokenized at a time, enough to keep all threads busy.
+BATCH_CHARACTERS = 4_000_000
+
+
+@dataclass(frozen=True)
+class PreparationOptions:
+    """Documents to prepare, and how.
+
+    Attributes:
+        source: Source of the documents.
+        validation_share: Share of the documents in the validation split, if the source has no inputs for it.
+        tokenizer: Tokenizer of the data. None: train one on the source.
+        vocab_size: Number of tokens of a trained tokenizer.
+        cleaning: Rules that drop or edit documents.
+        keep_documents: Whether to write kept and dropped documents as well (documents.py).
+        batch_characters: Number of characters tokenized at a time. It does not affect the result.
+    """
+
+    source: Source
+    validation_share: float
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    cleaning: Cleaning = field(default_factory=Cleaning)
+    keep_documents: bool = False
+    batch_characters: int = BATCH_CHARACTERS
+
+    def __post_init__(self) -> None:
+        assert set(self.cleaning.needs) <= set(self.source.fields), "a rule needs a field that the source does not read"
+
+    @property
+    def unit_bytes(self) -> int:
+        """Size of units."""
+        return self.source.unit_bytes or UNIT_BYTES
+
+    def plan(self, units: list[Unit], tokenizer: Tokenizer, skipped: Mapping[str, SkippedFiles] = NOTHING_SKIPPED) -> Plan:
+        """Return the plan for these units.
+
+        Args:
+            units: Units of the source.
+            tokenizer: Tokenizer, given or trained.
+            skipped: Result of `Source.skipped_files`.
+        """
+        validation_share = self.validation_share
+        if self.source.validation:
+            validation_share = 0.0
+        trained_vocab_size = None
+        if self.tokenizer is None:
+            trained_vocab_size = self.vocab_size
+        return Plan(
+            source=self.source.describe(),
+            units=units,
+            validation_share=validation_share,
+            tokenizer=TokenizerEntry.of(tokenizer),
+            trained_vocab_size=trained_vocab_size,
+            drop_duplicates=self.cleaning.drop_duplicates,
+            rules=self.cleaning.describe(),
+            unit_bytes=self.unit_bytes,
+            keep_documents=self.keep_documents,
+            skipped=dict(skipped),
+        )

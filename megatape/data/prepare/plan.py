@@ -1,0 +1,154 @@
+"""Plan of a preparation: the stored facts that decide every byte of the result."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megatape.data.io.listing import SkippedFiles
+from megatape.data.io.remote import FileState, file_states
+from megatape.data.shards.entries import TokenizerEntry
+from megatape.data.sources.units import UNIT_BYTES, Unit
+from megatape.errors import UserError
+
+# Version of the preparation of units. Folders begun by another version are refused.
+VERSION = 8
+# Fields compared when a command resumes, in the order in which differences are reported. Units are compared on their own.
+COMPARED_FIELDS = (
+    "version",
+    "source",
+    "validation_share",
+    "trained_vocab_size",
+    "drop_duplicates",
+    "rules",
+    "tokenizer",
+    "unit_bytes",
+    "keep_documents",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides the bytes of the result.
+
+    Attributes:
+        source: Record of the source in the index.
+        units: All parts of the source, in order.
+        validation_share: Share of the documents in the validation split; 0 if it has its own inputs.
+        tokenizer: Tokenizer of the data.
+        trained_vocab_size: Size of a tokenizer trained on the source; None if it was given.
+        drop_duplicates: Whether to drop exact duplicates.
+        rules: Other cleaning rules, with their options and the versions of their packages.
+        version: Version of the preparation.
+        unit_bytes: Size of units.
+        keep_documents: Whether to write documents as well.
+        skipped: Files skipped because of their names, by input, for the ledger. They do not affect documents, so they may
+            differ when a command resumes.
+    """
+
+    source: dict[str, Any]
+    units: list[Unit]
+    validation_share: float
+    tokenizer: TokenizerEntry
+    trained_vocab_size: int | None
+    drop_duplicates: bool
+    rules: list[dict[str, Any]]
+    version: int = VERSION
+    unit_bytes: int = UNIT_BYTES
+    keep_documents: bool = False
+    skipped: dict[str, SkippedFiles] = field(default_factory=dict)
+
+    def difference(self, other: "Plan", used: set[int]) -> str | None:
+        """Return the first difference from another plan, with both values, or None if the finished work fits it.
+
+        A changed file is no difference as long as its unit has no result: a corrupted file was replaced.
+
+        Args:
+            other: Plan of the present options.
+            used: Numbers of the units with results.
+        """
+        for name in COMPARED_FIELDS:
+            stored = getattr(self, name)
+            wanted = getattr(other, name)
+            if stored != wanted:
+                return f"{name}: {stored}, now {wanted}"
+        stored_files = files_of(self.units)
+        wanted_files = files_of(other.units)
+        missing = sorted(stored_files.keys() - wanted_files.keys())
+        if missing:
+            return f"inputs: {_first_of(missing)}, which cannot be found now"
+        added = sorted(wanted_files.keys() - stored_files.keys())
+        if added:
+            return f"inputs, without {_first_of(added)}"
+        if len(self.units) != len(other.units):
+            changed = self.changed_files(other)
+            if changed:
+                return f"inputs: {_first_of(changed)} has changed"
+            return f"inputs: {len(self.units)} parts"
+        for number, (mine, its) in enumerate(zip(self.units, other.units, strict=True)):
+            # Equal to `its` if they differ only by a change of the file.
+            as_changed = replace(mine, num_bytes=its.num_bytes, end=its.end, versions=its.versions)
+            if mine != its and (number in used or as_changed != its):
+                return f"inputs: {mine.difference(its)}"
+        return None
+
+    def changed_files(self, other: "Plan") -> list[str]:
+        """Return the names of the files whose version differs in another plan, in order."""
+        mine = files_of(self.units)
+        its = files_of(other.units)
+        return sorted(name for name in mine.keys() & its.keys() if mine[name] != its[name])
+
+    def with_present_files(self, names: Collection[str]) -> tuple["Plan", set[int]]:
+        """Return the plan for the present content of some files, and the numbers of the units that read one of them.
+
+        Raises:
+            UserError: A file is now too short for its units.
+        """
+        numbers = {number for number, unit in enumerate(self.units) if not set(unit.inputs).isdisjoint(names)}
+        files = sorted({name for number in numbers for name in self.units[number].inputs})
+        states = dict(zip(files, file_states(files), strict=True))
+        return self._with_states(numbers, states), numbers
+
+    def _with_states(self, numbers: Collection[int], states: Mapping[str, FileState]) -> "Plan":
+        """Return the plan after some files have changed, with the same division into units.
+
+        Args:
+            numbers: Numbers of all units that read one of the files.
+            states: Present states of all files that these units read.
+        """
+        # End of the last unit of each divided file.
+        ends: dict[str, int] = {}
+        for unit in self.units:
+            if unit.end is not None:
+                name = unit.inputs[0]
+                ends[name] = max(unit.end, ends.get(name, 0))
+        units = list(self.units)
+        for number in numbers:
+            unit = units[number]
+            versions = tuple(states[name].version for name in unit.inputs)
+            if unit.end is None:
+                num_bytes = sum(states[name].size for name in unit.inputs)
+                units[number] = replace(unit, num_bytes=num_bytes, versions=versions)
+                continue
+            (name,) = unit.inputs
+            size = states[name].size
+            end = unit.end
+            if end == ends[name]:
+                end = size
+            if not unit.begin < end <= size:
+                raise UserError(f"{name} has only {size:,} bytes now: remove the unfinished folder to begin again")
+            units[number] = replace(unit, num_bytes=end - unit.begin, end=end, versions=versions)
+        return replace(self, units=units)
+
+
+def files_of(units: Iterable[Unit]) -> dict[str, str]:
+    """Return the version of each file of the units, by name. Sources without files have none."""
+    versions: dict[str, str] = {}
+    for unit in units:
+        versions.update(zip(unit.inputs, unit.versions, strict=False))
+    return versions
+
+
+def _first_of(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]} and {len(names) - 1:,} more"

@@ -1,0 +1,66 @@
+"""Preparing units again whose files have changed since they were read."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.plan import Plan, files_of
+from megatape.data.prepare.unit_passes import compares_units
+from megatape.errors import UserError, did_you_mean
+
+
+def discard_changed(
+    folder: PartialFolder, options: PreparationOptions, plan: Plan, names: Sequence[str], warn: Callable[[str], None]
+) -> Plan:
+    """Remove the results of units with changed files.
+
+    If documents of all units are compared with each other, finished units are prepared again as well: the results of their
+    first pass have been removed, so the changed documents could not be compared with them. Results of the first pass over other
+    units stay.
+
+    Args:
+        folder: Folder of the unfinished preparation.
+        options: Options of the preparation.
+        plan: Stored plan.
+        names: Names of the changed files.
+        warn: Shows a line to the user.
+
+    Returns:
+        The plan with the present versions of these files.
+
+    Raises:
+        UserError: A name fits no file or several, or another process is still running.
+    """
+    wanted = {_find_file(name, files_of(plan.units)) for name in names}
+    changed, numbers = plan.with_present_files(wanted)
+    if changed == plan:
+        # An earlier command has removed the results.
+        return plan
+    for name in sorted(folder.leases()):
+        with folder.lease(name) as lease:
+            if lease is None:
+                raise UserError(f"`redo`: another process is still running ({folder.holder(name)}): end it first")
+    finished = folder.finished(len(plan.units))
+    discarded = numbers & (finished | folder.first_passes())
+    files = ", ".join(sorted(wanted))
+    message = f"{len(discarded):,} of {len(plan.units):,} units have read {files} and are prepared again"
+    others = finished - numbers
+    if compares_units(options, plan.units) and others:
+        message += f", and {len(others):,} finished units, whose documents are compared with theirs"
+        discarded |= finished
+    folder.discard(discarded)
+    folder.begin(changed, folder.tokenizer(plan))
+    warn(message)
+    return changed
+
+
+def _find_file(name: str, files: Collection[str]) -> str:
+    """Return the file with this path or end of a path. Raises UserError if there is none, or several."""
+    found = [file for file in files if file == name or file.endswith(f"/{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        reason = f"{len(found)} inputs have this name"
+    else:
+        reason = f"no input has this name; {did_you_mean(name, files)}".rstrip("; ")
+    raise UserError(f"redo {name}: {reason}: name it as the error about it does")

@@ -1,0 +1,115 @@
+"""Writes the documents of a unit: shards, tables of documents, and a summary."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatape.data.counts import CorpusCounts, DocumentCounts, sort_reasons
+from megatape.data.document_entries import DocumentFile
+from megatape.data.prepare.batches import Batch
+from megatape.data.prepare.documents import DocumentFiles
+from megatape.data.prepare.progress import OnProgress, Progress
+from megatape.data.prepare.summary import SUMMARY, TOKEN_COUNTS, Summary
+from megatape.data.shards.entries import SPLITS
+from megatape.data.shards.table_writer import TableWriter
+from megatape.data.shards.writer import SplitWriter
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.utils.files import json_content
+
+
+class UnitWriter:
+    """Writes a unit's documents into a folder.
+
+    Args:
+        folder: Folder to write into.
+        part: Part of the names of its files that no other unit has.
+        tokenizer: Tokenizer of the documents.
+
+    Attributes:
+        counts: Counts of the documents written so far.
+    """
+
+    def __init__(self, folder: Path, part: str, tokenizer: Tokenizer) -> None:
+        self._folder = folder
+        self._shards: dict[str, SplitWriter] = {}
+        self._tables: dict[str, TableWriter] = {}
+        for split in SPLITS:
+            name = f"{split}{part}"
+            self._shards[split] = SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.eos_id)
+            self._tables[split] = TableWriter(folder, name)
+        self.counts = CorpusCounts(inputs=defaultdict(DocumentCounts))
+
+    def write(
+        self,
+        batches: Iterable[Batch],
+        counts: CorpusCounts,
+        on_progress: OnProgress,
+        documents: DocumentFiles | None = None,
+    ) -> None:
+        """Write all documents and the summary.
+
+        Args:
+            batches: Documents to write.
+            counts: Counts of all documents that were read, complete when the batches are.
+            on_progress: Called after each batch.
+            documents: Files of kept documents, complete when the batches are. None if documents are not kept.
+        """
+        for batch in batches:
+            self.add(batch)
+            on_progress(self._progress(counts))
+        document_files: list[DocumentFile] = []
+        if documents:
+            document_files = documents.entries()
+        self.close(counts, document_files)
+        on_progress(self._progress(counts))
+
+    def _progress(self, counts: CorpusCounts) -> Progress:
+        total = self.counts.total
+        return Progress(counts.read_bytes, total.written, total.text_bytes, total.tokens)
+
+    def add(self, batch: Batch) -> None:
+        """Append documents."""
+        num_tokens = [ids.size for ids in batch.ids]
+        for name, size, text_bytes in zip(batch.inputs, num_tokens, batch.text_bytes, strict=True):
+            counts = self.counts.inputs[name]
+            counts.written += 1
+            counts.tokens += size
+            counts.text_bytes += text_bytes
+        columns: tuple[list[Any], ...] = (
+            num_tokens,
+            batch.text_bytes,
+            batch.places,
+            batch.urls,
+            batch.hashes,
+            batch.scores,
+        )
+        for split in SPLITS:
+            is_chosen = [name == split for name in batch.splits]
+            if not any(is_chosen):
+                continue
+            self._tables[split].add(*(list(compress(column, is_chosen)) for column in columns))
+            ids = np.concatenate(list(compress(batch.ids, is_chosen)))
+            self._shards[split].add(ids, sum(compress(batch.text_bytes, is_chosen)))
+
+    def close(self, counts: CorpusCounts, document_files: Sequence[DocumentFile] = ()) -> None:
+        """Write the remaining documents and the summary.
+
+        Args:
+            counts: Counts of all documents that were read.
+            document_files: Files of documents, if they are kept.
+        """
+        splits = {split: writer.close() for split, writer in self._shards.items()}
+        tables = {split: writer.close() for split, writer in self._tables.items()}
+        token_counts: dict[str, Any] = {split: writer.token_counts for split, writer in self._shards.items()}
+        np.savez(self._folder / TOKEN_COUNTS, **token_counts)
+        summary = Summary(splits, tables, CorpusCounts(), list(document_files))
+        summary.counts.add(counts)
+        summary.counts.add(self.counts)
+        for of_input in summary.counts.inputs.values():
+            of_input.dropped = sort_reasons(of_input.dropped)
+        (self._folder / SUMMARY).write_bytes(json_content(asdict(summary), SUMMARY))

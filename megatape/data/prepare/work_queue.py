@@ -1,0 +1,103 @@
+"""Hands out numbered work to processes that share a folder, and waits for work of other processes."""
+
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+
+from megatape.data.prepare.folder import PartialFolder, unit_name
+from megatape.data.prepare.task import Task
+from megatape.data.prepare.unit_lease import UnitLease
+
+
+class WorkQueue:
+    """The work of one process, which takes leases in the folder.
+
+    Args:
+        folder: Folder of the unfinished preparation.
+        task: Share of this machine. It starts with this share.
+        warn: Shows a line to the user.
+    """
+
+    def __init__(self, folder: PartialFolder, task: Task, warn: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._task = task
+        self._warn = warn
+        # Random offset, so that processes start with different units.
+        self._offset = secrets.randbelow(2**31)
+        # Seconds since this process last had work, and the holder shown to the user.
+        self._waited = 0.0
+        self._holder = ""
+
+    def each(
+        self, step: str, done: Callable[[], set[int]], work: Callable[[int, UnitLease], None], count: int
+    ) -> Iterator[float]:
+        """Process numbers that nobody else is working on, until all are finished.
+
+        Each round takes two listings and tries one lease, so that idle processes do not burden the shared file system.
+
+        Args:
+            step: Name of the step, empty for the last one.
+            done: Lists the finished numbers.
+            work: Processes a number, and renews its lease.
+            count: Number of parts of the step.
+
+        Yields:
+            Seconds to wait for other processes.
+        """
+        suffix = ""
+        if step:
+            suffix = f".{step}"
+        names = [f"{unit_name(number)}{suffix}" for number in range(count)]
+        while True:
+            remaining = sorted(set(range(count)) - done())
+            if not remaining:
+                return
+            leases = self._folder.leases()
+            free = [number for number in remaining if names[number] not in leases]
+            number = self.choose(remaining, free)
+            with self._folder.lease(names[number]) as lease:
+                if lease is not None and number not in done():
+                    work(number, lease)
+                    self._waited = 0.0
+            if lease is None:
+                yield self.pause(names[number])
+
+    def choose(self, remaining: Sequence[int], free: Sequence[int]) -> int:
+        """Choose the number to try, of this task's share first.
+
+        If other processes are running, the choice is random, so that they do not all try the same number.
+
+        Args:
+            remaining: Unfinished numbers.
+            free: Unfinished numbers without a lease.
+        """
+        share = [number for number in free if number % self._task.count == self._task.index]
+        options = share or free
+        if options and len(free) == len(remaining):
+            return options[0]
+        self._offset += 1
+        # Try leased numbers as well, in case the process that holds the lease has died.
+        options = options or remaining
+        return options[self._offset % len(options)]
+
+    def pause(self, name: str) -> float:
+        """Return the seconds to wait for the holder of a lease. Tells the user once it has waited for long.
+
+        The time is random, and longer the longer this process has waited.
+
+        Args:
+            name: Name of the lease.
+        """
+        timeouts = self._folder.timeouts
+        longest = max(timeouts.heartbeat_interval, timeouts.poll_interval)
+        pause = random.uniform(0.5, 1.5) * min(max(timeouts.poll_interval, self._waited / 3), longest)
+        self._waited += pause
+        if self._waited > 2 * timeouts.heartbeat_interval:
+            holder = self._folder.holder(name)
+            if holder != self._holder:
+                self._holder = holder
+                self._warn(
+                    f"waiting for {holder}: it lasts until that process is done, ends, or is stopped or unreachable for "
+                    f"{timeouts.expiry:.0f} s"
+                )
+        return pause

@@ -1,0 +1,74 @@
+"""A worker process of a command that prepares a corpus."""
+
+import os
+import signal
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.preparation import Preparation
+from megatape.data.prepare.task import Task
+from megatape.data.prepare.worker_pool import end_with_parent
+from megatape.data.tokenizers.fast import fast_tokenizer
+from megatape.errors import PathError, UserError
+from megatape.imports import import_given
+from megatape.reliability.lease import LeaseTimeouts
+from megatape.utils.files import name_path
+
+
+def run_worker(
+    connection: Connection,
+    options: PreparationOptions,
+    output: Path,
+    timeouts: LeaseTimeouts,
+    task: Task,
+    num_threads: int,
+    imports: Sequence[str],
+) -> None:
+    """Prepare units that nobody else is working on, until all are finished.
+
+    Args:
+        connection: Connection for progress, warnings, and the exception that ends the work.
+        options: Options of the preparation, without a tokenizer, which is in the folder.
+        output: Folder of the result.
+        timeouts: Timeouts of leases.
+        task: Share of this machine.
+        num_threads: Number of threads of a tokenizer.
+        imports: Modules to import first.
+    """
+    # Ctrl-C also reaches the command, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    # The library `tokenizers` reads it when it first encodes.
+    os.environ["RAYON_NUM_THREADS"] = str(num_threads)
+    folder = PartialFolder(output, timeouts)
+    try:
+        for module in imports:
+            import_given(module)
+        plan = folder.plan()
+        if plan is None:
+            # Another command has finished the preparation.
+            return
+        tokenizer = folder.tokenizer(plan)
+        if options.plan(plan.units, tokenizer).rules != plan.rules:
+            raise UserError("files or folders of `rule` have changed since the command began: do so only when it has ended")
+        tokenizer.num_threads = num_threads
+        fast = fast_tokenizer(tokenizer, connection.send)
+        preparation = Preparation(options, folder, plan.units, connection.send, task)
+        preparation.work(tokenizer, fast, lambda *progress: connection.send(progress))
+    except (UserError, OSError) as error:
+        name_path(error, folder.path)
+        connection.send(_sendable(error))
+    except Exception:  # noqa: BLE001  # The command shows the error.
+        connection.send(RuntimeError(f"a worker failed:\n{traceback.format_exc()}"))
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error of a base class that can be unpickled, with the same message."""
+    for kind in (PathError, UserError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return OSError(str(error))
