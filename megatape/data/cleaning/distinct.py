@@ -1,4 +1,4 @@
-"""Documents that data directories have, which are prepared already."""
+"""Documents that other data directories already contain."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,9 +19,10 @@ from megatape.data.shards.index import load_index
 
 @dataclass(frozen=True)
 class Distinct(TextRule):
-    """A document is in none of `folders`, by its text after all other rules.
+    """Drops documents contained in one of `folders`, by their texts after all other rules.
 
-    folders: Data directories, whose tables of documents have hashes of their texts.
+    Attributes:
+        folders: Data directories. Their tables of documents have hashes of the texts.
     """
 
     is_last: ClassVar[bool] = True
@@ -43,23 +44,31 @@ class Distinct(TextRule):
 
     def _tables(self, folder: str) -> Iterator[DocumentTables]:
         index = self._indices[folder]
-        return (DocumentTables(Path(folder), index, split) for split in index.splits)
+        for split in index.splits:
+            yield DocumentTables(Path(folder), index, split)
 
     @cached_property
     def _hashes(self) -> dict[str, np.ndarray]:
-        """Hashes of the documents of each folder, sorted, uint64. Eight bytes a document, since each process has them."""
-        hashes = {}
+        """Hashes of the documents of each folder, sorted, uint64. They take eight bytes a document in each process."""
+        all_hashes = {}
         for folder, index in self._indices.items():
-            num_documents = sum(table.documents for tables in index.document_tables.values() for table in tables)
-            hashes[folder] = np.empty(num_documents, np.uint64)
-            end = 0
-            for part in (part for tables in self._tables(folder) for part in tables.hashes()):
-                hashes[folder][end : (end := end + part.size)] = part
-            hashes[folder].sort()
-        return hashes
+            num_documents = 0
+            for entries in index.document_tables.values():
+                num_documents += sum(table.documents for table in entries)
+            hashes = np.empty(num_documents, np.uint64)
+            begin = 0
+            for tables in self._tables(folder):
+                for part in tables.hashes():
+                    end = begin + part.size
+                    hashes[begin:end] = part
+                    begin = end
+            hashes.sort()
+            all_hashes[folder] = hashes
+        return all_hashes
 
     def apply(self, text: str) -> str:
-        text_hash = np.array(table_hashes([document_hash(text.encode())]), np.uint64)
+        digest = document_hash(text.encode())
+        text_hash = np.array(table_hashes([digest]), np.uint64)
         for folder, hashes in self._hashes.items():
             if contains(hashes, text_hash):
                 raise DocumentDropped(f"in {folder}")

@@ -1,4 +1,4 @@
-"""Documents that resemble an earlier one."""
+"""Near duplicates: documents that resemble an earlier one."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,25 +14,37 @@ from megatape.errors import UserError
 if TYPE_CHECKING:
     from datasketch import MinHash
 
-RECALL = 0.8  # share of the texts at the threshold that are found, at least
-SEED = 1  # of datasketch's permutations
-SHIFT = np.uint64(32)  # datasketch's permutations are of 32 bits
-AT_ONCE = 2**14  # runs that are permuted at a time, which takes a kilobyte for each
-MAX_BUCKET = 8  # texts with equal keys that a later one is compared with, so that the time is linear
-Bucket = list[tuple[int, np.ndarray]]  # Number and runs of each text with the same key.
+# Minimum share of the texts at the threshold that are found.
+RECALL = 0.8
+# Seed of datasketch's permutations.
+SEED = 1
+# datasketch's permutations have 32 bits.
+SHIFT = np.uint64(32)
+# Number of shingles permuted at a time. Each takes a kilobyte.
+SHINGLES_AT_ONCE = 2**14
+# Maximum number of texts with equal keys that a later text is compared with, which makes the time linear.
+MAX_BUCKET = 8
+# Number and shingles of each text with the same key.
+Bucket = list[tuple[int, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class NearDuplicates(Rule):
-    """Drops documents whose Jaccard similarity to an earlier kept one is `threshold` or more, by runs of `words` words.
+    """Drops documents whose Jaccard similarity to an earlier kept one is `threshold` or more, by shingles of `words` words.
 
     Dropped documents do not count, so a chain of overlapping texts keeps the texts that differ.
 
-    MinHash (Broder, 1997) with locality-sensitive hashing finds candidates. The signature of a text, `permutations` minima by
-    datasketch, is divided into bands. Two texts of similarity s agree in one of b bands of r rows with probability
-    1 - (1 - s^r)^b. Then their runs decide.
+    MinHash (Broder, 1997) with locality-sensitive hashing finds candidates. The signature of a text, `permutations` minima
+    computed by datasketch, is divided into bands. Two texts of similarity s agree in one of b bands of r rows with probability
+    1 - (1 - s^r)^b. Then their shingles decide.
 
-    bands, rows: both, or by default as many rows as find RECALL of the texts at the threshold, and all bands that there are.
+    Attributes:
+        threshold: Least similarity of near duplicates.
+        permutations: Number of permutations.
+        words: Number of words in a shingle.
+        bands: Number of bands. None: all that the permutations suffice for.
+        rows: Number of rows of a band, given together with `bands`. None: the largest number that finds RECALL of the texts at
+            the threshold.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("datasketch",)
@@ -50,18 +62,21 @@ class NearDuplicates(Rule):
 
     def describe(self) -> dict[str, Any]:
         described = super().describe()
-        described["options"] |= dict(zip(("bands", "rows"), self.shape, strict=True))
+        bands, rows = self.shape
+        described["options"] |= {"bands": bands, "rows": rows}
         return described
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Bands, and rows of each."""
+        """Number of bands, and of rows of each."""
         if self.bands and self.rows:
             return self.bands, self.rows
-        all_rows = range(self.permutations, 1, -1)
-        found = (rows for rows in all_rows if 1 - (1 - self.threshold**rows) ** (self.permutations // rows) >= RECALL)
-        rows = next(found, 1)
-        return self.permutations // rows, rows
+        for rows in range(self.permutations, 1, -1):
+            bands = self.permutations // rows
+            recall = 1 - (1 - self.threshold**rows) ** bands
+            if recall >= RECALL:
+                return bands, rows
+        return self.permutations, 1
 
     @cached_property
     def _empty(self) -> "MinHash":
@@ -70,43 +85,53 @@ class NearDuplicates(Rule):
         return MinHash(self.permutations, seed=SEED, scheme="affine32", hashfunc=int)
 
     def signature(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """What a text is compared by.
+        """Compute the MinHash signature of a text.
 
         Returns:
-            Its keys, uint64 [bands]: texts that agree in one are candidates; those without words agree if they are equal.
-            Its runs, uint32, sorted, each once: by 32 bits a similarity errs by less than 0.001 up to a million words.
+            Keys, uint64 [bands]. Texts that agree in one key are candidates. Texts without words agree if they are equal.
+            Shingles, uint32, sorted, each once. With 32 bits a similarity errs by less than 0.001 up to a million words.
         """
         from xxhash import xxh3_64_intdigest
 
         bands, rows = self.shape
-        runs = np.unique((hash_runs(text, self.words) >> SHIFT).astype(np.uint32))
-        if not runs.size:
-            return np.full(bands, xxh3_64_intdigest(text.encode()), np.uint64), runs
+        shingles = np.unique((hash_runs(text, self.words) >> SHIFT).astype(np.uint32))
+        if not shingles.size:
+            return np.full(bands, xxh3_64_intdigest(text.encode()), np.uint64), shingles
         signature = self._empty.copy()
-        for begin in range(0, runs.size, AT_ONCE):
-            signature.update_batch(runs[begin : begin + AT_ONCE].tolist())
+        for begin in range(0, shingles.size, SHINGLES_AT_ONCE):
+            signature.update_batch(shingles[begin : begin + SHINGLES_AT_ONCE].tolist())
         minima = signature.hashvalues[: bands * rows].reshape(bands, rows)
-        return np.array([xxh3_64_intdigest(band.tobytes()) for band in minima], np.uint64), runs
+        keys = np.array([xxh3_64_intdigest(band.tobytes()) for band in minima], np.uint64)
+        return keys, shingles
 
-    def find(self, number: int, runs: np.ndarray, bucket: Bucket) -> list[int]:
+    def matches_bucket(self, number: int, shingles: np.ndarray, bucket: Bucket) -> list[int]:
         """Compare a text with earlier texts of the same key.
 
         Args:
             number: Number of the text, larger than the numbers of the earlier texts.
-            runs: Runs of the text.
-            bucket: Earlier texts. The text is added, unless the bucket is full or contains a text with the same runs.
+            shingles: Shingles of the text.
+            bucket: Earlier texts. The text is added, unless the bucket is full or contains a text with the same shingles.
 
         Returns:
             Numbers of the similar earlier texts.
         """
-        similarities = [self._similarity(runs, earlier) for _, earlier in bucket]
-        found = [earlier for (earlier, _), value in zip(bucket, similarities, strict=True) if value >= self.threshold]
-        if max(similarities, default=0.0) < 1 and len(bucket) < MAX_BUCKET:
-            bucket.append((number, runs))
-        return found
+        matches = []
+        has_equal = False
+        for earlier, earlier_shingles in bucket:
+            similarity = self._similarity(shingles, earlier_shingles)
+            if similarity >= self.threshold:
+                matches.append(earlier)
+            if similarity >= 1:
+                has_equal = True
+        if not has_equal and len(bucket) < MAX_BUCKET:
+            bucket.append((number, shingles))
+        return matches
 
     def _similarity(self, first: np.ndarray, second: np.ndarray) -> float:
-        """Jaccard similarity of two texts by their runs; those without words have equal keys only if they are equal."""
-        common = np.intersect1d(first, second, assume_unique=True).size
-        union = first.size + second.size - common
-        return common / union if union else 1.0
+        """Return the Jaccard similarity of two texts with equal keys, by their shingles."""
+        num_common = np.intersect1d(first, second, assume_unique=True).size
+        num_all = first.size + second.size - num_common
+        if num_all == 0:
+            # Texts without words have equal keys only if they are equal.
+            return 1.0
+        return num_common / num_all

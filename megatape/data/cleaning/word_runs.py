@@ -1,7 +1,7 @@
-"""Runs of words of a text, by which texts are compared.
+"""Runs of consecutive words (shingles), by which texts are compared.
 
-Words are runs of letters, digits and underscores, in lower case: punctuation and white space do not count. In scripts that are
-written without spaces between words, each character is a word.
+Words are runs of letters, digits and underscores, in lower case, without punctuation and white space. In scripts without spaces
+between words, each character is a word.
 """
 
 import re
@@ -16,25 +16,32 @@ UNSPACED = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"  # Han
 )
 WORD = re.compile(rf"[^\W{UNSPACED}]+|[{UNSPACED}]")
-FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: nothing is lost modulo 2^64
+# Factor of the rolling hash. It is odd, so multiplication modulo 2^64 loses nothing.
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def hash_runs(text: str, length: int) -> np.ndarray:
-    """Hashes of the runs of `length` words, uint64 [words - length + 1]; of all words if there are fewer; empty without any."""
-    from xxhash import xxh3_64_intdigest  # which comes with datasets
+    """Return the hashes of the runs of `length` consecutive words, uint64 [words - length + 1].
+
+    A shorter text has one run with all of its words, and a text without words has none.
+    """
+    from xxhash import xxh3_64_intdigest
 
     words = WORD.findall(text.lower())
     if not words:
         return np.empty(0, np.uint64)
     encoded = " ".join(words).encode().split(b" ")
     hashes = np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, len(words))
-    count = max(1, len(words) - length + 1)
-    runs = np.zeros(count, np.uint64)
-    for begin in range(min(length, len(words))):
-        runs = runs * FACTOR + hashes[begin : begin + count]
+    num_runs = max(1, len(words) - length + 1)
+    runs = np.zeros(num_runs, np.uint64)
+    for offset in range(min(length, len(words))):
+        runs = runs * FACTOR + hashes[offset : offset + num_runs]
     return runs
 
 
 def contains(known: np.ndarray, hashes: np.ndarray) -> bool:
-    """Whether one of the hashes is among `known`, which is sorted."""
-    return bool(known.size and (known[np.searchsorted(known, hashes).clip(max=known.size - 1)] == hashes).any())
+    """Whether `known`, a sorted array, contains one of the hashes."""
+    if not known.size:
+        return False
+    places = np.searchsorted(known, hashes).clip(max=known.size - 1)
+    return bool((known[places] == hashes).any())

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from megatape.data.cleaning.decisions import KEEP, KEYS, FirstPass, read_comparison
+from megatape.data.cleaning.comparison import read_comparison
+from megatape.data.cleaning.first_pass import KEEP, KEYS, FirstPass
 from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.batches import Batch
 from megatape.data.prepare.checksummed_files import ChecksummedFiles, check_files
@@ -65,7 +66,7 @@ class FirstPassUnit:
             tokens = np.concatenate(all_ids)
             assert 0 <= tokens.min() <= tokens.max() < self._vocab_size
             files.append(TOKENS, tokens.astype(self._dtype).data)
-            first_pass.save_runs(files.append)
+            first_pass.save_shingles(files.append)
             on_progress(Progress(counts.read_bytes))
         first_pass.save(files.append)
         files.append(COUNTS, json_content(asdict(counts), COUNTS))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.data.cleaning.decisions import CORRUPTED_ARRAYS
+from megatape.data.cleaning.arrays import CORRUPTED_ARRAYS
 from megatape.data.counts import CorpusCounts
 from megatape.data.document_entries import DocumentFile, DocumentTable
 from megatape.data.shards.entries import SPLITS, Split

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from megatape.data.cleaning.decisions import KEYS, NEAR_DUPLICATES, RUN_ENDS, RUNS, FirstPass, OnePass, compare, near_drops
+from megatape.data.cleaning.comparison import compare, near_drops
+from megatape.data.cleaning.decisions import NEAR_DUPLICATES, OnePass
+from megatape.data.cleaning.first_pass import KEYS, SHINGLE_ENDS, SHINGLES, FirstPass
 from megatape.data.counts import CorpusCounts
 from megatape.data.prepare.batches import read_batches
 from megatape.data.prepare.checksummed_files import check_files
@@ -72,7 +74,7 @@ class UnitPasses:
         files = [KEYS]
         if rule == NEAR_DUPLICATES:
             near = self.options.cleaning.near_duplicates
-            files = [KEYS, RUNS, RUN_ENDS]
+            files = [KEYS, SHINGLES, SHINGLE_ENDS]
         folders = self._first_pass_folders()
         for folder in folders:
             lease.heartbeat()

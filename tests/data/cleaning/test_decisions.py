@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass, compare, equal_groups, near_drops
+from megatape.data.cleaning.comparison import compare, equal_groups, near_drops
+from megatape.data.cleaning.decisions import Cleaning, OnePass
+from megatape.data.cleaning.first_pass import FirstPass
 from megatape.data.cleaning.near_duplicates import NearDuplicates
 from megatape.data.cleaning.rule import DocumentDropped, TextRule
 from megatape.data.prepare.checksummed_files import ChecksummedFiles
@@ -89,7 +91,7 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
         draft.mkdir()
         files = ChecksummedFiles(draft)
         found += outcomes(first.decide, unit[:9])
-        first.save_runs(files.append)
+        first.save_shingles(files.append)
         found += outcomes(first.decide, unit[9:])
         first.save(files.append)
     beats: list[None] = []
@@ -111,13 +113,11 @@ def test_one_pass_and_two_are_the_definition(tmp_path: Path, drop_duplicates: bo
     assert found == wanted
 
 
-def test_a_rule_that_takes_long_or_fails_names_the_document(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rule_that_takes_long_or_fails_names_the_document(caplog: pytest.LogCaptureFixture) -> None:
     """The document stays: what is dropped must not depend on the machine. Also where the rule drops it in the end."""
-    cleaning = Cleaning({"rule": NoNine(), "near_duplicates": Numbers()})
-    for slow, named in ((60.0, []), (-1.0, ["rule", "near_duplicates", "rule"])):
-        monkeypatch.setattr("megatape.data.cleaning.decisions.SLOW", slow)
+    rules = {"rule": NoNine(), "near_duplicates": Numbers()}
+    for slow_seconds, named in ((60.0, []), (-1.0, ["rule", "near_duplicates", "rule"])):
+        cleaning = Cleaning(rules, slow_seconds=slow_seconds)
         assert outcomes(OnePass(cleaning).decide, ["1 2 3!", "9"]) == ["1 2 3", "dropped by rule: a nine"]
         assert [line.split()[1] for line in caplog.messages] == named
     assert caplog.messages[0].endswith(" s for a.jsonl:7, a document of 6 characters")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from megatape.data.cleaning.decisions import Cleaning, FirstPass, OnePass
+from megatape.data.cleaning.decisions import Cleaning, OnePass
+from megatape.data.cleaning.first_pass import FirstPass
 from megatape.data.cleaning.rule import parse_rules
 from megatape.data.sources.document import Document
 

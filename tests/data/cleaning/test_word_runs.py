@@ -36,5 +36,5 @@ def test_texts_without_spaces_are_compared_by_their_characters(tmp_path: Path) -
     near = NearDuplicates()
     changed = CHINESE.replace("珠", "豬")
     (_, first), (_, second), (_, other) = map(near.signature, (CHINESE, changed, CHINESE[::-1]))
-    assert near.find(1, second, [(0, first)]) == [0]
+    assert near.matches_bucket(1, second, [(0, first)]) == [0]
     assert not np.intersect1d(first, other).size

@@ -1,0 +1,186 @@
+"""Comparison of the documents of all units, by the hashes and keys that first passes have stored."""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from megatape.data.cleaning.arrays import CORRUPTED_ARRAYS, pack_arrays
+from megatape.data.cleaning.first_pass import KEYS, SHINGLE_ENDS, SHINGLES
+from megatape.data.cleaning.near_duplicates import Bucket, NearDuplicates
+from megatape.errors import UserError
+
+# Name of the array in the results of `compare`.
+PAIRS = "pairs"
+# Number of hashes compared at a time. Each takes about 50 bytes.
+HASHES_AT_ONCE = 2**25
+# Number of units whose shingles are mapped into memory.
+NUM_MAPPED_UNITS = 1024
+
+
+def compare(folders: Sequence[Path], name: str, near: NearDuplicates | None, heartbeat: Callable[[], None]) -> bytes:
+    """Compare all documents by one array of FirstPass.
+
+    Memory: about 50 bytes for each of at most HASHES_AT_ONCE hashes, 2 bytes for each document, and 16 bytes for each pair of
+    similar documents.
+
+    Args:
+        folders: Folders with the files of FirstPass for each unit, in order.
+        name: Name of the array, one of `Cleaning.comparisons`.
+        near: Rule that decides whether documents with equal keys are similar. None: documents with equal hashes are equal.
+        heartbeat: Called repeatedly, to renew the lease.
+
+    Returns:
+        Flags of exact duplicates, as .npz for `FirstPassUnit`. With `near`: pairs of similar documents, as .npz for
+        `near_drops`.
+    """
+    ends = _document_ends(folders)
+    groups = equal_groups([partial(_load, folder, name) for folder in folders], heartbeat=heartbeat)
+    if near is None:
+        is_duplicate = np.zeros(ends[-1], bool)
+        for group in groups:
+            is_duplicate[group[1:]] = True
+        return _flags_by_unit(is_duplicate, ends)
+
+    shingles = _Shingles(folders, ends)
+    pairs = array("Q")
+    for group in groups:
+        bucket: Bucket = []
+        for number in group.tolist():
+            heartbeat()
+            for earlier in near.matches_bucket(number, shingles.of(number), bucket):
+                pairs.extend((number, earlier))
+    return pack_arrays({PAIRS: np.array(pairs, np.uint64).reshape(-1, 2)})
+
+
+def near_drops(folders: Sequence[Path], comparisons: Sequence[Path], heartbeat: Callable[[], None]) -> bytes:
+    """Decide which documents are near duplicates of kept documents.
+
+    Memory: about 100 bytes for each pair of similar documents, and 2 bytes for each document.
+
+    Args:
+        folders: Folders with the files of FirstPass for each unit, in order.
+        comparisons: Files with the pairs that `compare` found in each band.
+        heartbeat: Called repeatedly, to renew the lease.
+
+    Returns:
+        Flags of the near duplicates, as .npz for `FirstPassUnit`.
+    """
+    ends = _document_ends(folders)
+    pairs = [np.empty((0, 2), np.uint64)]
+    for file in comparisons:
+        heartbeat()
+        pairs.append(read_comparison(file, PAIRS))
+    # Sorted by the later document of each pair.
+    in_order = np.unique(np.concatenate(pairs), axis=0).tolist()
+    is_dropped = np.zeros(ends[-1], bool)
+    for number, earlier in in_order:
+        heartbeat()
+        if not is_dropped[earlier]:
+            is_dropped[number] = True
+    return _flags_by_unit(is_dropped, ends)
+
+
+def read_comparison(file: Path, name: str) -> np.ndarray:
+    """Read an array from the result of `compare` or `near_drops`.
+
+    Args:
+        file: File with the result.
+        name: Name of the array in it.
+
+    Raises:
+        UserError: The file is corrupted.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            found: np.ndarray = content[name]
+    except CORRUPTED_ARRAYS as error:
+        raise UserError(
+            f"{file}: corrupted ({error!r}): remove it, and the same command compares the documents again"
+        ) from error
+    return found
+
+
+def equal_groups(
+    units: Sequence[Callable[[], np.ndarray]],
+    at_once: int = HASHES_AT_ONCE,
+    heartbeat: Callable[[], None] = lambda: None,
+) -> Iterator[np.ndarray]:
+    """Yield the numbers of the documents with the same hash, in order, for each hash of several documents.
+
+    Args:
+        units: Functions that load the hashes of the documents of each unit, uint64 [n, k], in order.
+        at_once: Number of hashes to compare at a time, which bounds the memory. Hashes are divided by their remainder.
+        heartbeat: Called for every unit of every part.
+    """
+    unit_starts = np.cumsum([0, *(len(load()) for load in units)])
+    num_documents = int(unit_starts[-1])
+    num_parts = 1 << max(0, num_documents // at_once).bit_length()
+    for part in range(num_parts):
+        numbers_by_unit = []
+        hashes_by_unit = []
+        for load, start in zip(units, unit_starts, strict=False):
+            heartbeat()
+            unit_hashes = load()
+            chosen = np.flatnonzero(unit_hashes[:, 0] % np.uint64(num_parts) == np.uint64(part))
+            numbers_by_unit.append(chosen + start)
+            hashes_by_unit.append(unit_hashes[chosen])
+        numbers = np.concatenate(numbers_by_unit)
+        hashes = np.concatenate(hashes_by_unit)
+
+        # The sort is stable, so documents with equal hashes stay in the order of the source.
+        order = np.lexsort(hashes.T)
+        numbers = numbers[order]
+        hashes = hashes[order]
+        equals_previous = (hashes[1:] == hashes[:-1]).all(axis=1)
+        is_same = np.concatenate([[False], equals_previous, [False]])
+        for begin, last in np.flatnonzero(is_same[1:] != is_same[:-1]).reshape(-1, 2):
+            yield numbers[begin : last + 1]
+
+
+class _Shingles:
+    """Shingles of all documents, in mapped files: the kernel keeps as much in memory as there is room for.
+
+    Args:
+        folders: Folders with the files of FirstPass for each unit, in order.
+        unit_ends: Number of documents up to the end of each unit.
+    """
+
+    def __init__(self, folders: Sequence[Path], unit_ends: np.ndarray) -> None:
+        self._unit_starts = [0, *unit_ends.tolist()]
+        self._ends = lru_cache(NUM_MAPPED_UNITS)(lambda unit: np.load(folders[unit] / SHINGLE_ENDS, mmap_mode="r"))
+        self._shingles = lru_cache(NUM_MAPPED_UNITS)(lambda unit: np.memmap(folders[unit] / SHINGLES, np.uint32, "r"))
+
+    def of(self, number: int) -> np.ndarray:
+        """Return the shingles of a document, uint32."""
+        unit = bisect_right(self._unit_starts, number) - 1
+        row = number - self._unit_starts[unit]
+        begin, end = self._ends(unit)[row : row + 2].tolist()
+        if begin == end:
+            # An empty file cannot be mapped.
+            return np.empty(0, np.uint32)
+        return self._shingles(unit)[begin:end]
+
+
+def _document_ends(folders: Sequence[Path]) -> np.ndarray:
+    """Return the number of documents up to the end of each unit."""
+    return np.cumsum([_load(folder, "codes").size for folder in folders])
+
+
+def _flags_by_unit(flags: np.ndarray, ends: np.ndarray) -> bytes:
+    """Return flags of documents as .npz, with an array of bits for each unit.
+
+    Args:
+        flags: Flag of each document, in the order of the units.
+        ends: Number of documents up to the end of each unit.
+    """
+    parts = np.split(flags, ends[:-1])
+    return pack_arrays({str(number): np.packbits(part) for number, part in enumerate(parts)})
+
+
+def _load(folder: Path, name: str) -> np.ndarray:
+    with np.load(folder / KEYS, allow_pickle=False) as content:
+        return content[name]
