@@ -95,6 +95,8 @@ class Cleaning:
         edits: tuple[tuple[str, str], ...] = ()
         scores = dict(document.scores)
         for name, rule in self.rules.items():
+            if not isinstance(rule, DocumentRule | ScoreRule):
+                continue
             text = document.text
             try:
                 with self.watch(name, document):
@@ -102,7 +104,7 @@ class Cleaning:
                         scores[name] = rule.score(text)
                         if scores[name] < rule.minimum:
                             raise DocumentDropped(f"below {rule.minimum}")
-                    elif isinstance(rule, DocumentRule):
+                    else:
                         text = rule.clean(document)
             except DocumentDropped as reason:
                 return Decision(None, name, str(reason), edits, scores)

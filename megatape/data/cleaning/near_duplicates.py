@@ -84,8 +84,12 @@ class NearDuplicates(Rule):
 
         return MinHash(self.permutations, seed=SEED, scheme="affine32", hashfunc=int)
 
-    def signature(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def signature(self, text: str, at_once: int = SHINGLES_AT_ONCE) -> tuple[np.ndarray, np.ndarray]:
         """Compute the MinHash signature of a text.
+
+        Args:
+            text: Text.
+            at_once: Number of shingles permuted at a time.
 
         Returns:
             Keys, uint64 [bands]. Texts that agree in one key are candidates. Texts without words agree if they are equal.
@@ -98,8 +102,8 @@ class NearDuplicates(Rule):
         if not shingles.size:
             return np.full(bands, xxh3_64_intdigest(text.encode()), np.uint64), shingles
         signature = self._empty.copy()
-        for begin in range(0, shingles.size, SHINGLES_AT_ONCE):
-            signature.update_batch(shingles[begin : begin + SHINGLES_AT_ONCE].tolist())
+        for begin in range(0, shingles.size, at_once):
+            signature.update_batch(shingles[begin : begin + at_once].tolist())
         minima = signature.hashvalues[: bands * rows].reshape(bands, rows)
         keys = np.array([xxh3_64_intdigest(band.tobytes()) for band in minima], np.uint64)
         return keys, shingles

@@ -24,7 +24,7 @@ class Numbers(NearDuplicates):
 
     shape = (3, 1)
 
-    def signature(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def signature(self, text: str, at_once: int = 1) -> tuple[np.ndarray, np.ndarray]:
         numbers = np.array(text.split(), np.uint64)
         return numbers, numbers.astype(np.uint32)
 
