@@ -1,6 +1,6 @@
-"""What a position encoding adds to the attention scores, computed block by block: the whole N x N bias never exists.
+"""Bias that a position encoding adds to the attention scores.
 
-B batch, N tokens, H query heads of this rank.
+It is computed block by block, so the bias of all N x N pairs never exists. B samples, N tokens, H query heads of this rank.
 """
 
 from abc import ABC, abstractmethod
@@ -10,9 +10,10 @@ from torch import Tensor
 
 
 class ScoreBias(ABC):
-    """A float32 bias on the scaled scores of pairs of tokens.
+    """Float32 bias on the scaled scores of pairs of tokens.
 
-    weights: the tensors through which it is differentiable.
+    Attributes:
+        weights: Tensors through which the bias is differentiable.
     """
 
     def __init__(self, *weights: Tensor) -> None:
@@ -20,28 +21,40 @@ class ScoreBias(ABC):
 
     @abstractmethod
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """The bias of the queries in `rows` and the keys in `columns` as a function of `weights`.
+        """Compute the bias of a block of pairs.
 
-        Both are places of tokens; in a model that generates, queries are those of the last tokens alone.
-        [B or 1, H, rows, columns]. Where the key comes after the query, the score is masked later: any finite value will do.
+        If a key comes after the query, any finite value will do: the score is masked later.
+
+        Args:
+            weights: Weights of the bias, of which the result is a function.
+            rows: Indices of the queries' tokens in the sample. During generation, queries are those of the last tokens only.
+            columns: Indices of the keys' tokens in the sample.
+
+        Returns:
+            Bias [B or 1, H, rows, columns].
         """
 
 
 class DistanceBias(ScoreBias):
-    """One number for each head and each distance from the query back to the key.
+    """Bias by distance: a number for each head and each distance from the query back to the key.
 
-    weights: [H, N], for the distances 0 .. N - 1.
+    Attributes:
+        weights: One tensor [H, N], for the distances 0 .. N - 1.
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Compute the bias of the block, which is constant along each diagonal.
+        """Compute the bias of a block, see ScoreBias.
 
-        Row r is a window on the reversed numbers, one step before the window of row r - 1.
+        It is constant along each diagonal. Row r is a window on the numbers in reversed order, one step before the window of
+        row r - 1.
         """
         (by_distance,) = weights
-        nearest = rows.start - (columns.stop - 1)  # distance of the last key from the first query; negative ones are masked
+        num_columns = columns.stop - columns.start
+        # Distance between the first query and the last key. Negative distances are masked.
+        nearest = rows.start - (columns.stop - 1)
         farthest = rows.stop - 1 - columns.start
-        numbers = by_distance[:, max(nearest, 0) : farthest + 1]
+        numbers = by_distance[:, max(nearest, 0) : farthest + 1]  # [H, rows + columns - 1], unless some are negative
         if nearest < 0:
             numbers = F.pad(numbers, (-nearest, 0))
-        return numbers.flip(1).unfold(1, columns.stop - columns.start, 1).flip(1)[None]
+        windows = numbers.flip(1).unfold(1, num_columns, 1)  # [H, rows, columns], the last row first
+        return windows.flip(1)[None]

@@ -1,6 +1,6 @@
 """Rotation of queries and keys before attention: by our own Triton kernels on a GPU, elsewhere by PyTorch's operators.
 
-Shapes as in model/transformer.py.
+Shapes as in model/transformer.py; W is the width of the position tensor e.
 """
 
 import logging
@@ -16,7 +16,17 @@ LOG = logging.getLogger(__name__)
 
 
 def rotated_heads(q: Tensor, k: Tensor, state: PositionState | None, move: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, and, if attention is to move it, e itself, in their dtype."""
+    """Rotate queries and keys by e.
+
+    Args:
+        q: Queries [B, N, H, R].
+        k: Keys [B, N, L, R].
+        state: State with e, or None to rotate nothing.
+        move: Whether attention moves the state.
+
+    Returns:
+        Rotated queries and keys, and e [B, N, L, W] as a value in their dtype, or None if attention does not move it.
+    """
     if state is None:
         return q, k, None
     initial, delta = state
@@ -25,22 +35,29 @@ def rotated_heads(q: Tensor, k: Tensor, state: PositionState | None, move: bool)
         from megatape.attention.kernels.rotation import Rotation
 
         return Rotation.apply(q, k, initial, delta, move)
-    e = state.tensor(k.shape[2]).to(k.dtype) if move else None
-    return *rotate_qk(q, k, state), e
+    e = None
+    if move:
+        e = state.tensor(k.shape[2]).to(k.dtype)
+    rotated_q, rotated_k = rotate_qk(q, k, state)
+    return rotated_q, rotated_k, e
 
 
 @cache
 def _has_kernel(device: torch.device) -> bool:
-    """Whether the kernels run on the device, found out by running them. On shapes alone they compute nothing."""
-    if device.type != "cuda" or not has_kernels(device):
-        return has_kernels(device)
+    """Whether the kernels run on the device. On a GPU they are tried; on the meta device they compute nothing."""
+    if not has_kernels(device):
+        return False
+    if device.type != "cuda":
+        return True
     from megatape.attention.kernels.rotation import Rotation
 
     try:
         with torch.inference_mode(False), torch.enable_grad():
             x = torch.ones(1, 1, 1, 16, device=device, requires_grad=True)
-            Rotation.apply(x, x, x.detach(), x, True)[0].sum().backward()
-    except Exception:  # whatever Triton, its compiler or the driver raises
+            rotated_q, _, _ = Rotation.apply(x, x, x.detach(), x, True)
+            rotated_q.sum().backward()
+    # Triton, its compiler and the driver raise exceptions of many types.
+    except Exception:
         LOG.warning("rotation by PyTorch instead of our kernels, which fail here:", exc_info=True)
         return False
     return True

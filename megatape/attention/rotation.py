@@ -1,7 +1,8 @@
-"""Rotation of heads by the position tensor, and its gradient. Shapes as in model/transformer.py.
+"""Rotation of queries and keys by the position tensor, and its gradient.
 
-A position tensor has width W = R, (cos | sin) of R/2 planes, or W = 2R, (cos, cos' | sin, sin'): then each
-of the two rows of a plane's rotation has its own cosine and sine, which the ablations that mix planes need.
+Shapes as in model/transformer.py. A plane of a head is a pair of channels (x1, x2): x1 in its first half, x2 in its second. A
+position tensor e has width W = R, (cos | sin) of R/2 planes, or W = 2R, (cos, cos' | sin, sin'). With W = 2R, each of the two
+rows of a plane's rotation has its own cosine and sine, which the ablations that mix planes need.
 """
 
 from typing import Any, NamedTuple
@@ -12,12 +13,12 @@ from torch.autograd.function import once_differentiable
 
 
 class PositionState(NamedTuple):
-    """The state that an encoding carries beside the content; for rotary encodings the position tensor e = initial + delta.
+    """State that an encoding carries beside the content. For rotary encodings, the position tensor e = initial + delta.
 
     Attributes:
-        initial: A constant of the positions; of a position tensor [B, N, 1, W] in float32, the same for all channels. None for
+        initial: Function of the position ids. A position tensor is [B, N, 1, W] in float32, the same for all channels. None for
             encodings without a state.
-        delta: [B, N, L, W] in the compute precision, the sum of the layers' updates; None before the first one.
+        delta: Sum of the layers' updates, [B, N, L, W] in the compute precision. None before the first update.
     """
 
     initial: Tensor | None
@@ -25,19 +26,29 @@ class PositionState(NamedTuple):
 
     @property
     def compact(self) -> Tensor:
-        """The position tensor e [B, N, L, W] in float32, with one channel before the first update, where all are the same."""
+        """Position tensor e in float32: [B, N, 1, W] before the first update, where all channels are equal, or [B, N, L, W]."""
         assert self.initial is not None
-        return self.initial if self.delta is None else self.initial + self.delta
+        if self.delta is None:
+            return self.initial
+        return self.initial + self.delta
 
     def tensor(self, num_channels: int) -> Tensor:
-        """The position tensor e [B, N, L, W] of L channels, in float32."""
+        """Return the position tensor e [B, N, L, W] in float32, where L is `num_channels`."""
         return self.compact.expand(-1, -1, num_channels, -1)
 
 
 def rotate_qk(q: Tensor, k: Tensor, state: PositionState | None) -> tuple[Tensor, Tensor]:
-    """Queries [B, N, H, R] and keys [B, N, L, R] rotated by e, in their own dtype; unchanged without a state.
+    """Rotate queries and keys by e.
 
-    The backward pass keeps the two terms of e, and not e, which is larger; q and k only if e needs a gradient.
+    The backward pass keeps the two terms of e, not the larger e, and it keeps q and k only if e needs a gradient.
+
+    Args:
+        q: Queries [B, N, H, R].
+        k: Keys [B, N, L, R].
+        state: State with e, or None to rotate nothing.
+
+    Returns:
+        Rotated queries and keys, in their own dtype.
     """
     if state is None:
         return q, k
@@ -46,79 +57,147 @@ def rotate_qk(q: Tensor, k: Tensor, state: PositionState | None) -> tuple[Tensor
 
 
 def rotate(x: Tensor, e: Tensor) -> Tensor:
-    """Multiply the planes of each head by those of the position tensor as complex numbers, (x1 + i x2)(c + i s).
+    """Multiply the planes of heads by those of the position tensor, as complex numbers: (x1 + i x2)(c + i s).
 
-    x: [B, N, H, R] queries or keys; e: [B, N, L, W], where H is a multiple of L and heads l H/L .. (l + 1) H/L - 1
-    share channel l. With W = 2R: (x1 c - x2 s, x2 c' + x1 s'). Returns [B, N, H, R] in the wider dtype of the two.
+    With W = 2R, the result is (x1 c - x2 s, x2 c' + x1 s').
+
+    Args:
+        x: Queries or keys [B, N, H, R].
+        e: Position tensor [B, N, L, W], where H is a multiple of L. Heads l H/L .. (l + 1) H/L - 1 share channel l.
+
+    Returns:
+        Rotated heads [B, N, H, R], in the wider dtype of x and e.
     """
     (rotated,) = _Rotation.apply(e, None, x, None)
     return rotated
 
 
 class _Rotation(torch.autograd.Function):
+    """Rotates q, and k unless it is None, by e = initial + delta."""
+
     @staticmethod
     def forward(ctx: Any, initial: Tensor, delta: Tensor | None, q: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(initial, delta, *((q, k) if any(ctx.needs_input_grad[:2]) else (None, None)))
-        cos, sin = _factors(PositionState(initial, delta).compact, q.shape[-1])
-        heads = [_by_channel(x, cos) for x in (q, k) if x is not None]
-        return tuple((x * cos).addcmul_(_exchanged(x), sin).flatten(2, 3) for x in heads)
+        e_needs_gradient = any(ctx.needs_input_grad[:2])
+        if e_needs_gradient:
+            ctx.save_for_backward(initial, delta, q, k)
+        else:
+            ctx.save_for_backward(initial, delta, None, None)
+        e = PositionState(initial, delta).compact
+        cos, sin = _factors(e, q.shape[-1])  # [B, N, L, 1, R] each
+        outputs = []
+        for heads in (q, k):
+            if heads is not None:
+                x = _by_channel(heads, e)  # [B, N, L, H/L, R]
+                rotated = (x * cos).addcmul_(_exchange_halves(x), sin)
+                outputs.append(rotated.flatten(2, 3))
+        return tuple(outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         initial, delta, q, k = ctx.saved_tensors
         e = PositionState(initial, delta).compact
-        d_initial = d_delta = None
+        d_initial = None
+        d_delta = None
         if q is not None:
-            d_e = state_gradient(grads, (q,) if k is None else (q, k), e)
-            d_initial = d_e.sum_to_size(initial.shape) if ctx.needs_input_grad[0] else None
-            d_delta = d_e.to(delta.dtype) if ctx.needs_input_grad[1] else None
-        d_q, *d_k = rotate_back(grads, e)
-        return d_initial, d_delta, d_q, d_k[0] if d_k else None
+            heads = (q,) if k is None else (q, k)
+            d_e = state_gradient(grads, heads, e)
+            if ctx.needs_input_grad[0]:
+                d_initial = d_e.sum_to_size(initial.shape)
+            if ctx.needs_input_grad[1]:
+                d_delta = d_e.to(delta.dtype)
+        d_heads = rotate_back(grads, e)
+        d_q = d_heads[0]
+        d_k = d_heads[1] if len(d_heads) == 2 else None
+        return d_initial, d_delta, d_q, d_k
 
 
 def rotate_back(grads: tuple[Tensor, ...], e: Tensor) -> list[Tensor]:
-    """Gradients of queries or keys [B, N, H, R] from those of the rotated ones, in the wider dtype."""
-    cos, sin = _factors(e, grads[0].shape[-1])
-    parts = (_by_channel(grad, cos) for grad in grads)
-    return [_exchanged(grad * sin).addcmul_(grad, cos).flatten(2, 3) for grad in parts]
+    """Compute the gradients of queries or keys: the transposed rotation of the gradients of rotated ones.
+
+    Args:
+        grads: Gradients of rotated heads, [B, N, H, R] each.
+        e: Position tensor [B, N, L, W].
+
+    Returns:
+        Gradients of the heads before their rotation, [B, N, H, R] each, in the wider dtype of a gradient and e.
+    """
+    cos, sin = _factors(e, grads[0].shape[-1])  # [B, N, L, 1, R] each
+    d_heads = []
+    for grad in grads:
+        by_channel = _by_channel(grad, e)  # [B, N, L, H/L, R]
+        d_x = _exchange_halves(by_channel * sin).addcmul_(by_channel, cos)
+        d_heads.append(d_x.flatten(2, 3))
+    return d_heads
 
 
 def state_gradient(grads: tuple[Tensor, ...], heads: tuple[Tensor, ...], e: Tensor) -> Tensor:
-    """The gradient of e [B, N, L, W] from those of rotated queries and keys, summed over the heads of each channel.
+    """Compute the gradient of e from those of rotated queries and keys, summed over the heads of each channel.
 
-    grads, heads: [B, N, H, R] each; products are in the wider dtype of a gradient and e.
+    Args:
+        grads: Gradients of rotated heads, [B, N, H, R] each.
+        heads: Heads before their rotation, [B, N, H, R] each.
+        e: Position tensor [B, N, L, W].
+
+    Returns:
+        Gradient of e, [B, N, L, W]. Products are in the wider dtype of a gradient and e.
     """
-    wide = torch.promote_types(grads[0].dtype, e.dtype)
-    pairs = [(_by_channel(grad.to(wide), e), _by_channel(x, e)) for grad, x in zip(grads, heads, strict=True)]
-    size = (*e.shape[:3], 1, heads[0].shape[-1])
-    d_cos, *more_cos = [(grad * x).sum_to_size(size).squeeze(3) for grad, x in pairs]
-    d_sin, *more_sin = [(grad * _exchanged(x)).sum_to_size(size).squeeze(3) for grad, x in pairs]
-    d_cos, (d_s1, d_s2) = sum(more_cos, d_cos), sum(more_sin, d_sin).chunk(2, dim=-1)
-    if e.shape[-1] == 2 * size[-1]:
+    head_dim = heads[0].shape[-1]
+    dtype = torch.promote_types(grads[0].dtype, e.dtype)
+    channel_shape = (*e.shape[:3], 1, head_dim)
+
+    # Gradients of the factors (c, c') and (s, s'), whose signs differ from those of _factors: [B, N, L, R] each.
+    cos_gradients = []
+    sin_gradients = []
+    for grad, head in zip(grads, heads, strict=True):
+        d_rotated = _by_channel(grad.to(dtype), e)  # [B, N, L, H/L, R]
+        x = _by_channel(head, e)  # [B, N, L, H/L, R]
+        cos_gradients.append((d_rotated * x).sum_to_size(channel_shape).squeeze(3))
+        sin_gradients.append((d_rotated * _exchange_halves(x)).sum_to_size(channel_shape).squeeze(3))
+    d_cos = _sum(cos_gradients)
+    d_sin = _sum(sin_gradients)
+
+    # The first row of a plane's rotation is (c, -s), the second (s', c').
+    d_s1, d_s2 = d_sin.chunk(2, dim=-1)
+    if e.shape[-1] == 2 * head_dim:
         return torch.cat([d_cos, -d_s1, d_s2], dim=-1)
     d_c1, d_c2 = d_cos.chunk(2, dim=-1)
     return torch.cat([d_c1 + d_c2, d_s2 - d_s1], dim=-1)
 
 
-def _factors(e: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """(c, c') and (-s, s'), each [B, N, L, 1, R], of the rotation as (c, c') (x1, x2) + (-s, s') (x2, x1).
+def _sum(parts: list[Tensor]) -> Tensor:
+    """Add tensors in their order."""
+    first, *others = parts
+    return sum(others, first)
 
-    So it takes whole heads: PyTorch is slow on a CPU in rows as short as half a head. size: R.
+
+def _factors(e: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Return the factors (c, c') and (-s, s') of the rotation (c, c') (x1, x2) + (-s, s') (x2, x1).
+
+    In this form it multiplies whole heads. PyTorch on a CPU is slow in rows as short as half a head.
+
+    Args:
+        e: Position tensor [B, N, L, W].
+        head_dim: Width R of a head.
+
+    Returns:
+        Two tensors [B, N, L, 1, R].
     """
-    e = e[:, :, :, None]
-    if e.shape[-1] == 2 * size:
-        c1, c2, s1, s2 = e.chunk(4, dim=-1)
+    by_channel = e[:, :, :, None]
+    if e.shape[-1] == 2 * head_dim:
+        c1, c2, s1, s2 = by_channel.chunk(4, dim=-1)
     else:
-        c1, s1 = c2, s2 = e.chunk(2, dim=-1)
+        c1, s1 = by_channel.chunk(2, dim=-1)
+        c2 = c1
+        s2 = s1
     return torch.cat([c1, c2], dim=-1), torch.cat([-s1, s2], dim=-1)
 
 
 def _by_channel(x: Tensor, e: Tensor) -> Tensor:
-    """[B, N, L, H/L, R] of heads [B, N, H, R]."""
+    """View heads [B, N, H, R] as [B, N, L, H/L, R], where L is the number of channels of e [B, N, L, W]."""
     return x.unflatten(2, (e.shape[2], -1))
 
 
-def _exchanged(x: Tensor) -> Tensor:
-    """(x2, x1) of heads (x1, x2)."""
+def _exchange_halves(x: Tensor) -> Tensor:
+    """Return (x2, x1) of heads (x1, x2)."""
     return x.roll(x.shape[-1] // 2, -1)
