@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
 
 from megatape.attention.backends import flex
-from megatape.attention.bias import DistanceBias
 from megatape.attention.split_values import MAX_VALUE_WIDTH
 from tests.helpers import bounds
 from tests.helpers.attention import initial_state, moving, random_document_starts, widths
@@ -40,32 +38,6 @@ def test_moving_equals_blocks(size: int, width: int, masked: bool) -> None:
         assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
 
 
-@pytest.mark.parametrize("length", [40, 128, 513, 640])
-def test_blocks_are_those_of_all_pairs(length: int) -> None:
-    """Which blocks a kernel skips, and which it does not mask, as torch finds them by looking at every pair."""
-    starts = random_document_starts(3, length)
-    starts[2] = 0
-
-    def seen(batch: torch.Tensor, head: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-        return (column <= row) & (column >= starts[batch, row])
-
-    found, expected = flex._documents(starts, 0), create_block_mask(seen, 3, None, length, length, device="cpu")
-    assert found.seq_lengths == expected.seq_lengths and found.BLOCK_SIZE == expected.BLOCK_SIZE
-    for kind in ("kv", "full_kv", "q", "full_q"):
-        for part in (f"{kind}_num_blocks", f"{kind}_indices"):
-            assert torch.equal(getattr(found, part), getattr(expected, part)), part
-
-
-def test_blocks_are_found_once_a_batch() -> None:
-    """All layers share them; another batch gets its own, also if it was written over the last."""
-    starts = random_document_starts(2, 300)
-    first = flex._documents(starts, starts._version)
-    assert flex._documents(starts, starts._version) is first
-    starts.zero_()
-    second = flex._documents(starts, starts._version)
-    assert second.kv_num_blocks.sum() > 0 and second.full_kv_num_blocks.sum() > first.full_kv_num_blocks.sum()
-
-
 @pytest.mark.parametrize(
     ("dtype", "biased", "width", "tiles"),
     [
@@ -87,7 +59,7 @@ def test_tiles(
 
     monkeypatch.setattr(flex, "flex_attention", recorded)
     q, v = torch.zeros(1, 8, 2, 64, dtype=dtype), torch.zeros(1, 8, 2, width, dtype=dtype)
-    flex.flex_values(q, q, v, DistanceBias(torch.zeros(2, 8)) if biased else None, None)
+    flex.flex_values(q, q, v, torch.zeros(2, 8) if biased else None, None)
     assert given == [tiles]
 
 
