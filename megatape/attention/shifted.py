@@ -1,4 +1,4 @@
-"""Shifted sparse attention (S2-Attn of LongLoRA, arXiv 2309.12307): a token sees the earlier tokens of its group only.
+"""Shifted sparse attention (S2-Attn of LongLoRA, arXiv 2309.12307): a token only sees the earlier tokens of its group.
 
 Groups have G tokens. For the first half of the model's key/value heads they begin at tokens 0, G, 2G, ..., for the second half
 at 0, G/2, 3G/2, 5G/2, ..., so that groups which one layer keeps apart meet in the next. The authors roll the tokens of the
@@ -20,11 +20,11 @@ from megatape.attention.rotation import PositionState, rotate_qk
 
 @dataclass(frozen=True)
 class ShiftedSparse:
-    """Attention within groups of tokens, in the place of `attend`.
+    """Attention within groups of tokens, which replaces `attend`.
 
     Attributes:
-        num_groups: N / G; N is a multiple of twice this number.
-        num_unshifted: How many of this rank's key/value heads, the first ones, are in the first half of the model's.
+        num_groups: Number of groups N / G. N is a multiple of twice this number.
+        num_unshifted: Number of this rank's key/value heads, its first ones, that are in the first half of the model's.
         attend: Dense attention, which computes each group.
     """
 
@@ -43,46 +43,86 @@ class ShiftedSparse:
         document_starts: DocumentStarts,
         move: bool,
     ) -> tuple[Tensor, None]:
-        """`attend` within the groups, for encodings without a bias on scores and without a state that moves."""
-        assert bias is None and not move  # the configuration checks it
+        """Compute attention within the groups. Arguments as in `attend`, without a bias and without moving the state."""
+        # The configuration refuses encodings with either.
+        assert bias is None and not move
         q, k = rotate_qk(q, k, state)
-        size = q.shape[1] // self.num_groups
-        repeats = q.shape[2] // k.shape[2]
-        queries, keys, values = (
-            heads.tensor_split([self.num_unshifted * count], dim=2) for heads, count in ((q, repeats), (k, 1), (v, 1))
-        )
-        halves = zip(queries, keys, values, (0, size // 2), strict=True)
-        outputs = [self._attend_in_groups(*half, size, document_starts) for half in halves if half[0].numel()]
+        group_size = q.shape[1] // self.num_groups
+        query_heads_per_channel = q.shape[2] // k.shape[2]
+        q_unshifted, q_shifted = q.tensor_split([self.num_unshifted * query_heads_per_channel], dim=2)
+        k_unshifted, k_shifted = k.tensor_split([self.num_unshifted], dim=2)
+        v_unshifted, v_shifted = v.tensor_split([self.num_unshifted], dim=2)
+
+        # A tensor-parallel rank may have heads of one half only.
+        outputs = []
+        if q_unshifted.numel():
+            outputs.append(self._attend_in_groups(q_unshifted, k_unshifted, v_unshifted, 0, group_size, document_starts))
+        if q_shifted.numel():
+            first_size = group_size // 2
+            outputs.append(self._attend_in_groups(q_shifted, k_shifted, v_shifted, first_size, group_size, document_starts))
         return torch.cat(outputs, dim=2), None
 
     def _attend_in_groups(
-        self, q: Tensor, k: Tensor, v: Tensor, first: int, size: int, document_starts: DocumentStarts
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        first_size: int,
+        group_size: int,
+        document_starts: DocumentStarts,
     ) -> Tensor:
-        """Attention within groups of `size` tokens behind a group of `first` tokens; the last group has the rest.
+        """Compute attention within groups, [B, N, heads, R].
 
-        Groups of one size become samples of a batch, so any backend computes no more than their scores.
+        Groups of one size become samples of a batch, so any backend computes no more scores than those of the groups.
+
+        Args:
+            q: Rotated queries [B, N, heads, R].
+            k: Rotated keys.
+            v: Values.
+            first_size: Number of tokens in the first group, 0 for groups of equal size.
+            group_size: Number of tokens in the groups after it. The last group has the rest.
+            document_starts: Index of the first token of each token's document, [B, N], or None.
         """
-        batch, length = q.shape[:2]
-        lengths = [first, length - size, size - first] if first else [length]
-        masks: tuple[DocumentStarts, ...] = (None,) * len(lengths)
+        batch_size, length = q.shape[:2]
+        lengths = [length]
+        if first_size:
+            lengths = [first_size, length - group_size, group_size - first_size]
+        starts_in_groups: tuple[DocumentStarts, ...] = (None,) * len(lengths)
         if document_starts is not None:
             tokens = torch.arange(length, device=q.device)
-            begins = ((tokens - first) // size * size + first).clamp(min=0)  # of each token's group
-            masks = (document_starts - begins).clamp(min=0).split(lengths, dim=1)
+            group_starts = (tokens - first_size) // group_size * group_size + first_size
+            group_starts = group_starts.clamp(min=0)
+            starts_in_groups = (document_starts - group_starts).clamp(min=0).split(lengths, dim=1)
+
         outputs = []
-        for *heads, seen in zip(*(x.split(lengths, dim=1) for x in (q, k, v)), masks, strict=True):
-            queries, keys, values = (_folded(x, size) for x in heads)
-            out, _ = self.attend(queries, keys, values, document_starts=None if seen is None else _folded(seen, size))
-            outputs.append(out.unflatten(0, (batch, -1)).flatten(1, 2))
+        parts = zip(
+            q.split(lengths, dim=1),
+            k.split(lengths, dim=1),
+            v.split(lengths, dim=1),
+            starts_in_groups,
+            strict=True,
+        )
+        for queries, keys, values, starts in parts:
+            out, _ = self.attend(
+                _fold_groups(queries, group_size),
+                _fold_groups(keys, group_size),
+                _fold_groups(values, group_size),
+                document_starts=None if starts is None else _fold_groups(starts, group_size),
+            )
+            outputs.append(out.unflatten(0, (batch_size, -1)).flatten(1, 2))
         return torch.cat(outputs, dim=1)
 
 
 def num_pairs(length: int, num_groups: int) -> int:
-    """Pairs of a query and a key in one group, the mean of both halves of the heads; in dense attention there are N^2."""
-    size = length // num_groups
-    return length * size - (size // 2) ** 2
+    """Return the number of (query, key) pairs within groups, averaged over both halves of the heads.
+
+    Dense attention has N^2 pairs.
+    """
+    group_size = length // num_groups
+    return length * group_size - (group_size // 2) ** 2
 
 
-def _folded(x: Tensor, size: int) -> Tensor:
-    """[B, n, ...] -> [B n / size, size, ...]; as it is if n is less than `size`."""
-    return x.unflatten(1, (-1, min(size, x.shape[1]))).flatten(0, 1)
+def _fold_groups(x: Tensor, group_size: int) -> Tensor:
+    """Make groups samples: [B, n, ...] -> [B n / group_size, group_size, ...]. A smaller n is a single group."""
+    size = min(group_size, x.shape[1])
+    return x.unflatten(1, (-1, size)).flatten(0, 1)
