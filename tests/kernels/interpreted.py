@@ -117,8 +117,8 @@ def differences(case: Case) -> dict[str, float]:
     expected: tuple[Any, ...]
     if case.wide:  # the formula is not for these; float32 blocks are
         blocked = [exact[name].float() for name in ("q", "k", "v")]
-        positions = PositionState(initial, exact["delta"].float())
-        expected = get_backend("blocked").attend(blocked[0], blocked[1], blocked[2], positions, None, starts, True)
+        state = PositionState(initial, exact["delta"].float())
+        expected = get_backend("blocked").attend(blocked[0], blocked[1], blocked[2], state, None, starts, True)
     elif case.biased:
         index = torch.arange(length)
         by_pair = exact["bias"][:, (index[:, None] - index).clamp(min=0)][None]
@@ -188,8 +188,8 @@ def update_differences(
         kind = torch.float64 if exact else dtype
         layer.to(kind)
         delta, attended, m = (tensor.detach().to(kind).requires_grad_() for tensor in given)
-        positions = PositionState(initial.to(kind) if exact else initial.float(), delta if moves else None)
-        out = layer(positions, attended if attends else None, m).delta
+        state = PositionState(initial.to(kind) if exact else initial.float(), delta if moves else None)
+        out = layer(state, attended if attends else None, m).delta
         layer.zero_grad()
         out.double().sin().sum().backward()
         outputs.append(out.detach().double())

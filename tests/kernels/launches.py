@@ -47,9 +47,9 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
             content, _ = fused_attention(q, k, v, None, by_distance, starts, False)
             outputs = (content,)
         else:
-            content, attended_positions = fused_attention(q, k, v, PositionState(initial, added), None, starts, True)
-            assert attended_positions is not None
-            outputs = content, attended_positions
+            content, attended_state = fused_attention(q, k, v, PositionState(initial, added), None, starts, True)
+            assert attended_state is not None
+            outputs = content, attended_state
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
     return recorded
 

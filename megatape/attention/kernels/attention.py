@@ -1,4 +1,4 @@
-"""The kernels as one differentiable operation, and the sizes of their tiles.
+"""Attention by the kernels as one differentiable function, and the sizes of their tiles.
 
 Shapes as in model/transformer.py.
 """
@@ -25,7 +25,14 @@ from megatape.nn.kernels.launch import launch
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries and keys that a program works on at once, its warps, and how many steps ahead it loads."""
+    """Tile sizes of a Triton kernel.
+
+    Attributes:
+        queries: Number of queries per program and step.
+        keys: Number of keys per program and step.
+        warps: Number of warps of a program.
+        stages: Number of pipeline stages.
+    """
 
     queries: int
     keys: int
@@ -33,39 +40,57 @@ class Tile:
     stages: int
 
 
-# By kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200. TAPE's attention takes 0.72 to 0.79 of its
-# time by tiles that were chosen from registers and shared memory alone (docs/kernels.md).
+@dataclass(frozen=True)
+class Products:
+    """Number of matrix products for each pair of a query and a key.
+
+    Attributes:
+        content: Products of attention to the content.
+        state: Additional products if attention moves the state.
+    """
+
+    content: int
+    state: int
+
+
+# Shared memory that a program can have
+H100_SHARED_BYTES = 227 * 1024
+A100_SHARED_BYTES = 163 * 1024
+
+# Tiles by kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200. TAPE's attention takes 0.72 to 0.79 of
+# the time that it takes with tiles chosen by registers and shared memory alone (docs/kernels.md).
 TILES = {
-    (forward_kernel, 64): Tile(64, 64, 4, 3),
-    (forward_kernel, 128): Tile(128, 64, 8, 3),
-    (queries_kernel, 64): Tile(64, 64, 4, 2),
-    (queries_kernel, 128): Tile(128, 64, 8, 2),
-    (keys_kernel, 64): Tile(64, 64, 4, 2),
-    (keys_kernel, 128): Tile(32, 128, 8, 2),
-    (distances_kernel, 64): Tile(64, 64, 8, 2),
-    (distances_kernel, 128): Tile(64, 64, 8, 2),
+    (forward_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=3),
+    (forward_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=3),
+    (queries_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=2),
+    (queries_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=2),
+    (keys_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=2),
+    (keys_kernel, 128): Tile(queries=32, keys=128, warps=8, stages=2),
+    (distances_kernel, 64): Tile(queries=64, keys=64, warps=8, stages=2),
+    (distances_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
 }
-# bytes of shared memory that a program can have
-H100_MEMORY = 227 * 1024
-A100_MEMORY = 163 * 1024
-# Tiles for a device with less shared memory than an H100, and than an A100: large, but within it, and with hardly a register
-# spilled inside the loops. Compiled, not measured.
-SMALLER_TILES = (
-    (
-        H100_MEMORY,
-        {
-            (forward_kernel, 128): Tile(64, 64, 8, 2),
-            (queries_kernel, 128): Tile(128, 32, 8, 2),
-            (keys_kernel, 128): Tile(64, 64, 8, 2),
-        },
-    ),
-    (A100_MEMORY, {(queries_kernel, 128): Tile(64, 32, 4, 2), (keys_kernel, 128): Tile(32, 64, 8, 2)}),
-)
-# Matrix products for each pair of a query and a key: of attention to content, and those more that the state takes.
-PRODUCTS = {forward_kernel: (2, 1), queries_kernel: (3, 1), keys_kernel: (4, 2), distances_kernel: (2, 0)}
-FLOAT_TILE = Tile(32, 32, 8, 1)
+# Tiles for devices with less shared memory: large, but within it, and with hardly a register spilled inside the loops. Compiled
+# for these devices, but not measured.
+TILES_BELOW_H100 = {
+    (forward_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
+    (queries_kernel, 128): Tile(queries=128, keys=32, warps=8, stages=2),
+    (keys_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
+}
+TILES_BELOW_A100 = TILES_BELOW_H100 | {
+    (queries_kernel, 128): Tile(queries=64, keys=32, warps=4, stages=2),
+    (keys_kernel, 128): Tile(queries=32, keys=64, warps=8, stages=2),
+}
+# Tile of all kernels in float32
+FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
 # Tiles to try, by name of the kernel. They take the place of all tiles above (lab/benchmark/tiles.py).
 TRIAL_TILES: dict[str, Tile] = {}
+
+PRODUCTS = {
+    forward_kernel: Products(content=2, state=1),
+    queries_kernel: Products(content=3, state=1),
+    keys_kernel: Products(content=4, state=2),
+    distances_kernel: Products(content=2, state=0),
+}
 
 
 def fused_attention(
@@ -77,41 +102,50 @@ def fused_attention(
     document_starts: DocumentStarts,
     move: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Causal attention; arguments and results as in operation.attend, where e is as wide as the heads.
+    """Compute causal attention by the kernels. Arguments and results as in `attend`, where e is as wide as the heads.
 
-    by_distance: float32 [H, N], a bias on scores, or None.
+    Args:
+        q: Queries [B, N, H, R].
+        k: Keys [B, N, L, R].
+        v: Values [B, N, L, R].
+        state: Position tensor, or None.
+        by_distance: Bias on the scores, float32 [H, N], or None.
+        document_starts: Index of the first token of each token's document, [B, N], or None.
+        move: Whether to average e with the same weights as the values.
     """
     initial, delta = state or (None, None)
     return _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, document_starts)
 
 
 def select_tile(kernel: Callable[..., Any], x: Tensor) -> Tile:
-    """The tile with which `kernel` runs on x, by the dtype, the head size and the device of x."""
+    """Return the tile of `kernel` for x, by the dtype, the head size and the device of x."""
     if kernel.__name__ in TRIAL_TILES:
         return TRIAL_TILES[kernel.__name__]
     if x.dtype == torch.float32:
         return FLOAT_TILE
-    case = kernel, max(width(x.shape[-1]), 64)
-    tile = TILES[case]
-    for memory, smaller in SMALLER_TILES:
-        if shared_memory(x.device) < memory:
-            tile = smaller.get(case, tile)
-    return tile
+    key = kernel, max(width(x.shape[-1]), 64)
+    available_bytes = shared_memory(x.device)
+    if available_bytes < A100_SHARED_BYTES and key in TILES_BELOW_A100:
+        return TILES_BELOW_A100[key]
+    if available_bytes < H100_SHARED_BYTES and key in TILES_BELOW_H100:
+        return TILES_BELOW_H100[key]
+    return TILES[key]
 
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a program can have; on shapes alone as much as an H100's."""
+    """Return the bytes of shared memory that a program can have. The meta device stands in for an H100."""
     if device.type != "cuda":
-        return H100_MEMORY
-    properties: Any = torch.cuda.get_device_properties(device)  # whose stub lacks the field
+        return H100_SHARED_BYTES
+    # The stub of the properties lacks the field.
+    properties: Any = torch.cuda.get_device_properties(device)
     return int(properties.shared_memory_per_block_optin)
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Keeps its arguments and results and one number per query; rotated queries and keys are computed again.
+    """A v and A e [B, N, H, R], the second None unless attention moves the state.
 
-    moves: whether e is a value, too.
+    Keeps its arguments, its results and one number per query. The backward pass recomputes rotated queries and keys.
     """
 
     @staticmethod
@@ -129,82 +163,186 @@ class _FusedAttention(torch.autograd.Function):
         q = q.contiguous()
         k = k.contiguous()
         v = v.contiguous()
-        initial, delta = (None if part is None else part.contiguous() for part in (initial, delta))
-        starts = None if document_starts is None else document_starts.contiguous()
-        rotated_k, e = (k, None) if initial is None else rotated_with_state(k, initial, delta, moves)
+        initial = _contiguous(initial)
+        delta = _contiguous(delta)
+        starts = _contiguous(document_starts)
+        rotated_k, e = _rotated_keys(k, initial, delta, moves)
         content = torch.empty_like(q)
-        position = None if e is None else torch.empty_like(q)
-        log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+        attended_state = None if e is None else torch.empty_like(q)
+        log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)  # [B, H, N]
         _launch(
-            forward_kernel, q, k, q=q, k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=_to_base_2(by_distance),
-            starts=starts, content=content, position=position, log_sum=log_sum,
-        )  # fmt: skip
+            forward_kernel,
+            q,
+            k,
+            # Inputs
+            q=q,
+            k=rotated_k,
+            v=v,
+            e=e,
+            initial=initial,
+            delta=delta,
+            bias=_to_base_2(by_distance),
+            starts=starts,
+            # Outputs
+            content=content,
+            attended_state=attended_state,
+            log_sum=log_sum,
+        )
         ctx.moves = moves
-        ctx.save_for_backward(q, k, v, initial, delta, by_distance, starts, content, position, log_sum)
-        return content, position
+        ctx.save_for_backward(q, k, v, initial, delta, by_distance, starts, content, attended_state, log_sum)
+        return content, attended_state
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_content: Tensor, d_position: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, initial, delta, by_distance, starts, content, position, log_sum = ctx.saved_tensors
+    def backward(ctx: Any, d_content: Tensor, d_attended_state: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, initial, delta, by_distance, starts, content, attended_state, log_sum = ctx.saved_tensors
+        bias = _to_base_2(by_distance)
         d_content = d_content.contiguous()
-        d_position = None if d_position is None else d_position.contiguous()
-        rotated_k, e = (k, None) if initial is None else rotated_with_state(k, initial, delta, ctx.moves)
+        d_attended_state = _contiguous(d_attended_state)
+        rotated_k, e = _rotated_keys(k, initial, delta, ctx.moves)
         rotated_q = q if initial is None else rotated(q, k, initial, delta)
+
         d_q = torch.empty_like(q)
+        d_state = None if delta is None else torch.empty_like(q)
+        row_sum = torch.empty_like(log_sum)
+        _launch(
+            queries_kernel,
+            q,
+            k,
+            # Inputs
+            q=q,
+            rotated_q=rotated_q,
+            k=rotated_k,
+            v=v,
+            e=e,
+            initial=initial,
+            delta=delta,
+            bias=bias,
+            starts=starts,
+            content=content,
+            attended_state=attended_state,
+            log_sum=log_sum,
+            d_content=d_content,
+            d_attended_state=d_attended_state,
+            # Outputs
+            d_q=d_q,
+            d_state=d_state,
+            row_sum=row_sum,
+        )
+
         d_k = torch.empty_like(k)
         d_v = torch.empty_like(v)
-        d_delta, d_state = (None, None) if delta is None else (torch.empty_like(delta), torch.empty_like(q))
-        row_sum = torch.empty_like(log_sum)
-        bias = _to_base_2(by_distance)
+        d_delta = None if delta is None else torch.empty_like(delta)
         _launch(
-            queries_kernel, q, k, q=q, rotated_q=rotated_q, k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=bias,
-            starts=starts, content=content, position=position, log_sum=log_sum, d_content=d_content, d_position=d_position,
-            d_q=d_q, d_state=d_state, row_sum=row_sum,
-        )  # fmt: skip
-        _launch(
-            keys_kernel, q, k, rotated_q=rotated_q, k=k, rotated_k=rotated_k, v=v, e=e, initial=initial, delta=delta, bias=bias,
-            ends=None if starts is None else _ends(starts), log_sum=log_sum, row_sum=row_sum, d_content=d_content,
-            d_position=d_position, d_state=d_state, d_k=d_k, d_v=d_v, d_delta=d_delta,
-        )  # fmt: skip
+            keys_kernel,
+            q,
+            k,
+            # Inputs
+            rotated_q=rotated_q,
+            k=k,
+            rotated_k=rotated_k,
+            v=v,
+            e=e,
+            initial=initial,
+            delta=delta,
+            bias=bias,
+            ends=None if starts is None else _ends(starts),
+            log_sum=log_sum,
+            row_sum=row_sum,
+            d_content=d_content,
+            d_attended_state=d_attended_state,
+            d_state=d_state,
+            # Outputs
+            d_k=d_k,
+            d_v=d_v,
+            d_delta=d_delta,
+        )
+
         d_by_distance = None
-        if ctx.needs_input_grad[6]:  # ALiBi's numbers are constant
+        # ALiBi's bias needs no gradient.
+        if ctx.needs_input_grad[6]:
             parts = log_sum.new_zeros(2, *log_sum.shape)
             _launch(
-                distances_kernel, q, k, q=q, k=k, v=v, bias=bias, starts=starts, log_sum=log_sum, row_sum=row_sum,
-                d_content=d_content, parts=parts,
-            )  # fmt: skip
+                distances_kernel,
+                q,
+                k,
+                # Inputs
+                q=q,
+                k=k,
+                v=v,
+                bias=bias,
+                starts=starts,
+                log_sum=log_sum,
+                row_sum=row_sum,
+                d_content=d_content,
+                # Output
+                parts=parts,
+            )
             d_by_distance = parts.sum((0, 1))
         return d_q, d_k, d_v, None, d_delta, None, d_by_distance, None
 
 
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    if x is None:
+        return None
+    return x.contiguous()
+
+
+def _rotated_keys(k: Tensor, initial: Tensor | None, delta: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the rotated keys, and e as a value if attention `moves` it."""
+    if initial is None:
+        return k, None
+    return rotated_with_state(k, initial, delta, moves)
+
+
 def _to_base_2(by_distance: Tensor | None) -> Tensor | None:
-    """A bias as the kernels take it, for powers of two."""
-    return None if by_distance is None else (by_distance * LOG2_E.value).contiguous()
+    """Return a bias times log2(e): the kernels compute powers of two."""
+    if by_distance is None:
+        return None
+    return (by_distance * LOG2_E.value).contiguous()
 
 
 def _ends(starts: Tensor) -> Tensor:
-    """[B, N], the token after the last one that sees each token. starts: [B, N], which never decreases within a sample."""
+    """Return the token after the last one that sees each token, [B, N]. `starts` [B, N] never decreases within a sample."""
     tokens = torch.arange(starts.shape[1], device=starts.device, dtype=starts.dtype)
     return torch.searchsorted(starts, tokens.expand_as(starts).contiguous(), right=True)
 
 
 def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
-    """Runs a kernel on every head.
+    """Run a kernel on every head.
 
     keys_kernel runs on blocks of keys, distances_kernel on diagonals of square tiles, and the others on blocks of queries.
     """
     batch, length, heads, size = q.shape
     tile = select_tile(kernel, q)
-    rows, programs = (tile.keys, k.shape[2]) if kernel is keys_kernel else (tile.queries, heads)
-    of_content, of_state = PRODUCTS[kernel]
-    flops = (of_content + (0 if tensors.get("e") is None else of_state)) * batch * heads * length**2 * size
+    rows = tile.queries
+    programs = heads
+    if kernel is keys_kernel:
+        rows = tile.keys
+        programs = k.shape[2]
+    num_products = PRODUCTS[kernel].content
+    if tensors.get("e") is not None:
+        num_products += PRODUCTS[kernel].state
+    # Two for each multiply-add. Half of the scores are masked.
+    flops = num_products * batch * heads * length**2 * size
     _run(
-        kernel, (triton.cdiv(length, rows), programs, batch), flops, tile, **tensors, length=length, heads=heads,
-        scale=size**-0.5, GROUP=heads // k.shape[2], SIZE=size, WIDTH=width(size), QUERIES=tile.queries, KEYS=tile.keys,
-    )  # fmt: skip
+        kernel,
+        (triton.cdiv(length, rows), programs, batch),
+        flops,
+        tile,
+        **tensors,
+        # Sizes
+        length=length,
+        heads=heads,
+        scale=size**-0.5,
+        # Compile-time sizes
+        GROUP=heads // k.shape[2],
+        SIZE=size,
+        WIDTH=width(size),
+        QUERIES=tile.queries,
+        KEYS=tile.keys,
+    )
 
 
 def _run(kernel: Any, grid: tuple[int, ...], flops: int, tile: Tile, /, **arguments: Any) -> None:
-    """flops: two for each multiply-add, of which half are masked."""
     launch(kernel, grid, flops, tile.warps, tile.stages, arguments)

@@ -1,4 +1,4 @@
-"""The gradient of forward.py in two passes, each of which owns what it writes: no atomic additions, so results repeat exactly.
+"""Backward pass of forward.py in two kernels. Each program owns its outputs: no atomic additions, so results are reproducible.
 
 With A the weights, S the scores before softmax, O = A v, U = A e, and q~, k~ the rotated queries and keys:
 
@@ -7,14 +7,14 @@ With A the weights, S the scores before softmax, O = A v, U = A e, and q~, k~ th
     dq   = dq~ conj(e)                              dk    = dk~ conj(e)         by planes, as complex numbers
     dv   = A^T dO                                   de    = A^T dU + dk~ conj(k) + dq~ conj(q)
 
-A, the sums over queries of a group's heads included, is computed again from the scores and the saved logarithms. Shapes as in
+Sums over queries include the query heads of a group. A is recomputed from the scores and the saved logarithms. Shapes as in
 forward.py.
 """
 
 import triton
 import triton.language as tl
 
-from megatape.attention.kernels.forward import LOG2_E, PRECISION, biased, seen_keys, state_channel, visible
+from megatape.attention.kernels.forward import LOG2_E, PRECISION, add_bias, seen_keys, state_channel, visible
 from megatape.attention.kernels.tiles import (
     halves,
     head_columns,
@@ -29,14 +29,46 @@ from megatape.attention.kernels.tiles import (
 
 @triton.jit
 def queries_kernel(
-    q, rotated_q, k, v, e, initial, delta, bias, starts, content, position, log_sum, d_content, d_position, d_q, d_state,
-    row_sum, length, heads, scale,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """d_q; row_sum, the d_i of all queries, which the other pass reads; and d_state, the part of de that comes through queries.
+    # Inputs
+    q,
+    rotated_q,
+    k,
+    v,
+    e,
+    initial,
+    delta,
+    bias,
+    starts,
+    content,
+    attended_state,
+    log_sum,
+    # Gradients of the results
+    d_content,
+    d_attended_state,
+    # Outputs
+    d_q,
+    d_state,
+    row_sum,
+    # Sizes
+    length,
+    heads,
+    scale,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Compute dq, the d_i that keys_kernel reads, and dq~ conj(q), the part of de that comes through queries.
 
-    d_q, d_state: [B, N, H, R]; row_sum: [B, H, N], float32. k is rotated, and so is rotated_q: q without initial. Without
-    delta there is no d_state. Program: as in the forward pass.
+    Programs as in the forward pass.
+
+    rotated_q: Rotated queries [B, N, H, R]. Equal to q if initial is None.
+    k: Rotated keys [B, N, L, R].
+    d_q: Gradient of the queries, [B, N, H, R].
+    d_state: dq~ conj(q), [B, N, H, R]. None without delta.
+    row_sum: d_i, float32 [B, H, N].
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -47,23 +79,26 @@ def queries_kernel(
     first = block * QUERIES
     rows = first + tl.arange(0, QUERIES)
     columns = head_columns(SIZE, WIDTH)
+
+    # d_i of the block's queries
     queries = load(rotated_q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     d_contents = load(d_content, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     contents = load(content, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     row_sums = tl.sum(d_contents.to(tl.float32) * contents.to(tl.float32), 1)
     if e is None:
-        d_positions = d_contents
+        d_attended_states = d_contents
     else:
-        d_positions = load(d_position, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
-        positions = load(position, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
-        row_sums += tl.sum(d_positions.to(tl.float32) * positions.to(tl.float32), 1)
+        d_attended_states = load(d_attended_state, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
+        attended_states = load(attended_state, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
+        row_sums += tl.sum(d_attended_states.to(tl.float32) * attended_states.to(tl.float32), 1)
     line = (batch.to(tl.int64) * heads + head) * length + rows
     log_sums = tl.load(log_sum + line, mask=rows < length, other=0.0)
     tl.store(row_sum + line, row_sums, mask=rows < length)
     seen, whole, diagonal, row_starts = seen_keys(starts, batch, first, rows, length, QUERIES, KEYS)
 
     d_queries = tl.zeros((QUERIES, WIDTH), tl.float32)
-    for masked in tl.static_range(2):  # keys as in the forward pass
+    # Keys in the order of the forward pass
+    for masked in tl.static_range(2):
         if masked:
             begin = seen
             end = tl.minimum(first + QUERIES, length) - (diagonal - whole)
@@ -76,19 +111,25 @@ def queries_kernel(
             skipped = 0
         for step in range(begin, end, KEYS):
             start = step + tl.where(step >= gap, skipped, 0)
+
+            # A, [QUERIES, KEYS]
             keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             values = load(v, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
             tokens = start + tl.arange(0, KEYS)
-            scores = biased(scores, bias, head, rows[:, None], tokens[None, :], length)
+            scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
             weights = tl.exp2(scores - log_sums[:, None])
             if masked:
                 weights = tl.where(visible(tokens, rows, row_starts, starts), weights, 0.0)
+
+            # dA = dO v^T + dU e^T and dS, [QUERIES, KEYS]
             d_weights = tl.dot(d_contents, tl.trans(values), input_precision=PRECISION)
             if e is not None:
                 states = load(e, batch, start, e_channel, length, e_channels, columns, KEYS, SIZE, masked)
-                d_weights = tl.dot(d_positions, tl.trans(states), d_weights, input_precision=PRECISION)
+                d_weights = tl.dot(d_attended_states, tl.trans(states), d_weights, input_precision=PRECISION)
             d_scores = weights * (d_weights - row_sums[:, None])
+
+            # dq~, [QUERIES, WIDTH]
             d_queries = tl.dot(d_scores.to(keys.dtype), keys, d_queries, input_precision=PRECISION)
     d_queries *= scale
 
@@ -107,14 +148,44 @@ def queries_kernel(
 
 @triton.jit
 def keys_kernel(
-    rotated_q, k, rotated_k, v, e, initial, delta, bias, ends, log_sum, row_sum, d_content, d_position, d_state, d_k, d_v,
-    d_delta, length, heads, scale,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """d_k, d_v and d_delta, [B, N, L, R]. d_state and row_sum: from queries_kernel.
+    # Inputs
+    rotated_q,
+    k,
+    rotated_k,
+    v,
+    e,
+    initial,
+    delta,
+    bias,
+    ends,
+    log_sum,
+    row_sum,
+    # Gradients of the results, and of e through queries
+    d_content,
+    d_attended_state,
+    d_state,
+    # Outputs
+    d_k,
+    d_v,
+    d_delta,
+    # Sizes
+    length,
+    heads,
+    scale,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Compute dk, dv and de.
 
-    ends: [B, N] or None, the token after the last one that sees each token. Program: KEYS keys of a channel of a sample; those
-    that the most queries see come first.
+    A program computes KEYS keys of a channel of a sample. Programs whose keys are seen by the most queries come first.
+
+    ends: Token after the last one that sees each token, [B, N], or None.
+    row_sum, d_state: Outputs of queries_kernel.
+    d_k, d_v, d_delta: Gradients, [B, N, L, R]. d_delta is None without delta.
     """
     first = tl.program_id(0) * KEYS
     channel = tl.program_id(1)
@@ -128,13 +199,14 @@ def keys_kernel(
         states = values
     else:
         states = load(e, batch, first, e_channel, length, e_channels, columns, KEYS, SIZE, True)
+
+    # Queries that see the keys: from `diagonal` on all of the keys, from `whole` on only some again, up to `last`
     tokens = first + tl.arange(0, KEYS)
     token_ends = tl.zeros((KEYS,), tl.int32) + length
     if ends is not None:
         pointers = ends + batch.to(tl.int64) * length + tokens
         token_ends = tl.load(pointers, mask=tokens < length, other=0).to(tl.int32)
     last = tl.max(token_ends, 0)
-    # Queries from `diagonal` on see all of the keys, those from `whole` on only some again.
     diagonal = tl.minimum(tl.cdiv(first + KEYS, QUERIES) * QUERIES, last)
     whole = tl.min(tl.where(tokens < length, token_ends, length), 0) // QUERIES * QUERIES
     whole = tl.maximum(whole, diagonal)
@@ -142,7 +214,8 @@ def keys_kernel(
     d_keys = tl.zeros((KEYS, WIDTH), tl.float32)
     d_values = tl.zeros((KEYS, WIDTH), tl.float32)
     d_states = tl.zeros((KEYS, WIDTH), tl.float32)
-    for masked in tl.static_range(2):  # first the queries that see all of the keys, then those around them
+    # First the queries that see all of the keys, then, with masking, the queries before and after them.
+    for masked in tl.static_range(2):
         if masked:
             begin = first // QUERIES * QUERIES
             end = last - (whole - diagonal)
@@ -154,7 +227,8 @@ def keys_kernel(
             gap = whole
             skipped = 0
         count = tl.cdiv(end - begin, QUERIES)
-        for step in range(count * GROUP):  # one head of the group after the other
+        # One head of the group after the other
+        for step in range(count * GROUP):
             head = channel * GROUP + step // count
             start = begin + step % count * QUERIES
             start += tl.where(start >= gap, skipped, 0)
@@ -166,21 +240,29 @@ def keys_kernel(
             else:
                 log_sums = tl.load(log_sum + line)
                 row_sums = tl.load(row_sum + line)
+
+            # A^T, [KEYS, QUERIES]
             queries = load(rotated_q, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
             d_contents = load(d_content, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
-            scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2_E)  # transposed
-            scores = biased(scores, bias, head, rows[None, :], tokens[:, None], length)
+            scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2_E)
+            scores = add_bias(scores, bias, head, rows[None, :], tokens[:, None], length)
             weights = tl.exp2(scores - log_sums[None, :])
             if masked:
                 seen = (tokens[:, None] <= rows[None, :]) & (rows[None, :] < token_ends[:, None])
                 weights = tl.where(seen, weights, 0.0)
+
+            # dA^T, [KEYS, QUERIES], and the gradients of the values, [KEYS, WIDTH]
             d_weights = tl.dot(values, tl.trans(d_contents), input_precision=PRECISION)
             d_values = tl.dot(weights.to(d_contents.dtype), d_contents, d_values, input_precision=PRECISION)
             if e is not None:
-                d_positions = load(d_position, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
-                d_weights = tl.dot(states, tl.trans(d_positions), d_weights, input_precision=PRECISION)
+                d_attended_states = load(d_attended_state, batch, start, head, length, heads, columns, QUERIES, SIZE, masked)
+                d_weights = tl.dot(states, tl.trans(d_attended_states), d_weights, input_precision=PRECISION)
                 if delta is not None:
-                    d_states = tl.dot(weights.to(d_positions.dtype), d_positions, d_states, input_precision=PRECISION)
+                    d_states = tl.dot(
+                        weights.to(d_attended_states.dtype), d_attended_states, d_states, input_precision=PRECISION
+                    )
+
+            # dS^T, [KEYS, QUERIES], and dk~, [KEYS, WIDTH]
             d_scores = weights * (d_weights - row_sums[None, :])
             d_keys = tl.dot(d_scores.to(queries.dtype), queries, d_keys, input_precision=PRECISION)
     d_keys *= scale
@@ -191,6 +273,7 @@ def keys_kernel(
     else:
         d1, d2 = halves(d_keys, KEYS, WIDTH)
         if delta is not None:
+            # de: through values, through keys, and through the queries of the group
             s1, s2 = halves(d_states, KEYS, WIDTH)
             x1, x2 = load_halves(k, batch, first, channel, length, channels, KEYS, SIZE, WIDTH)
             x1, x2 = rotate_back(d1, d2, x1, x2)

@@ -1,26 +1,47 @@
-"""The gradient of a bias by distance: what backward.py calls dS, summed over all pairs of a distance.
+"""Gradient of a bias by distance: dS of backward.py, summed over all pairs of a distance.
 
 Tiles along a diagonal have each distance in the same place. So a program that walks down a diagonal adds its tiles up as tiles,
-and only the sum is added up by distance: no N x N memory, no atomic additions. Shapes as in forward.py.
+and only their sum is added up by distance. This needs no N x N memory and no atomic additions. Shapes as in forward.py.
 """
 
 import triton
 import triton.language as tl
 
-from megatape.attention.kernels.forward import LOG2_E, PRECISION, biased, visible
+from megatape.attention.kernels.forward import LOG2_E, PRECISION, add_bias, visible
 from megatape.attention.kernels.tiles import head_columns, load
 
 
 @triton.jit
 def distances_kernel(
-    q, k, v, bias, starts, log_sum, row_sum, d_content, parts, length, heads, scale,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """parts: [2, B, H, N], float32, which were zero: their sum over the first two dimensions is the gradient.
+    # Inputs
+    q,
+    k,
+    v,
+    bias,
+    starts,
+    log_sum,
+    row_sum,
+    d_content,
+    # Output
+    parts,
+    # Sizes
+    length,
+    heads,
+    scale,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Compute the gradient of the bias in two parts, because a distance is in two diagonals of tiles.
 
-    A distance is in two diagonals of tiles, each of which has a part of its own. bias, row_sum: as the backward pass has them.
-    Program: a diagonal of a head of a sample, the tiles of as many queries as keys that are program_id(0) tiles apart; the
-    longest comes first.
+    A program computes a diagonal of a head of a sample: the tiles of as many queries as keys that are program_id(0) tiles
+    apart. Programs with the longest diagonals come first.
+
+    bias, row_sum: As in the backward pass.
+    parts: Float32 [2, B, H, N], initially zero. The gradient is the sum over the first two dimensions.
     """
     diagonal = tl.program_id(0) * KEYS
     head = tl.program_id(1)
@@ -30,15 +51,35 @@ def distances_kernel(
     for start in range(0, length - diagonal, KEYS):
         if starts is None:
             hidden = False
-        else:  # later queries of a block see no earlier keys than its first one
+        else:
+            # Later queries of a block see no earlier keys than its first query.
             hidden = tl.load(starts + (batch.to(tl.int64) * length + diagonal + start)) >= start + KEYS
         if not hidden:
             total += _d_scores(
-                q, k, v, bias, starts, log_sum, row_sum, d_content, batch, head, diagonal + start, start, length, heads, scale,
-                GROUP, SIZE, WIDTH, QUERIES, KEYS,
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                bias,
+                starts,
+                log_sum,
+                row_sum,
+                d_content,
+                batch,
+                head,
+                diagonal + start,
+                start,
+                length,
+                heads,
+                scale,
+                GROUP,
+                SIZE,
+                WIDTH,
+                QUERIES,
+                KEYS,
+            )
 
-    # Distances diagonal .. diagonal + KEYS - 1, and as many before those. Every row has each of them once, in one or the other.
+    # The distances are diagonal .. diagonal + KEYS - 1, and as many before. Every row has each of them once, in
+    # one half or the other.
     rows = tl.arange(0, QUERIES)[:, None]
     distances = tl.arange(0, KEYS)[None, :]
     by_distance = tl.gather(total, (rows - distances) & (KEYS - 1), 1)
@@ -52,29 +93,56 @@ def distances_kernel(
 
 @triton.jit
 def _d_scores(
-    q, k, v, bias, starts, log_sum, row_sum, d_content, batch, head, first, start, length, heads, scale, GROUP: tl.constexpr,
-    SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """dS of the queries from `first` on and the keys from `start` on, [QUERIES, KEYS]; zero for pairs that do not exist."""
+    # Inputs
+    q,
+    k,
+    v,
+    bias,
+    starts,
+    log_sum,
+    row_sum,
+    d_content,
+    # Tile
+    batch,
+    head,
+    first,
+    start,
+    # Sizes
+    length,
+    heads,
+    scale,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Compute dS of the queries from `first` on and the keys from `start` on, [QUERIES, KEYS]. Zero for missing pairs."""
     channel = head // GROUP
     channels = heads // GROUP
     columns = head_columns(SIZE, WIDTH)
     rows = first + tl.arange(0, QUERIES)
     tokens = start + tl.arange(0, KEYS)
     line = (batch.to(tl.int64) * heads + head) * length + rows
-    log_sums = tl.load(log_sum + line, mask=rows < length, other=float("inf"))  # of no query: its weights are zero
+    # Infinite for missing queries, so that their weights are zero.
+    log_sums = tl.load(log_sum + line, mask=rows < length, other=float("inf"))
     row_sums = tl.load(row_sum + line, mask=rows < length, other=0.0)
     if starts is None:
         row_starts = rows
     else:
         pointers = starts + batch.to(tl.int64) * length + rows
         row_starts = tl.load(pointers, mask=rows < length, other=0).to(tl.int32)
+
+    # A, [QUERIES, KEYS]
     queries = load(q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, True)
     scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
-    scores = biased(scores, bias, head, rows[:, None], tokens[None, :], length)
+    scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
     weights = tl.exp2(scores - log_sums[:, None])
     weights = tl.where(visible(tokens, rows, row_starts, starts), weights, 0.0)
+
+    # dA = dO v^T, [QUERIES, KEYS]
     d_contents = load(d_content, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     values = load(v, batch, start, channel, length, channels, columns, KEYS, SIZE, True)
     d_weights = tl.dot(d_contents, tl.trans(values), input_precision=PRECISION)

@@ -1,6 +1,7 @@
-"""Causal attention over one or two values with the same weights, by blocks of keys (FlashAttention, arXiv 2205.14135).
+"""Forward pass: causal attention over one or two values with the same weights, by blocks of keys.
 
-Shapes as in model/transformer.py; SIZE is R, GROUP the query heads of a key/value head. Scores are kept times log2(e).
+FlashAttention (Dao et al., arXiv 2205.14135), with an online softmax. Scores are multiplied by log2(e), so exponentials are
+powers of two. Shapes as in model/transformer.py. SIZE is R, and GROUP is the number of query heads per key/value head.
 """
 
 import triton
@@ -9,21 +10,51 @@ import triton.language as tl
 from megatape.attention.kernels.tiles import head_columns, joined, load, load_halves, load_state, rotate, store
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-PRECISION = tl.constexpr("tf32x3")  # of products of float32: three of TF32, in tensor cores, as exact as one of float32
-HIDDEN = tl.constexpr(-1e30)  # the score of what a token may not see; finite, as a row may see nothing of its first block
+# Precision of float32 products: three products of TF32 in tensor cores, as exact as one of float32.
+PRECISION = tl.constexpr("tf32x3")
+# Score of a masked key. Finite, because a row may have no visible key in its first block.
+HIDDEN = tl.constexpr(-1e30)
 
 
 @triton.jit
 def forward_kernel(
-    q, k, v, e, initial, delta, bias, starts, content, position, log_sum, length, heads, scale,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """content = A v, position = A e and log_sum, the logarithms of the sums of exponentials, to base 2.
+    # Inputs
+    q,
+    k,
+    v,
+    e,
+    initial,
+    delta,
+    bias,
+    starts,
+    # Outputs
+    content,
+    attended_state,
+    log_sum,
+    # Sizes
+    length,
+    heads,
+    scale,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Compute content = A v, attended_state = A e, and log_sum, the base-2 logarithms of the sums of exponentials.
 
-    q, content, position: [B, N, H, R]; k, v: [B, N, L, R], k rotated; log_sum: [B, H, N], float32. e: [B, N, L, R] in the dtype
-    of v, or [B, N, 1, R] if delta is None; without it, A v alone. q is rotated here by initial + delta, as tiles.load_state has
-    them, and without initial stays as it is. bias: what `biased` adds to the scores. starts: [B, N] or None, the first token
-    that each token may see. Program: QUERIES queries of a head of a sample; those that see the most come first.
+    A program computes QUERIES queries of a head of a sample. Programs whose queries see the most keys come first.
+
+    q: Queries [B, N, H, R]. Rotated here by initial + delta, unless initial is None.
+    k: Rotated keys [B, N, L, R].
+    v: Values [B, N, L, R].
+    e: Position tensor as a value, [B, N, L, R], or [B, N, 1, R] if delta is None. None to compute A v only.
+    initial, delta: Terms of the rotation, see tiles.load_state.
+    bias: Bias on the scores, see add_bias.
+    starts: First token that each token sees, [B, N], or None.
+    content, attended_state: [B, N, H, R].
+    log_sum: Float32 [B, H, N].
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -34,6 +65,8 @@ def forward_kernel(
     first = block * QUERIES
     rows = first + tl.arange(0, QUERIES)
     columns = head_columns(SIZE, WIDTH)
+
+    # Queries of the block, [QUERIES, WIDTH]
     if initial is None:
         queries = load(q, batch, first, head, length, heads, columns, QUERIES, SIZE, True)
     else:
@@ -43,11 +76,12 @@ def forward_kernel(
         queries = joined(x1, x2, QUERIES, WIDTH).to(q.dtype.element_ty)
     seen, whole, diagonal, row_starts = seen_keys(starts, batch, first, rows, length, QUERIES, KEYS)
 
-    of_content = tl.zeros((QUERIES, WIDTH), tl.float32)
-    of_position = tl.zeros((QUERIES, WIDTH), tl.float32)
+    content_sum = tl.zeros((QUERIES, WIDTH), tl.float32)
+    state_sum = tl.zeros((QUERIES, WIDTH), tl.float32)
     largest = tl.full((QUERIES,), HIDDEN, tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
-    for masked in tl.static_range(2):  # first the keys that all of the queries see, then those around them
+    # First the keys that all queries of the block see, then, with masking, the keys before and after them.
+    for masked in tl.static_range(2):
         if masked:
             begin = seen
             end = tl.minimum(first + QUERIES, length) - (diagonal - whole)
@@ -60,37 +94,54 @@ def forward_kernel(
             skipped = 0
         for step in range(begin, end, KEYS):
             start = step + tl.where(step >= gap, skipped, 0)
+
+            # Scores, [QUERIES, KEYS]
             keys = load(k, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
             scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2_E)
             tokens = start + tl.arange(0, KEYS)
-            scores = biased(scores, bias, head, rows[:, None], tokens[None, :], length)
+            scores = add_bias(scores, bias, head, rows[:, None], tokens[None, :], length)
             if masked:
                 scores = tl.where(visible(tokens, rows, row_starts, starts), scores, HIDDEN)
-            highest = tl.maximum(largest, tl.max(scores, 1))
-            weights = tl.exp2(scores - highest[:, None])
-            fade = tl.exp2(largest - highest)
+
+            # Online softmax: sums of earlier blocks fade if the maximum grows.
+            new_largest = tl.maximum(largest, tl.max(scores, 1))
+            weights = tl.exp2(scores - new_largest[:, None])
+            fade = tl.exp2(largest - new_largest)
             total = total * fade + tl.sum(weights, 1)
-            largest = highest
+            largest = new_largest
+
+            # Weighted sums of the values, [QUERIES, WIDTH]
             weights = weights.to(v.dtype.element_ty)
             values = load(v, batch, start, channel, length, channels, columns, KEYS, SIZE, masked)
-            of_content = tl.dot(weights, values, of_content * fade[:, None], input_precision=PRECISION)
+            content_sum = tl.dot(weights, values, content_sum * fade[:, None], input_precision=PRECISION)
             if e is not None:
                 states = load(e, batch, start, e_channel, length, e_channels, columns, KEYS, SIZE, masked)
-                of_position = tl.dot(weights, states, of_position * fade[:, None], input_precision=PRECISION)
+                state_sum = tl.dot(weights, states, state_sum * fade[:, None], input_precision=PRECISION)
 
-    store(content, of_content / total[:, None], batch, first, head, length, heads, columns, QUERIES, SIZE)
+    store(content, content_sum / total[:, None], batch, first, head, length, heads, columns, QUERIES, SIZE)
     if e is not None:
-        store(position, of_position / total[:, None], batch, first, head, length, heads, columns, QUERIES, SIZE)
+        store(attended_state, state_sum / total[:, None], batch, first, head, length, heads, columns, QUERIES, SIZE)
     log_sums = log_sum + (batch.to(tl.int64) * heads + head) * length + rows
     tl.store(log_sums, largest + tl.log2(total), mask=rows < length)
 
 
 @triton.jit
-def seen_keys(starts, batch, first, rows, length, QUERIES: tl.constexpr, KEYS: tl.constexpr):
-    """The bounds of the keys that some and that all queries of a block see.
+def seen_keys(
+    starts,
+    batch,
+    first,
+    rows,
+    length,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Return the bounds of the keys that some and that all queries of a block see, in multiples of KEYS.
 
-    From which key on some queries of the block see the keys, from which on all of them do, and from which on, because those
-    keys may come later than a query, some of them again; in steps of KEYS. Also the first key that each query sees.
+    Returns:
+        seen: Key from which on some queries see the keys.
+        whole: Key from which on all queries see the keys.
+        diagonal: Key from which on only some see them again, because the keys may come later than a query.
+        row_starts: First key that each query sees, [QUERIES].
     """
     diagonal = first // KEYS * KEYS
     if starts is None:
@@ -105,7 +156,7 @@ def seen_keys(starts, batch, first, rows, length, QUERIES: tl.constexpr, KEYS: t
 
 @triton.jit
 def visible(tokens, rows, row_starts, starts):
-    """[rows, tokens]: which of the keys each query sees."""
+    """Return a mask [rows, tokens]: whether each query sees a key."""
     seen = tokens[None, :] <= rows[:, None]
     if starts is not None:
         seen &= tokens[None, :] >= row_starts[:, None]
@@ -113,11 +164,14 @@ def visible(tokens, rows, row_starts, starts):
 
 
 @triton.jit
-def biased(scores, bias, head, rows, tokens, length):
-    """Scores of queries `rows` and keys `tokens`, which broadcast to a tile, with the numbers of their distances.
+def add_bias(scores, bias, head, rows, tokens, length):
+    """Add a bias by distance to a tile of scores.
 
-    bias: [H, N], float32, times log2(e) as scores are, or None. Where the key comes after the query or one of them does not
-    exist, any number will do: it is read from an end of the head's.
+    If a key comes after its query, or one of them does not exist, any number will do: it is read from an end of the head's.
+
+    scores: Scores times log2(e).
+    bias: Numbers by distance times log2(e), float32 [H, N], or None.
+    rows, tokens: Queries and keys, which broadcast to the tile.
     """
     if bias is None:
         return scores
@@ -128,7 +182,7 @@ def biased(scores, bias, head, rows, tokens, length):
 
 @triton.jit
 def state_channel(delta, channel, channels):
-    """The channel of e as a value, and how many it has: one for all while there is no delta."""
+    """Return the channel of e as a value, and its number of channels. Without delta, one channel serves all heads."""
     if delta is None:
         return 0, 1
     else:

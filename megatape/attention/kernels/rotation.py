@@ -14,27 +14,34 @@ from torch.autograd.function import once_differentiable
 from megatape.attention.kernels.tiles import load_halves, load_state, rotate, rotate_back, store_halves, width
 from megatape.nn.kernels.launch import launch
 
-# tokens of a program
+# Number of tokens and of warps of a program
 ROWS = 64
 WARPS = 4
 
 
 class Rotation(torch.autograd.Function):
-    """Queries [B, N, H, R] and keys [B, N, L, R] times e, and, if it `moves`, e [B, N, L, R], in their dtype.
+    """Queries [B, N, H, R] and keys [B, N, L, R] times e, and e [B, N, L, R] as a value if attention `moves` it.
 
-    initial: float32 [B, N, 1, R]; delta: [B, N, L, R] or None. The backward pass keeps both; and with a delta, whose gradient
-    needs them, queries and keys.
+    The results have the dtype of queries and keys. initial is float32 [B, N, 1, R], delta is [B, N, L, R] or None. The backward
+    pass keeps both. With a delta, whose gradient needs them, it keeps queries and keys as well.
     """
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, moves: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        q, k, initial = q.contiguous(), k.contiguous(), initial.expand(len(q), -1, -1, -1).contiguous()
-        delta = None if delta is None else delta.contiguous()
+        q = q.contiguous()
+        k = k.contiguous()
+        initial = initial.expand(len(q), -1, -1, -1).contiguous()
+        if delta is None:
+            ctx.save_for_backward(None, None, initial, None)
+        else:
+            delta = delta.contiguous()
+            ctx.save_for_backward(q, k, initial, delta)
         rotated_k, e = rotated_with_state(k, initial, delta, moves)
-        ctx.save_for_backward(*((None, None) if delta is None else (q, k)), initial, delta)
-        return rotated(q, k, initial, delta), rotated_k, None if e is None else e.expand_as(k)
+        if e is not None:
+            e = e.expand_as(k)
+        return rotated(q, k, initial, delta), rotated_k, e
 
     @staticmethod
     @once_differentiable
@@ -42,49 +49,105 @@ class Rotation(torch.autograd.Function):
         q, k, initial, delta = ctx.saved_tensors
         d_rotated_q = d_rotated_q.contiguous()
         d_rotated_k = d_rotated_k.contiguous()
-        d_state = None if d_state is None or delta is None else d_state.contiguous()
         d_q = torch.empty_like(d_rotated_q)
         d_k = torch.empty_like(d_rotated_k)
-        d_delta = None if delta is None else torch.empty_like(delta)
+        d_delta = None
+        if delta is None:
+            d_state = None
+        else:
+            d_delta = torch.empty_like(delta)
+            if d_state is not None:
+                d_state = d_state.contiguous()
         _launch(
-            rotate_backward_kernel, d_rotated_k, d_rotated_q, d_rotated_k, q=q, k=k, initial=initial, delta=delta,
-            d_rotated_q=d_rotated_q, d_rotated_k=d_rotated_k, d_state=d_state, d_q=d_q, d_k=d_k, d_delta=d_delta,
-        )  # fmt: skip
+            rotate_backward_kernel,
+            d_rotated_k,
+            d_rotated_q,
+            d_rotated_k,
+            # Inputs
+            q=q,
+            k=k,
+            initial=initial,
+            delta=delta,
+            d_rotated_q=d_rotated_q,
+            d_rotated_k=d_rotated_k,
+            d_state=d_state,
+            # Outputs
+            d_q=d_q,
+            d_k=d_k,
+            d_delta=d_delta,
+        )
         return d_q, d_k, None, d_delta, None
 
 
 def rotated(x: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, state: Tensor | None = None) -> Tensor:
-    """Queries or keys times e, in their dtype. state: takes e, unless it is None."""
+    """Rotate heads by e.
+
+    Args:
+        x: Queries or keys [B, N, heads, R].
+        k: Keys [B, N, L, R], for the number of channels.
+        initial: First term of e, [B, N, 1, R].
+        delta: Second term of e, [B, N, L, R], or None.
+        state: Tensor [B, N, L, R] to write e to, or None.
+
+    Returns:
+        Rotated heads [B, N, heads, R], in their dtype.
+    """
     product = torch.empty_like(x)
     _launch(rotate_kernel, x, x, k, x=x, initial=initial, delta=delta, rotated=product, state=state)
     return product
 
 
 def rotated_with_state(k: Tensor, initial: Tensor, delta: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
-    """Rotated keys and, if it `moves`, e as a value: [B, N, 1, R] while there is no delta."""
-    if not moves or delta is None:
-        return rotated(k, k, initial, delta), initial.to(k.dtype) if moves else None
+    """Rotate keys by e, and return e as a value if attention `moves` it: [B, N, 1, R] without a delta, or [B, N, L, R]."""
+    if not moves:
+        return rotated(k, k, initial, delta), None
+    if delta is None:
+        return rotated(k, k, initial, delta), initial.to(k.dtype)
     e = torch.empty_like(k)
     return rotated(k, k, initial, delta, e), e
 
 
 def _launch(kernel: Any, programs: Tensor, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
-    """Runs a kernel on blocks of tokens of each head of `programs`."""
+    """Run a kernel on blocks of tokens of each head of `programs`."""
     batch, length, heads, size = q.shape
-    arguments: dict[str, Any] = {"length": length, "heads": heads, "GROUP": heads // k.shape[2], "SIZE": size}
-    arguments |= {"WIDTH": width(size), "ROWS": ROWS}
-    launch(kernel, (triton.cdiv(length, ROWS), programs.shape[2], batch), 0, WARPS, 1, tensors | arguments)
+    sizes: dict[str, Any] = {
+        "length": length,
+        "heads": heads,
+        "GROUP": heads // k.shape[2],
+        "SIZE": size,
+        "WIDTH": width(size),
+        "ROWS": ROWS,
+    }
+    grid = (triton.cdiv(length, ROWS), programs.shape[2], batch)
+    launch(kernel, grid, 0, WARPS, 1, tensors | sizes)
 
 
 @triton.jit
 def rotate_kernel(
-    x, initial, delta, rotated, state, length, heads,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """rotated = x * e, with GROUP heads of x for each channel of e, and state = e in its dtype, unless it is None.
+    # Inputs
+    x,
+    initial,
+    delta,
+    # Outputs
+    rotated,
+    state,
+    # Sizes
+    length,
+    heads,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Compute rotated = x * e with GROUP heads of x for each channel of e, and state = e.
 
-    x, rotated: [B, N, heads, SIZE]; initial: [B, N, 1, SIZE]; delta: [B, N, heads / GROUP, SIZE] or None; state: the same
-    shape. Program: a block of tokens, a head, a sample.
+    A program computes a block of tokens of a head of a sample.
+
+    x, rotated: [B, N, heads, SIZE].
+    initial: [B, N, 1, SIZE].
+    delta: [B, N, heads / GROUP, SIZE] or None.
+    state: e in its dtype, [B, N, heads / GROUP, SIZE], or None.
     """
     first = tl.program_id(0) * ROWS
     head = tl.program_id(1)
@@ -101,10 +164,28 @@ def rotate_kernel(
 
 @triton.jit
 def _head_backward(
-    x, d_rotated, d_x, cosines, sines, d_cosines, d_sines, batch, first, head, length, heads,
-    ROWS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Stores the gradient of one head, and adds that of its rotation unless x is None."""
+    # Pointers
+    x,
+    d_rotated,
+    d_x,
+    # Tiles of e and of its gradient
+    cosines,
+    sines,
+    d_cosines,
+    d_sines,
+    # Tile
+    batch,
+    first,
+    head,
+    # Sizes
+    length,
+    heads,
+    # Compile-time sizes
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Store the gradient of one head, and add the gradient of its rotation unless x is None."""
     g1, g2 = load_halves(d_rotated, batch, first, head, length, heads, ROWS, SIZE, WIDTH)
     d1, d2 = rotate_back(g1, g2, cosines, sines)
     store_halves(d_x, d1, d2, batch, first, head, length, heads, ROWS, SIZE, WIDTH)
@@ -118,12 +199,33 @@ def _head_backward(
 
 @triton.jit
 def rotate_backward_kernel(
-    q, k, initial, delta, d_rotated_q, d_rotated_k, d_state, d_q, d_k, d_delta, length, heads,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """d_q, d_k = gradients * conj e, and, unless delta is None, d_delta = d_state + sum of a channel's gradients * conj (q, k).
+    # Inputs
+    q,
+    k,
+    initial,
+    delta,
+    d_rotated_q,
+    d_rotated_k,
+    d_state,
+    # Outputs
+    d_q,
+    d_k,
+    d_delta,
+    # Sizes
+    length,
+    heads,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Compute the gradients d_q and d_k = gradients * conj e, and d_delta unless delta is None.
 
-    Shapes as in rotate_kernel; d_state: None counts as zero. Program: a block of tokens, a channel, a sample.
+    d_delta is d_state plus the sum of gradients * conj (q, k) over the heads of a channel. A program computes a block of tokens
+    of a channel of a sample.
+
+    Shapes as in rotate_kernel. A d_state of None counts as zero.
     """
     first = tl.program_id(0) * ROWS
     channel = tl.program_id(1)

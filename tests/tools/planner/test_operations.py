@@ -91,7 +91,7 @@ def test_products_of_kernels_are_those_of_their_source() -> None:
     from megatape.attention.kernels import attention, distances
     from megatape.nn.kernels import update
 
-    found = {kernel: sum(products) for kernel, products in attention.PRODUCTS.items()} | update.PRODUCTS
+    found = {kernel: products.content + products.state for kernel, products in attention.PRODUCTS.items()} | update.PRODUCTS
     for kernel, products in found.items():
         parts = [kernel, distances._d_scores] if kernel is attention.distances_kernel else [kernel]
         assert sum(inspect.getsource(part.fn).count("tl.dot(") for part in parts) == products, kernel
