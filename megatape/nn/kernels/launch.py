@@ -1,4 +1,4 @@
-"""Launches of our own kernels. On the meta device a launch is an operator of PyTorch, which computes nothing."""
+"""Launches of our own kernels. On the meta device a launch is an operator of PyTorch that computes nothing."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -13,22 +13,22 @@ register_flop_formula(torch.ops.megatape.launch)(lambda tensors, flops, kernel, 
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether our kernels can be launched there; on shapes alone they compute nothing."""
+    """Whether our kernels can be launched on a device. On the meta device they compute nothing."""
     return device.type in ("cuda", "meta") and find_spec("triton") is not None
 
 
 def launch(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:
     """Run a Triton kernel.
 
-    Dispatch modes of PyTorch (torch.utils.flop_counter among them) count it on the meta device.
+    On the meta device, dispatch modes of PyTorch such as torch.utils.flop_counter count it.
 
     Args:
-        kernel: the kernel.
-        grid: its numbers of programs.
-        flops: floating-point operations of its matrix products.
-        warps: warps of each program.
-        stages: steps that the loops of a program load ahead.
-        arguments: of the kernel, by name.
+        kernel: The kernel.
+        grid: Number of programs in each dimension.
+        flops: Number of floating-point operations of its matrix products.
+        warps: Number of warps of a program.
+        stages: Number of pipeline stages of a program's loops.
+        arguments: Arguments of the kernel by name, at least one of them a tensor.
     """
     tensors = [argument for argument in arguments.values() if isinstance(argument, Tensor)]
     if tensors[0].is_meta:

@@ -1,6 +1,6 @@
-"""The loss of rows of logits, and its gradient written over them, by a Triton kernel.
+"""Loss of rows of logits by a Triton kernel, with its gradient written over the logits.
 
-It reads a row once for the online maximum and sum, and once more, from the cache where a row fits it, for the gradient. So a
+The kernel reads a row once for the online maximum and sum, and once more for the gradient, from the cache if the row fits. So a
 logit takes 4 to 6 bytes of traffic in bfloat16, where PyTorch's operators take about 50.
 """
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from megatape.nn.kernels.launch import launch
 from megatape.utils.targets import IGNORE_INDEX
 
-# so many warps that the rows in work at a time fit the cache
+# Number of columns that a program reads at a time
 COLUMNS = 8192
+# Number of warps of a program: so many that the rows in work at a time fit the cache
 WARPS = 16
 
 
@@ -31,37 +32,69 @@ def run_loss_kernel(
     """Launch the kernel.
 
     Args:
-        logits: [n, ceil(V / T)], before the soft-cap; `differentiate` overwrites them with the gradient of the loss.
-        rows: [n], each target's row among this rank's, or -1.
-        targets: [n]; a row whose target is IGNORE_INDEX gets no gradient.
-        sums: float32 [2, n], log-sum-exp and the target's logit: written by `measure`, of this rank's logits alone, else read.
-        real: number of columns that are no padding.
-        softcap: of the logits, or None.
-        z_loss: factor of the squared log-sum-exp.
-        measure: compute sums.
-        differentiate: compute the gradient by the sums.
+        logits: Logits before the soft-cap, [n, ceil(V / T)]. `differentiate` overwrites them with the gradient of the loss.
+        rows: Row of each target among this rank's, or -1, [n].
+        targets: Targets [n]. A row whose target is IGNORE_INDEX gets no gradient.
+        sums: Log-sum-exp and the target's logit, float32 [2, n]. Written by `measure`, for this rank's logits alone, and
+            otherwise read.
+        real: Number of columns without padding.
+        softcap: Soft-cap of the logits, or None.
+        z_loss: Factor of the squared log-sum-exp.
+        measure: Whether to compute `sums`.
+        differentiate: Whether to compute the gradient from `sums`.
     """
     columns = logits.shape[1]
     arguments = {
-        "logits": logits, "gradient": logits if differentiate else None, "rows": rows, "targets": targets,
-        "log_sum": sums[0], "chosen": sums[1], "columns": columns, "real": real, "cap": softcap or 0.0, "z_loss": z_loss,
-        "CAPPED": softcap is not None, "MEASURE": measure, "IGNORED": IGNORE_INDEX,
+        # Tensors
+        "logits": logits,
+        "gradient": logits if differentiate else None,
+        "rows": rows,
+        "targets": targets,
+        "log_sum": sums[0],
+        "chosen": sums[1],
+        # Sizes and factors
+        "columns": columns,
+        "real": real,
+        "cap": softcap or 0.0,
+        "z_loss": z_loss,
+        # Flags and compile-time sizes
+        "CAPPED": softcap is not None,
+        "MEASURE": measure,
+        "IGNORED": IGNORE_INDEX,
         "COLUMNS": min(COLUMNS, triton.next_power_of_2(columns)),
-    }  # fmt: skip
+    }
     launch(loss_kernel, (len(logits),), 0.0, WARPS, 1, arguments)
 
 
 @triton.jit
 def loss_kernel(
-    logits, gradient, rows, targets, log_sum, chosen, columns, real, cap, z_loss,
-    CAPPED: tl.constexpr, MEASURE: tl.constexpr, IGNORED: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Tensors as in run_loss_kernel; gradient: None, or the logits. The columns from `real` on are padding. Program: a row."""
+    # Tensors
+    logits,
+    gradient,
+    rows,
+    targets,
+    log_sum,
+    chosen,
+    # Sizes and factors
+    columns,
+    real,
+    cap,
+    z_loss,
+    # Flags and compile-time sizes
+    CAPPED: tl.constexpr,
+    MEASURE: tl.constexpr,
+    IGNORED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Compute log_sum and chosen with MEASURE, and the gradient unless it is None. A program computes a row.
+
+    Tensors as in run_loss_kernel. The columns from `real` on are padding.
+    """
     row = tl.program_id(0).to(tl.int64)
     start = row * columns
     target = tl.load(rows + row)
     if MEASURE:
-        # finite: all columns may be padding
+        # Finite, because all columns may be padding.
         largest = -1e30
         total = 0.0
         found = 0.0
@@ -83,6 +116,7 @@ def loss_kernel(
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
             values = _capped(tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32), cap, CAPPED)
+            # d loss / d logit = softmax (1 + 2 z_loss log_total) - [column is the target]
             slopes = tl.exp(values - log_total) * (1.0 + 2.0 * z_loss * log_total) - tl.where(column == target, 1.0, 0.0)
             if CAPPED:
                 slopes *= 1.0 - (values / cap) * (values / cap)
@@ -92,7 +126,7 @@ def loss_kernel(
 
 @triton.jit
 def _capped(values, cap, CAPPED: tl.constexpr):
-    """cap tanh(values / cap) if CAPPED."""
+    """Return cap tanh(values / cap) if CAPPED, otherwise the values."""
     if CAPPED:
         values = cap * (1.0 - 2.0 / (tl.exp(2.0 * values / cap) + 1.0))
     return values

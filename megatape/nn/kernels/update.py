@@ -1,6 +1,6 @@
 """TAPE's update of the position tensor by Triton kernels: one pass over its memory forward, one backward.
 
-With E = e0 + D + g U, the state after attention's update, and a = silu(W_x m), for each token on its own:
+With E = e0 + D + g U, the state after attention's update, and a = silu(W_x m), for each token separately:
 
     Y = W_up E          Z = diag(a) Y           D' = E - e0 + W_down Z
 
@@ -8,8 +8,8 @@ With E = e0 + D + g U, the state after attention's update, and a = silu(W_x m), 
     dE = dD' + W_up^T dY = dD        dU_h = g_h dE_l         dg_h = sum of dE_l * U_h
     dW_up = sum over tokens of dY E^T       dW_down = sum over tokens of dD' Z^T
 
-encodings/tape.py multiplies W_down diag(a) W_up first, which is less arithmetic. Here memory takes the time, and the
-L x L matrices of all tokens need not exist. Shapes as there.
+encodings/tape.py multiplies W_down diag(a) W_up first, which needs less arithmetic. Here memory limits the time, and the L x L
+matrices of all tokens need not exist. Shapes as there.
 """
 
 import math
@@ -23,18 +23,27 @@ from torch.autograd.function import once_differentiable
 
 from megatape.nn.kernels.launch import launch
 
-PRECISION = tl.constexpr("tf32x3")  # of float32 products
-# Each takes every 792nd token, and sums the gradients of the weights over those: six for each of an H100's 132 multiprocessors,
-# which run one, two or three at a time (docs/kernels.md).
+# Precision of float32 products
+PRECISION = tl.constexpr("tf32x3")
+# Number of programs. Each computes every 792nd token, and sums the gradients of the weights over its tokens. An H100 has 132
+# multiprocessors, which run one, two or three programs at a time, so each runs six (docs/kernels.md).
 PROGRAMS = 792
-MIN_SIZE = 16  # the smallest factor of a matrix product
+# Smallest factor of a matrix product
+MIN_SIZE = 16
+# Largest state of a token, in elements, for which programs have few warps
+SMALL_STATE = 16 * 128
 
 
 class _Update(torch.autograd.Function):
-    """The delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`. Keeps its arguments.
+    """Delta of e after both updates of a layer, [B, N, L, R] in the dtype of `active`. Keeps its arguments.
 
-    initial: float32 [B, N, 1, R]; delta: [B, N, L, R] or None; attended: A e [B, N, H, R] with its gain [H], or None; active: a
-    [B, N, I]; up: W_up [I, L]; down: W_down [L, I].
+    initial: Float32 [B, N, 1, R].
+    delta: [B, N, L, R] or None.
+    attended: A e [B, N, H, R], or None if attention does not move the state.
+    gain: g [H], or None.
+    active: a [B, N, I].
+    up: W_up [I, L].
+    down: W_down [L, I].
     """
 
     @staticmethod
@@ -50,12 +59,26 @@ class _Update(torch.autograd.Function):
     ) -> Tensor:
         initial = initial.contiguous()
         active = active.contiguous()
-        delta, attended = (None if part is None else part.contiguous() for part in (delta, attended))
-        out = active.new_empty(*active.shape[:2], down.shape[0], initial.shape[-1])
+        if delta is not None:
+            delta = delta.contiguous()
+        if attended is not None:
+            attended = attended.contiguous()
+        batch, length, _ = active.shape
+        out = active.new_empty(batch, length, down.shape[0], initial.shape[-1])
         _run(
-            update_kernel, initial=initial, delta=delta, attended=attended, gain=gain, active=active, up=up, down=down, out=out,
+            update_kernel,
+            # Inputs
+            initial=initial,
+            delta=delta,
+            attended=attended,
+            gain=gain,
+            active=active,
+            up=up,
+            down=down,
+            # Output
+            out=out,
             **_sizes(initial, attended, active, down),
-        )  # fmt: skip
+        )
         ctx.save_for_backward(initial, delta, attended, gain, active, up, down)
         return out
 
@@ -67,16 +90,34 @@ class _Update(torch.autograd.Function):
         d_delta = None if delta is None else torch.empty_like(delta)
         d_attended = None if attended is None else torch.empty_like(attended)
         d_active = torch.empty_like(active)
+        # Gradients of the weights from each program, in one tensor, so that one kernel sums them.
         sizes = [0 if gain is None else gain.numel(), up.numel(), down.numel()]
-        parts = initial.new_empty(PROGRAMS, sum(sizes))  # the sums of each program, in one tensor, to be added by one kernel
-        d_gain, d_up, d_down = parts.split(sizes, 1)
+        parts = initial.new_empty(PROGRAMS, sum(sizes))
+        d_gain_parts, d_up_parts, d_down_parts = parts.split(sizes, 1)
         _run(
-            update_backward_kernel, initial=initial, delta=delta, attended=attended, gain=gain, active=active, up=up, down=down,
-            d_out=d_out, d_delta=d_delta, d_attended=d_attended, d_gain=d_gain, d_active=d_active, d_up=d_up, d_down=d_down,
-            PARTS=parts.shape[1], **_sizes(initial, attended, active, down),
-        )  # fmt: skip
+            update_backward_kernel,
+            # Inputs
+            initial=initial,
+            delta=delta,
+            attended=attended,
+            gain=gain,
+            active=active,
+            up=up,
+            down=down,
+            d_out=d_out,
+            # Outputs
+            d_delta=d_delta,
+            d_attended=d_attended,
+            d_gain=d_gain_parts,
+            d_active=d_active,
+            d_up=d_up_parts,
+            d_down=d_down_parts,
+            PARTS=parts.shape[1],
+            **_sizes(initial, attended, active, down),
+        )
         d_gain, d_up, d_down = parts.sum(0).to(up.dtype).split(sizes)
-        d_gain = None if gain is None else d_gain
+        if gain is None:
+            d_gain = None
         return None, d_delta, d_attended, d_gain, d_active, d_up.view_as(up), d_down.view_as(down)
 
 
@@ -84,30 +125,58 @@ fused_update = _Update.apply
 
 
 def _sizes(initial: Tensor, attended: Tensor | None, active: Tensor, down: Tensor) -> dict[str, int]:
+    """Return the arguments of both kernels that are sizes. Names in _P have padding."""
+    batch, length, _ = active.shape
     channels, inner = down.shape
-    group = 1 if attended is None else attended.shape[2] // channels
-    sizes = {"CHANNELS": channels, "INNER": inner, "SIZE": initial.shape[-1]}
-    padded = {f"{name}_P": max(MIN_SIZE, triton.next_power_of_2(size)) for name, size in sizes.items()}
-    return (
-        {"tokens": active.shape[0] * active.shape[1], "GROUP": group, "GROUP_P": triton.next_power_of_2(group)} | sizes | padded
-    )
+    size = initial.shape[-1]
+    group = 1
+    if attended is not None:
+        group = attended.shape[2] // channels
+    return {
+        "tokens": batch * length,
+        "GROUP": group,
+        "GROUP_P": triton.next_power_of_2(group),
+        "CHANNELS": channels,
+        "INNER": inner,
+        "SIZE": size,
+        "CHANNELS_P": _padded(channels),
+        "INNER_P": _padded(inner),
+        "SIZE_P": _padded(size),
+    }
+
+
+def _padded(size: int) -> int:
+    return max(MIN_SIZE, triton.next_power_of_2(size))
 
 
 def num_warps(kernel: Any, channels: int, size: int) -> int:
-    """Few, so that several programs share a multiprocessor, and more where a token's state is large (docs/kernels.md)."""
-    few, more = (1, 4) if kernel is update_kernel else (4, 8)
-    return few if channels * size <= 16 * 128 else more
+    """Return the number of warps of a program, for padded numbers of channels and of their elements.
+
+    With few warps, several programs share a multiprocessor. A token with a large state needs more (docs/kernels.md).
+    """
+    is_small = channels * size <= SMALL_STATE
+    if kernel is update_kernel:
+        return 1 if is_small else 4
+    return 4 if is_small else 8
 
 
 def _run(kernel: Any, **arguments: Any) -> None:
-    sizes = ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P")  # with padding, which is multiplied, too
-    flops = 2 * PRODUCTS[kernel] * math.prod(arguments[size] for size in sizes)
-    launch(kernel, (PROGRAMS,), flops, num_warps(kernel, arguments["CHANNELS_P"], arguments["SIZE_P"]), 1, arguments)
+    # Padding is multiplied as well.
+    multiplied = math.prod(arguments[size] for size in ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P"))
+    flops = 2 * PRODUCTS[kernel] * multiplied
+    warps = num_warps(kernel, arguments["CHANNELS_P"], arguments["SIZE_P"])
+    launch(kernel, (PROGRAMS,), flops, warps, 1, arguments)
 
 
 @triton.jit
-def _load_weight(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr):
-    """All of x [ROWS, COLUMNS]; what is padding reads zero."""
+def _load_weight(
+    x,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS_P: tl.constexpr,
+    COLUMNS_P: tl.constexpr,
+):
+    """Load a weight [ROWS, COLUMNS] with padding, which reads zero."""
     rows = tl.arange(0, ROWS_P)[:, None]
     columns = tl.arange(0, COLUMNS_P)[None, :]
     return tl.load(x + rows * COLUMNS + columns, mask=(rows < ROWS) & (columns < COLUMNS), other=0.0)
@@ -115,9 +184,15 @@ def _load_weight(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.conste
 
 @triton.jit
 def _store_weight(
-    x, values, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROWS_P: tl.constexpr, COLUMNS_P: tl.constexpr
-):  # fmt: skip
-    """Part of this program of x [PROGRAMS, ROWS, COLUMNS], whose programs are PARTS numbers apart."""
+    x,
+    values,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS_P: tl.constexpr,
+    COLUMNS_P: tl.constexpr,
+):
+    """Store this program's part of x [PROGRAMS, ROWS, COLUMNS], where programs are PARTS elements apart."""
     rows = tl.arange(0, ROWS_P)[:, None]
     columns = tl.arange(0, COLUMNS_P)[None, :]
     start = tl.program_id(0).to(tl.int64) * PARTS
@@ -126,10 +201,16 @@ def _store_weight(
 
 @triton.jit
 def _locate(
-    x, token, member, HEADS_OF_CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr, CHANNELS_P: tl.constexpr,
+    x,
+    token,
+    member,
+    HEADS_OF_CHANNEL: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    SIZE: tl.constexpr,
+    CHANNELS_P: tl.constexpr,
     SIZE_P: tl.constexpr,
-):  # fmt: skip
-    """Pointers [CHANNELS_P, SIZE_P] to one head of every channel of a token, and which exist."""
+):
+    """Return pointers to one head of every channel of a token, and whether they exist, [CHANNELS_P, SIZE_P] each."""
     channel = tl.arange(0, CHANNELS_P)[:, None]
     element = tl.arange(0, SIZE_P)[None, :]
     start = token * (CHANNELS * HEADS_OF_CHANNEL * SIZE) + member * SIZE
@@ -138,10 +219,18 @@ def _locate(
 
 @triton.jit
 def _before_mixing(
-    initial, delta, attended, gain, token, GROUP: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr,
-    CHANNELS_P: tl.constexpr, SIZE_P: tl.constexpr,
-):  # fmt: skip
-    """E and E - e0 of a token, [CHANNELS_P, SIZE_P] in float32."""
+    initial,
+    delta,
+    attended,
+    gain,
+    token,
+    GROUP: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    SIZE: tl.constexpr,
+    CHANNELS_P: tl.constexpr,
+    SIZE_P: tl.constexpr,
+):
+    """Return E and E - e0 of a token, [CHANNELS_P, SIZE_P] in float32."""
     added = tl.zeros((CHANNELS_P, SIZE_P), tl.float32)
     element = tl.arange(0, SIZE_P)
     if delta is not None:
@@ -160,11 +249,29 @@ def _before_mixing(
 
 @triton.jit
 def update_kernel(
-    initial, delta, attended, gain, active, up, down, out, tokens,
-    GROUP: tl.constexpr, GROUP_P: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr, SIZE: tl.constexpr,
-    CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
-):  # fmt: skip
-    """out = D' of all tokens."""
+    # Inputs
+    initial,
+    delta,
+    attended,
+    gain,
+    active,
+    up,
+    down,
+    # Output
+    out,
+    # Sizes
+    tokens,
+    # Compile-time sizes
+    GROUP: tl.constexpr,
+    GROUP_P: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    CHANNELS_P: tl.constexpr,
+    INNER_P: tl.constexpr,
+    SIZE_P: tl.constexpr,
+):
+    """Compute out = D' of all tokens. A program computes every PROGRAMS-th token."""
     ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
     downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
     inner = tl.arange(0, INNER_P)
@@ -172,7 +279,11 @@ def update_kernel(
         token = tl.program_id(0).to(tl.int64) + step * tl.num_programs(0)
         state, added = _before_mixing(initial, delta, attended, gain, token, GROUP, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         gates = tl.load(active + token * INNER + inner, mask=inner < INNER, other=0.0).to(tl.float32)
+
+        # Z = diag(a) W_up E, [INNER_P, SIZE_P]
         mixed = tl.dot(ups, state.to(ups.dtype), input_precision=PRECISION) * gates[:, None]
+
+        # D' = E - e0 + W_down Z, [CHANNELS_P, SIZE_P]
         added = tl.dot(downs, mixed.to(downs.dtype), added, input_precision=PRECISION)
         pointers, exist = _locate(out, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         tl.store(pointers, added.to(out.dtype.element_ty), mask=exist)
@@ -180,11 +291,39 @@ def update_kernel(
 
 @triton.jit
 def update_backward_kernel(
-    initial, delta, attended, gain, active, up, down, d_out, d_delta, d_attended, d_gain, d_active, d_up, d_down, tokens,
-    PARTS: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
-    SIZE: tl.constexpr, CHANNELS_P: tl.constexpr, INNER_P: tl.constexpr, SIZE_P: tl.constexpr,
-):  # fmt: skip
-    """All gradients; those of weights as one sum for each program, in columns of a [PROGRAMS, PARTS] in float32."""
+    # Inputs
+    initial,
+    delta,
+    attended,
+    gain,
+    active,
+    up,
+    down,
+    d_out,
+    # Outputs
+    d_delta,
+    d_attended,
+    d_gain,
+    d_active,
+    d_up,
+    d_down,
+    # Sizes
+    tokens,
+    # Compile-time sizes
+    PARTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_P: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    CHANNELS_P: tl.constexpr,
+    INNER_P: tl.constexpr,
+    SIZE_P: tl.constexpr,
+):
+    """Compute all gradients. A program computes every PROGRAMS-th token.
+
+    Each program stores the sums of the weights' gradients over its tokens, in columns of a float32 tensor [PROGRAMS, PARTS].
+    """
     ups = _load_weight(up, INNER, CHANNELS, INNER_P, CHANNELS_P)
     downs = _load_weight(down, CHANNELS, INNER, CHANNELS_P, INNER_P)
     inner = tl.arange(0, INNER_P)
@@ -200,18 +339,28 @@ def update_backward_kernel(
         pointers, exist = _locate(d_out, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
         d_outs = tl.load(pointers, mask=exist, other=0.0)
         gates = tl.load(active + token * INNER + inner, mask=inner < INNER, other=0.0).to(tl.float32)
-        raised = tl.dot(ups, state, input_precision=PRECISION)  # Y
-        d_mixed = tl.dot(tl.trans(downs), d_outs.to(downs.dtype), input_precision=PRECISION)  # dZ
+
+        # Y and dZ, [INNER_P, SIZE_P]
+        raised = tl.dot(ups, state, input_precision=PRECISION)
+        d_mixed = tl.dot(tl.trans(downs), d_outs.to(downs.dtype), input_precision=PRECISION)
+
+        # da, [INNER_P]
         d_gates = tl.sum(d_mixed * raised, 1)
         tl.store(d_active + token * INNER + inner, d_gates.to(d_active.dtype.element_ty), mask=inner < INNER)
+
+        # Z and dY, [INNER_P, SIZE_P], and the gradients of the weights
         mixed = (raised * gates[:, None]).to(ups.dtype)
         d_raised = (d_mixed * gates[:, None]).to(ups.dtype)
         d_downs = tl.dot(d_outs.to(downs.dtype), tl.trans(mixed), d_downs, input_precision=PRECISION)
         d_ups = tl.dot(d_raised, tl.trans(state), d_ups, input_precision=PRECISION)
+
+        # dE = dD, [CHANNELS_P, SIZE_P]
         d_state = tl.dot(tl.trans(ups), d_raised, d_outs.to(tl.float32), input_precision=PRECISION)
         if delta is not None:
             pointers, _ = _locate(d_delta, token, 0, 1, CHANNELS, SIZE, CHANNELS_P, SIZE_P)
             tl.store(pointers, d_state.to(d_delta.dtype.element_ty), mask=exist)
+
+        # dU and dg, for one query head of every channel at a time
         if attended is not None:
             for member in tl.static_range(GROUP):
                 gains = tl.load(gain + channel * GROUP + member, mask=channel < CHANNELS, other=0.0).to(tl.float32)
@@ -226,5 +375,5 @@ def update_backward_kernel(
         _store_weight(d_gain, d_gains, PARTS, CHANNELS, GROUP, CHANNELS_P, GROUP_P)
 
 
-# Matrix products of each token, I x L by L x R or as large.
+# Number of matrix products for each token, I x L by L x R or as large
 PRODUCTS = {update_kernel: 2, update_backward_kernel: 5}
