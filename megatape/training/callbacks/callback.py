@@ -1,4 +1,4 @@
-"""Callbacks, which follow a run, and sinks, which receive its metrics. CONTRIBUTING.md says how to add one."""
+"""Interfaces of callbacks, which follow a run, and of sinks, which receive its metrics. CONTRIBUTING.md says how to add one."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from megatape.errors import LeaseLost, UserError
 from megatape.utils.files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
 
-if TYPE_CHECKING:  # a user's file that imports this one is read by commands that need no model, such as `megatape plan`
+# Commands without a model, such as `megatape plan`, read users' files that import this module.
+if TYPE_CHECKING:
     from megatape.config import Config
     from megatape.distributed.topology import Topology
     from megatape.reliability.run_log import RunLog
@@ -21,24 +22,25 @@ if TYPE_CHECKING:  # a user's file that imports this one is read by commands tha
     from megatape.zero.engine import Engine
 
 
-# In a checkpoint's state.json, the states of callbacks are nested two levels deep, and half of the size is for everything else.
+# In a checkpoint's state.json, the states of callbacks are nested two levels deep and may take half of the size.
 MAX_STATE_BYTES = MAX_JSON_BYTES // 2
 MAX_STATE_DEPTH = MAX_DEPTH - 2
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What callbacks and sinks may use of a run.
+    """Context that a run passes to its callbacks and sinks.
 
     Attributes:
-        config: resolved configuration.
-        folder: the run's folder.
-        topology: all ranks, and this one.
-        engine: the model under DeepSpeed.
-        log: prints lines and keeps events; its `attempt` makes a failed write cost a warning instead of the run.
-        speed: rates of all ranks together, of which the metrics callback counts the steps.
-        unigram_entropy: of the training text, nats: a model above this loss uses no context.
-        profiled_steps: steps to trace, 0 for none.
+        config: Resolved configuration of the run.
+        folder: Folder of the run.
+        topology: All ranks, and this one.
+        engine: Model under DeepSpeed.
+        log: Log of the run, which prints lines and records events. With its `attempt`, a failed write costs a warning and not
+            the run.
+        speed: Rates of all ranks together. The metrics callback counts its steps.
+        unigram_entropy: Unigram entropy of the training text, nats. A model above this loss uses no context.
+        profiled_steps: Number of steps to trace, 0 for none.
     """
 
     config: "Config"
@@ -52,52 +54,61 @@ class RunContext:
 
 
 class Callback:
-    """Follows a run. Every rank calls each method at the same point; all of them may be left out.
+    """Base class of callbacks. Every rank calls each method at the same point, and all methods are optional.
 
     An exception ends the run. Writes into the run's folder go through `run.log.attempt`.
+
+    Args:
+        run: Context of the run.
     """
 
     def __init__(self, run: RunContext) -> None:
         self.run = run
 
     def on_start(self, step: int) -> None:
-        """Training continues after `step`, before the first step of this process and after a rollback."""
+        """Handle the start of training after `step`, before the first step of this process and after a rollback."""
 
     def before_step(self, step: int) -> None:
-        """This step, counted from 1, begins."""
+        """Handle the beginning of a step, counted from 1."""
 
     def on_step(self, metrics: "StepMetrics") -> None:
-        """A step was made, and evaluated if it was due. A step that a rollback undoes is not seen here."""
+        """Handle a completed step, after its evaluation if one was due. Steps undone by a rollback are not passed."""
 
     def on_evaluate(self, step: int, validation: "Validation") -> None:
-        """The step was evaluated, before on_step."""
+        """Handle the evaluation of a step. Called before on_step."""
 
     def on_checkpoint(self, checkpoint: Path) -> None:
-        """A checkpoint was written. Its steps are those of its name: in the background later ones have been made."""
+        """Handle a written checkpoint. Its step is in its name: in the background, the run has gone on since."""
 
     def on_error(self, error: BaseException) -> None:
-        """An exception ends the run."""
+        """Handle an exception that ends the run."""
 
     def flush(self) -> bool:
-        """Write what could not be written before: a checkpoint is about to be saved.
+        """Write the rest of what could not be written before, because a checkpoint is about to be saved.
 
-        Returns whether the checkpoint has all that must not be older than it.
+        Returns:
+            Whether everything is written that must not be older than the checkpoint.
         """
         return True
 
     def close(self) -> None:
-        """The run ends, well or not."""
+        """Release resources at the end of a run, even a failed one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return JSON that checkpoints keep for this callback; {} for nothing. All callbacks share MAX_STATE_BYTES."""
+        """Return a JSON object for checkpoints to store, {} for nothing. All callbacks together have MAX_STATE_BYTES."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what a checkpoint kept, before on_start; {} if it kept nothing."""
+        """Continue from the object in a checkpoint, {} if it has none. Called before on_start."""
 
 
 class Callbacks(AbstractContextManager["Callbacks"]):
-    """Several callbacks as one, each by the name of its registry entry. Context manager around training."""
+    """Several callbacks as one. Context manager around training.
+
+    Args:
+        members: Callbacks, by name of their registry entry.
+        log: Log of the run.
+    """
 
     def __init__(self, members: dict[str, Callback], log: "RunLog") -> None:
         self._members = members
@@ -107,12 +118,14 @@ class Callbacks(AbstractContextManager["Callbacks"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             with ExitStack() as closing:
+                # Close every callback, even if another one raises.
                 for callback in reversed(self._members.values()):
-                    closing.callback(callback.close)  # of each, whatever another one raises
+                    closing.callback(callback.close)
                 if error is not None:
                     self._log.record("failed", str(error) or type(error).__name__)
                     self._each(lambda callback: callback.on_error(error))
-        except LeaseLost:  # then the folder is another run's
+        except LeaseLost:
+            # The folder belongs to another run. The first error is more important.
             if error is None:
                 raise
 
@@ -137,11 +150,12 @@ class Callbacks(AbstractContextManager["Callbacks"]):
 
     def flush(self) -> bool:
         """See Callback."""
-        flushed = [callback.flush() for callback in self._members.values()]  # each, whatever another one says
+        # Flush every callback, even if another one has not written everything.
+        flushed = [callback.flush() for callback in self._members.values()]
         return all(flushed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each callback that has any.
+        """Return the state of each callback that has one, by name.
 
         A state that could not be read again is dropped with a warning, because it would make the checkpoint unreadable.
         """
@@ -170,20 +184,24 @@ class Callbacks(AbstractContextManager["Callbacks"]):
             self._log.warning(text)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what a checkpoint kept."""
+        """Continue from the states in a checkpoint, by name."""
         for name, callback in self._members.items():
             callback.load_state_dict(state.get(name, {}))
 
     def _each(self, call: Callable[[Callback], object]) -> None:
+        """Call each callback."""
         for callback in self._members.values():
             call(callback)
 
 
 class Sink:
-    """Receives the metrics of steps on the main rank, in order. `close` is called at every end.
+    """Base class of sinks, which receive the metrics of steps on the main rank, in order.
+
+    Args:
+        run: Context of the run.
 
     Attributes:
-        every_step: whether it takes every step, or those of logging.interval, the first, and those with a validation.
+        every_step: Whether the sink receives every step, or only the first, every logging.interval-th and evaluated ones.
     """
 
     every_step = False
@@ -192,15 +210,15 @@ class Sink:
         self.run = run
 
     def start(self, step: int) -> None:
-        """Training continues after `step`: what was written of later steps is out of date. Called again after a rollback."""
+        """Discard records of steps after `step`, after which training continues. Called again after a rollback."""
 
     def write(self, metrics: "StepMetrics") -> None:
-        """Take the metrics of a step. An error costs a warning and never the run, except in the sink jsonl, its record."""
+        """Write the metrics of a step. An error costs a warning and never the run, except in the sink jsonl, its record."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Write what could not be written before."""
+        """Write the rest of what could not be written before."""
 
     def close(self) -> None:
-        """Take no more."""
+        """Write the rest, and release resources. Called at every end of a run."""
         self.flush()

@@ -1,4 +1,4 @@
-"""Passes the metrics of steps on to the sinks that logging.sinks names."""
+"""Passes the metrics of steps to the sinks in logging.sinks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,16 +8,19 @@ from megatape.reliability.lease import LeaseLost
 from megatape.training.callbacks.callback import Callback, RunContext, Sink
 from megatape.training.step import StepMetrics
 
-RECORD = "jsonl"  # the sink from which a run resumes: only errors of its file cost no more than a warning
+# The sink from which a run resumes. Its errors end the run, except those of its file, which cost a warning.
+RECORD = "jsonl"
 
 
 class Metrics(Callback):
-    """The sinks of the main rank; there are none elsewhere."""
+    """The sinks of the main rank. Other ranks have none."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
-        names = dict.fromkeys(run.config.logging.sinks) if run.topology.is_main else {}
-        self._sinks: dict[str, Sink] = {name: SINKS[name].load()(run) for name in names}
+        self._sinks: dict[str, Sink] = {}
+        if run.topology.is_main:
+            for name in dict.fromkeys(run.config.logging.sinks):
+                self._sinks[name] = SINKS[name].load()(run)
         self._first_step = 1
         self._warned: set[str] = set()
 
@@ -27,8 +30,17 @@ class Metrics(Callback):
 
     def on_step(self, metrics: StepMetrics) -> None:
         self.run.speed.add_step(metrics.step, metrics.seconds)
-        is_due = metrics.step % self.run.config.logging.interval == 0 or metrics.step == self._first_step
-        self._each(lambda sink: sink.write(metrics) if sink.every_step or is_due or metrics.validation else None)
+        is_due = (
+            metrics.step % self.run.config.logging.interval == 0
+            or metrics.step == self._first_step
+            or metrics.validation is not None
+        )
+
+        def write(sink: Sink) -> None:
+            if is_due or sink.every_step:
+                sink.write(metrics)
+
+        self._each(write)
 
     def flush(self) -> bool:
         return self._each(lambda sink: sink.flush())
@@ -38,11 +50,12 @@ class Metrics(Callback):
 
     def _each(self, call: Callable[[Sink], object]) -> bool:
         """Call each sink. Returns whether the record was written."""
-        recorded = True
+        is_recorded = True
         for name, sink in self._sinks.items():
             try:
-                written = self.run.log.attempt(partial(call, sink))
-                recorded = recorded and (written or name != RECORD)
+                is_written = self.run.log.attempt(partial(call, sink))
+                if name == RECORD and not is_written:
+                    is_recorded = False
             except Exception as error:
                 if name == RECORD or isinstance(error, LeaseLost):
                     raise
@@ -50,4 +63,4 @@ class Metrics(Callback):
                 if text not in self._warned:
                     self._warned.add(text)
                     self.run.log.warning(f"{text}; training continues")
-        return recorded
+        return is_recorded

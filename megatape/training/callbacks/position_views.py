@@ -1,4 +1,4 @@
-"""A file of the position tensors at each evaluation, of encodings whose blocks change them."""
+"""Writes a file of position tensors at each evaluation, for encodings whose blocks change them."""
 
 from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.training.evaluation import Validation
@@ -7,20 +7,23 @@ from megatape.training.step import StepMetrics
 
 
 class PositionViews(Callback):
-    """Writes positions/step-00000100.safetensors and so on. A view that cannot be written waits in memory."""
+    """Writer of the files positions/step-00000100.safetensors and so on. A view that cannot be written waits in memory."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
         self._start_step = 0
-        self._is_current = False  # whether files of later steps than the start are removed
-        self._waiting: dict[int, PositionView] = {}  # by step
+        # Whether files of steps after the start, from an earlier process, have been removed.
+        self._is_current = False
+        # Views to write, by step.
+        self._waiting: dict[int, PositionView] = {}
 
     def on_start(self, step: int) -> None:
         self._start_step = step
         self._is_current = False
 
     def on_evaluate(self, step: int, validation: Validation) -> None:
-        if validation.positions:  # on the main rank
+        # Only the main rank has a view.
+        if validation.positions:
             self._waiting[step] = validation.positions
 
     def on_step(self, metrics: StepMetrics) -> None:
@@ -36,7 +39,8 @@ class PositionViews(Callback):
             self.flush()
 
     def _write(self) -> None:
-        if not self._is_current:  # remove what a run wrote after its checkpoint
+        """Remove outdated files, then write the waiting views."""
+        if not self._is_current:
             for step, path in self.run.folder.list_position_views().items():
                 if step > self._start_step:
                     path.unlink()

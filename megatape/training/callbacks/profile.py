@@ -1,4 +1,4 @@
-"""A trace of some training steps with named ranges, and a summary of where the time and the bytes went."""
+"""Traces some training steps with named ranges, and summarizes their time and traffic."""
 
 from contextlib import ExitStack
 from operator import attrgetter
@@ -27,22 +27,27 @@ RANGES: dict[type[nn.Module], str] = {
     VocabularyHead: "head and loss",
 }
 BACKWARD = " backward"
-WARM_UP = 3  # steps before: DeepSpeed gathers ahead only after it has seen the order of the modules
-OPERATIONS = 10  # lines of the summary that name single operations
+
+# Number of steps before the first profiled one: DeepSpeed gathers ahead only after it has seen the order of the modules.
+WARM_UP = 3
+
+# Number of single operations in the summary.
+OPERATIONS = 10
 
 
 class Profile(Callback):
-    """Profiles `profiled_steps` steps, or none at 0, after some to warm up.
+    """Profiler of `profiled_steps` steps, or none at 0, after WARM_UP steps.
 
-    Every rank writes a trace, for Perfetto or chrome://tracing, and the main rank prints a summary. What happens between
-    steps (evaluation, checkpoints) is in the trace if it falls among them.
+    Every rank writes a trace for Perfetto or chrome://tracing, and the main rank prints a summary. The trace also contains
+    evaluations and checkpoints between the profiled steps.
     """
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
         self.steps = run.profiled_steps
         self.path = run.folder.trace(run.topology.rank)
-        self.begun = 0  # steps
+        # Number of steps begun by this process.
+        self.begun = 0
         self.recording = ExitStack()
 
     def close(self) -> None:
@@ -58,12 +63,14 @@ class Profile(Callback):
             self.recording.close()
 
     def _start(self) -> None:
-        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-        # Closed in the opposite order: the report comes when all recording has stopped.
-        mesh = self.run.engine.mesh
-        axes = (mesh[name] for name in ("tensor", "sequence", "context", "replicate"))
+        """Start recording."""
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
         recorder = profile(activities=activities)
-        traffic = CountTraffic(*axes)
+        mesh = self.run.engine.mesh
+        traffic = CountTraffic(mesh["tensor"], mesh["sequence"], mesh["context"], mesh["replicate"])
+        # The stack closes in the opposite order, so the report follows the end of all recording.
         self.recording.callback(self._finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)
@@ -73,6 +80,7 @@ class Profile(Callback):
                     _name_passes(module, name, self.recording)
 
     def _finish(self, recorder: profile, traffic: CountTraffic) -> None:
+        """Write the trace and print the summary."""
         steps = min(self.steps, self.begun - WARM_UP)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +92,7 @@ class Profile(Callback):
 
 
 class Range:
-    """A named range of the profile, which hooks of a module open and close."""
+    """A named range of the profile, opened and closed by hooks of a module."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -96,41 +104,66 @@ class Range:
         self._open[-1].__enter__()
 
     def leave(self, *_: object) -> None:
-        """Close the range that was opened last, if one is open."""
+        """Close the range opened last, if one is open."""
         if self._open:
             self._open.pop().__exit__(None, None, None)
 
 
 def _name_passes(module: nn.Module, name: str, recording: ExitStack) -> None:
-    """Run the module's passes inside ranges of this name until the recording ends."""
+    """Open ranges around a module's passes until the recording ends.
+
+    Args:
+        module: Module to watch.
+        name: Name of the ranges.
+        recording: Stack to close at the end of the recording.
+    """
     forward = Range(name)
     backward = Range(name + BACKWARD)
     recording.enter_context(module.register_forward_pre_hook(forward.enter))
-    # always_call: a recomputation under activation checkpointing stops in the middle, by an exception, when it has what it
-    # needs.
+    # always_call: activation checkpointing stops a recomputation in the middle, by an exception, when it has all it needs.
     recording.enter_context(module.register_forward_hook(forward.leave, always_call=True))
-    if not isinstance(module, VocabularyEmbedding):  # which has no differentiable input, so that nothing tells its end
+    # Skip embeddings: their input has no gradient, so no hook fires when their backward pass ends.
+    if not isinstance(module, VocabularyEmbedding):
         recording.enter_context(module.register_full_backward_pre_hook(backward.enter))
         recording.enter_context(module.register_full_backward_hook(backward.leave))
 
 
 def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
-    """Milliseconds and bytes of one step, on average, on this rank."""
-    averages = recorder.key_averages()
-    device = "device" if torch.cuda.is_available() else "cpu"
+    """Return a table of the mean milliseconds and bytes of a step on this rank.
+
+    Args:
+        recorder: Profiler of the steps.
+        traffic: Bytes sent in the steps.
+        steps: Number of steps.
+    """
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = "device"
     total = attrgetter(f"{device}_time_total")
     exclusive = attrgetter(f"self_{device}_time_total")
-    labels = {name + suffix for name in RANGES.values() for suffix in ("", BACKWARD)} | traffic.labels
-    ranges = sorted((event for event in averages if event.key in labels), key=total, reverse=True)
-    operations = sorted((event for event in averages if event.key not in labels), key=exclusive, reverse=True)[:OPERATIONS]
+
+    labels = set(traffic.labels)
+    for name in RANGES.values():
+        labels |= {name, name + BACKWARD}
+    averages = recorder.key_averages()
+    ranges = [event for event in averages if event.key in labels]
+    ranges.sort(key=total, reverse=True)
+    operations = [event for event in averages if event.key not in labels]
+    operations.sort(key=exclusive, reverse=True)
+
     rows = [("range, with all inside it", "calls", "ms")]
-    rows += [(event.key, f"{event.count / steps:g}", f"{total(event) / steps / 1e3:.2f}") for event in ranges]
-    rows += [("operation, by itself", "calls", "ms")]
-    rows += [(event.key, f"{event.count / steps:g}", f"{exclusive(event) / steps / 1e3:.2f}") for event in operations]
-    rows += [("bytes sent", "", "")]
+    for event in ranges:
+        rows.append((event.key, f"{event.count / steps:g}", f"{total(event) / steps / 1e3:.2f}"))
+    rows.append(("operation, by itself", "calls", "ms"))
+    for event in operations[:OPERATIONS]:
+        rows.append((event.key, f"{event.count / steps:g}", f"{exclusive(event) / steps / 1e3:.2f}"))
+    rows.append(("bytes sent", "", ""))
     for group, sent in traffic.sent.items():
-        rows += [(f"{group} ranks, {collective}", "", format_bytes(count / steps)) for collective, count in sent.items()]
+        if not sent:
+            continue
+        for collective, count in sent.items():
+            rows.append((f"{group} ranks, {collective}", "", format_bytes(count / steps)))
         overlapped = format_bytes(traffic.overlapped[group] / steps)
-        rows += [(f"{group} ranks, of these overlapped with computation", "", overlapped)] if sent else []
+        rows.append((f"{group} ranks, of these overlapped with computation", "", overlapped))
     table = columns(rows, align=("left", "right", "right"))
     return f"profile of {plural(steps, 'step')}, for one step on this rank:\n{table}"

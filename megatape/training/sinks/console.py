@@ -1,4 +1,4 @@
-"""A line on the terminal."""
+"""Prints a line per step on the terminal."""
 
 import logging
 
@@ -7,17 +7,26 @@ from megatape.training.step import StepMetrics
 from megatape.utils.units import format_count, format_duration
 
 LOG = logging.getLogger(__name__)
-UNITS = ("", "k", "M", "G")  # of the International System
+
+# Prefixes of the International System.
+UNITS = ("", "k", "M", "G")
+
+# Characters of the progress bar.
+BAR_WIDTH = 20
 
 
 class Console(Sink):
-    """One line: progress, loss, gradient norm, mean speed since this process started, and the time that is left."""
+    """Sink that prints progress, loss, gradient norm, mean speed since this process started, and remaining time."""
 
     def write(self, metrics: StepMetrics) -> None:
-        step, steps, (tokens, utilization) = metrics.step, self.run.config.training.steps, self.run.speed.mean()
-        filled = 20 * step // steps
+        step = metrics.step
+        steps = self.run.config.training.steps
+        tokens, utilization = self.run.speed.mean()
+        filled = BAR_WIDTH * step // steps
+        bar = "#" * filled + "." * (BAR_WIDTH - filled)
+        width = len(str(steps))
         parts = [
-            f"step {step:>{len(str(steps))}}/{steps} [{'#' * filled}{'.' * (20 - filled)}]",
+            f"step {step:>{width}}/{steps} [{bar}]",
             f"loss {metrics.loss:.4f}",
             f"grad norm {metrics.grad_norm:.3f}",
             f"lr {metrics.lr:.2e}",
@@ -26,9 +35,10 @@ class Console(Sink):
         if utilization is not None:
             parts.append(f"MFU {utilization:.1%}")
         parts.append(f"{format_duration(self.run.speed.seconds_left(step))} left")
-        if metrics.validation:
-            parts.append(f"validation loss {metrics.validation.loss:.4f} (unigram {self.run.unigram_entropy:.4f})")
-            if metrics.validation.ema_loss is not None:
-                parts.append(f"of the EMA {metrics.validation.ema_loss:.4f}")
-            parts += [f"{name} {loss:.4f}" for name, loss in metrics.validation.parts.items()]
+        validation = metrics.validation
+        if validation is not None:
+            parts.append(f"validation loss {validation.loss:.4f} (unigram {self.run.unigram_entropy:.4f})")
+            if validation.ema_loss is not None:
+                parts.append(f"of the EMA {validation.ema_loss:.4f}")
+            parts += [f"{name} {loss:.4f}" for name, loss in validation.parts.items()]
         LOG.info("  ".join(parts))

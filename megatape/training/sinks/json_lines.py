@@ -1,4 +1,4 @@
-"""metrics.jsonl: the record of a run, from which it resumes and by which it is audited."""
+"""Writes metrics.jsonl, the record of a run, from which it resumes and by which it is audited."""
 
 import errno
 import io
@@ -12,11 +12,10 @@ from megatape.utils.files import json_line, write_atomically
 
 
 class JsonLines(Sink):
-    """One object per step, StepMetrics.record.
+    """Sink that writes an object per step, StepMetrics.record.
 
-    Lines that cannot be written, as on a full disk, are written with a later one: a step that is
-    missing would look like samples that the run has not seen. The first step that is written
-    replaces its own line and those of later steps.
+    Lines that cannot be written, for example on a full disk, are written with a later one: a missing step would look like
+    samples that the run has not seen. The first written step replaces its own line and those of later steps.
     """
 
     every_step = True
@@ -25,9 +24,12 @@ class JsonLines(Sink):
         super().__init__(run)
         self._path = run.folder.metrics
         self._file: io.FileIO | None = None
-        self._first_step: int | None = None  # whose line and later ones are replaced; None once they are
+        # First step to write. Its line and later ones are replaced.
+        self._first_step: int | None = None
+        # Whether outdated lines have been removed from the file.
         self._is_current = False
-        self._rest = b""  # what is not written yet, from where the disk was full
+        # Content to write, from where the disk was full.
+        self._rest = b""
 
     def start(self, step: int) -> None:
         try:
@@ -49,7 +51,8 @@ class JsonLines(Sink):
             self._file = self._open()
         try:
             written = self._file.write(self._rest)
-        except OSError:  # after some errors of a file server this open file never works again
+        except OSError:
+            # After some errors of a file server this open file never works again.
             self._close_file()
             raise
         self._rest = self._rest[written:]
@@ -70,15 +73,19 @@ class JsonLines(Sink):
                 file.close()
 
     def _open(self) -> io.FileIO:
-        """The file.
+        """Open the file for appending.
 
-        The first time, replace lines of steps that are written again, at once so that a kill loses none, and remove what is no
-        metrics.
+        The first time, replace the lines of steps that are made again, atomically so that a kill loses none, and remove lines
+        that are not metrics.
         """
         if not self._is_current:
             assert self._first_step is not None
-            kept = [line for step, line in read_metrics(self._path).items() if step < self._first_step]
-            write_atomically(self._path, "".join(f"{line}\n" for line in kept).encode() + self._rest)
+            kept = ""
+            for step, line in read_metrics(self._path).items():
+                if step < self._first_step:
+                    kept += f"{line}\n"
+            write_atomically(self._path, kept.encode() + self._rest)
             self._rest = b""
             self._is_current = True
-        return io.FileIO(self._path, "a")  # unbuffered: it is known how much of a line a full disk has taken
+        # An unbuffered file reports how much of a line a full disk has taken.
+        return io.FileIO(self._path, "a")

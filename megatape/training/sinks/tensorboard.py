@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, which shows them in a browser."""
+"""Writes metrics for TensorBoard, which shows them in a browser."""
 
 import time
 from contextlib import suppress
@@ -9,22 +9,23 @@ from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.position_view import PositionView
 from megatape.training.step import StepMetrics
 
-RETRY = 600.0  # seconds without TensorBoard after it could not be written
+# Seconds to wait after a failed write before trying again.
+RETRY_SECONDS = 600.0
 
 
 class TensorBoard(Sink):
-    """Losses, gradient norm, learning rate, speed, memory, and the position view: norms, dot products, gains."""
+    """Sink of losses, gradient norm, learning rate, speed, memory, and the position view: norms, dot products, gains."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
         self._writer: SummaryWriter | None = None
-        self._failed = -RETRY
+        self._failed = -RETRY_SECONDS
 
     def start(self, step: int) -> None:
         self.close()
 
     def write(self, metrics: StepMetrics) -> None:
-        if time.monotonic() - self._failed < RETRY:
+        if time.monotonic() - self._failed < RETRY_SECONDS:
             return
         try:
             if self._writer is None:
@@ -34,7 +35,7 @@ class TensorBoard(Sink):
             if metrics.validation and metrics.validation.positions:
                 _add_positions(self._writer, metrics.validation.positions, metrics.step)
         except OSError:
-            # A writer whose thread could not write never does again. A new one begins a new file.
+            # A writer whose thread failed never writes again. A new one starts a new file.
             self._failed = time.monotonic()
             with suppress(OSError):
                 self.close()
@@ -47,6 +48,7 @@ class TensorBoard(Sink):
             writer.close()
 
     def _values(self, metrics: StepMetrics) -> dict[str, float]:
+        """Return the numbers of a step, by name."""
         tokens, utilization = self.run.speed.of_step(metrics.step, metrics.seconds)
         values = metrics.values() | {"speed/tokens per second": tokens}
         if utilization is not None:
@@ -55,6 +57,7 @@ class TensorBoard(Sink):
 
 
 def _add_positions(writer: SummaryWriter, view: PositionView, step: int) -> None:
+    """Write the position view of a step."""
     for layer, norm in enumerate(view.norms, 1):
         writer.add_scalar(f"position tensor/norm in layer {layer}", norm, step)
     for layer, gains in enumerate(view.gains, 1):

@@ -1,4 +1,4 @@
-"""A run's record in a tracker, a package that keeps the metrics of many runs: Weights & Biases and Trackio."""
+"""Writes metrics to trackers, packages that keep the metrics of many runs: Weights & Biases and Trackio."""
 
 import os
 import secrets
@@ -11,13 +11,13 @@ from megatape.utils.masking import mask_values
 
 
 class Tracker(Sink):
-    """Base of sinks that write to a tracker. A run has one record there, which a resumed run continues.
+    """Base class of sinks that write to a tracker. A run has one record there, which a resumed run continues.
 
-    The run's folder keeps the record's id and the last step that it was given. Steps up to that one, which a resumed run or a
-    rollback makes again, are not given again.
+    The run's folder stores the id of the record and its last step. Steps up to that one, made again by a resumed run or after
+    a rollback, are not written again.
 
     Attributes:
-        name: of the sink's registry entry.
+        name: Name of the sink's registry entry.
     """
 
     name: str
@@ -42,7 +42,8 @@ class Tracker(Sink):
             return
         self._record.log(metrics.values(), step=metrics.step)
         self._last_step = metrics.step
-        write_atomically(self._path, json_content({"id": self._id, "step": self._last_step}, str(self._path)))
+        position = {"id": self._id, "step": self._last_step}
+        write_atomically(self._path, json_content(position, str(self._path)))
 
     def close(self) -> None:
         record = self._record
@@ -51,12 +52,12 @@ class Tracker(Sink):
             record.finish()
 
     def open(self, record_id: str) -> Any:
-        """Begin or continue the record with this id; it has `log` and `finish`."""
+        """Open or continue the record with this id. The result has methods `log` and `finish`."""
         raise NotImplementedError
 
 
 class WeightsAndBiases(Tracker):
-    """A run of W&B (https://docs.wandb.ai), by the name of the run's folder.
+    """Sink of Weights & Biases (https://docs.wandb.ai), with a record named after the run's folder.
 
     Project and mode come from its own variables, such as WANDB_MODE=offline.
     """
@@ -64,7 +65,8 @@ class WeightsAndBiases(Tracker):
     name = "wandb"
 
     def open(self, record_id: str) -> Any:
-        import wandb  # here, because only a run that asks for it needs the package
+        # Imported here, because only a run that asks for it needs the package.
+        import wandb
 
         directory = self.run.folder.directory.absolute()
         return wandb.init(
@@ -73,12 +75,13 @@ class WeightsAndBiases(Tracker):
             resume="allow",
             dir=str(directory),
             config=mask_values(self.run.config.model_dump(mode="json")),
-            settings=wandb.Settings(console="off"),  # the run's own lines stay as they are
+            # The run's own lines stay as they are.
+            settings=wandb.Settings(console="off"),
         )
 
 
 class Trackio(Tracker):
-    """A run of Trackio (https://huggingface.co/docs/trackio), a local dashboard, by the name of the run's folder and an id.
+    """Sink of Trackio (https://huggingface.co/docs/trackio), a local dashboard, with a record named after the folder and an id.
 
     Its folder comes from TRACKIO_DIR, and its project from TRACKIO_PROJECT.
     """
@@ -86,11 +89,13 @@ class Trackio(Tracker):
     name = "trackio"
 
     def open(self, record_id: str) -> Any:
-        import trackio  # here, because only a run that asks for it needs the package
+        # Imported here, because only a run that asks for it needs the package.
+        import trackio
 
+        folder = self.run.folder.directory.absolute()
         return trackio.init(
             project=os.environ.get("TRACKIO_PROJECT", "megatape"),
-            name=f"{self.run.folder.directory.absolute().name}-{record_id}",
+            name=f"{folder.name}-{record_id}",
             resume="allow",
             config=mask_values(self.run.config.model_dump(mode="json")),
         )

@@ -92,7 +92,7 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
     reader, writer = os.pipe()
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     context = make_context(config, folder, topology=topology)
-    with patch.object(tensorboard, "RETRY", 0.0), make_callbacks(context) as callbacks:
+    with patch.object(tensorboard, "RETRY_SECONDS", 0.0), make_callbacks(context) as callbacks:
         callbacks.on_start(0)
         for number in (1, 2):
             os.dup2(writer, number)
