@@ -15,10 +15,11 @@ from megatape.commands.evaluate import EvaluationOptions, options_of
 from megatape.commands.main import COMMANDS, sentence
 from megatape.commands.parser import default_of, flag_of, metavar_of
 from megatape.config import Config
+from megatape.config.annotations import choices, resume_rule_of, sections_in, unwrapped
 from megatape.config.config import all_limits
+from megatape.config.kinds import ByKind
 from megatape.config.limits import Incompatibility, Limit
 from megatape.config.model import ENCODING_LIMITS
-from megatape.config.section import ByKind, choices, resume_rule_of, sections_in, unwrapped
 from megatape.registry import TASKS
 from megatape.utils.options import CommandOptions, split_docstring
 

@@ -22,7 +22,7 @@ from megatape.commands import evaluate
 from megatape.commands.main import COMMANDS as NAMED
 from megatape.commands.main import parser
 from megatape.config import Config, load_config
-from megatape.config.section import sections_in
+from megatape.config.annotations import sections_in
 from megatape.data.cleaning.rule import TextRule
 from megatape.errors import UserError
 from megatape.imports import import_given

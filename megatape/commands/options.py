@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from pydantic import AfterValidator, Field
 
 from megatape.config import Config, load_config
-from megatape.config.section import Registered
+from megatape.config.kinds import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.errors import UserError
 from megatape.hf.folder_name import ADAPTER, check_model_folder

@@ -8,7 +8,7 @@ from typing import Any, Never, get_origin
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from megatape.config.section import choices, unwrapped
+from megatape.config.annotations import choices, unwrapped
 from megatape.errors import ExitStatus, UserError, choose_one, did_you_mean
 from megatape.utils.options import CommandOptions, argument_of
 

@@ -7,10 +7,11 @@ configuration is saved with the run. Nothing in this package imports torch.
 
 from megatape.config.config import Config
 from megatape.config.data import DataConfig
+from megatape.config.differences import Difference, differences, shared_values
 from megatape.config.distribution import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.file import load_config, load_recorded_config, parse_config, parse_model, save_config
 from megatape.config.model import LoraConfig, ModelConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
 from megatape.config.scaling import ScalingConfig
-from megatape.config.section import Difference, ResumeRule, Section, differences, shared_values
+from megatape.config.section import ResumeRule, Section
 from megatape.config.training import ActivationCheckpointing, Fp8Recipe, OptimizerConfig, ScheduleConfig, TrainingConfig

@@ -7,10 +7,11 @@ from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo, model_vali
 
 from megatape.config.data import DataConfig
 from megatape.config.distribution import ClusterConfig, ParallelConfig, ZeroConfig
+from megatape.config.kinds import ByKind
 from megatape.config.limits import Limit, check_limits, indivisible
 from megatape.config.model import ModelConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
-from megatape.config.section import ByKind, Free, Section, is_recorded
+from megatape.config.section import Free, Section, is_recorded
 from megatape.config.training import BatchSizes, OptimizerConfig, ScheduleConfig, TrainingConfig
 from megatape.errors import ConfigError
 from megatape.registry import LEGACY_SCHEDULES, LIMITS, OPTIMIZERS, SCHEDULES

@@ -1,18 +1,19 @@
-"""Reads and writes configuration files, and explains what is wrong with one."""
+"""Reads and writes configuration files."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_origin
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import ValidationError
 
 from megatape import imports
 from megatape.config.config import Config
+from megatape.config.explanation import explain
 from megatape.config.model import ModelConfig
-from megatape.config.section import RECORDED, ByKind, Section, sections_in
-from megatape.errors import ConfigError, MissingPath, did_you_mean, path_errors
-from megatape.utils.files import create_private, describe_fault, json_content, parse_json, read_json, write_atomically
+from megatape.config.section import RECORDED, Section
+from megatape.errors import ConfigError, MissingPath, path_errors
+from megatape.utils.files import create_private, json_content, parse_json, read_json, write_atomically
 from megatape.utils.masking import mask_values
 
 Parsed = TypeVar("Parsed", bound=Section)
@@ -20,10 +21,16 @@ Parsed = TypeVar("Parsed", bound=Section)
 
 @path_errors()
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a JSON configuration and apply `section.key=value` overrides.
+    """Read a JSON configuration.
 
-    A value that is not valid JSON is taken as text. Raises FileNotFoundError, or ConfigError that says what is wrong, where,
-    with which value, and what is allowed.
+    Args:
+        path: Configuration file.
+        overrides: Changes of the form `section.key=value`. A value that is not valid JSON is taken as text.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ConfigError: The file is not a valid configuration. The error says what is wrong, where, with which value, and what is
+            allowed.
     """
     path = Path(path)
     return parse_config(_read(path), str(path), overrides)
@@ -73,15 +80,22 @@ def _read(path: Path) -> dict[str, Any]:
 def _recorded_imports(raw: dict[str, Any]) -> object:
     """Return the unchecked value of run.imports in a configuration, or None if it is missing."""
     run = raw.get("run")
-    return run.get("imports") if isinstance(run, dict) else None
+    if not isinstance(run, dict):
+        return None
+    return run.get("imports")
 
 
 def parse_config(raw: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> Config:
-    """Validate a plain dictionary after `overrides`, which change it; `origin` names it in errors.
+    """Apply overrides to a plain dictionary, and validate it.
+
+    Args:
+        raw: The dictionary, which the overrides change.
+        origin: Name of the dictionary in errors.
+        overrides: Changes of the form `section.key=value`.
 
     Raises:
-        UserError: It was made with modules that the command was not given.
-        ConfigError: Lists every error.
+        UserError: The configuration was made with modules that the command was not given.
+        ConfigError: The configuration is not valid. The error lists every fault.
     """
     for item in overrides:
         _override(raw, item)
@@ -90,7 +104,15 @@ def parse_config(raw: dict[str, Any], origin: str, overrides: Sequence[str] = ()
 
 
 def parse_model(raw: dict[str, Any], origin: str) -> ModelConfig:
-    """The same for a model section alone."""
+    """Validate a plain dictionary with a model section.
+
+    Args:
+        raw: The dictionary.
+        origin: Name of the dictionary in errors.
+
+    Raises:
+        ConfigError: The section is not valid. The error lists every fault.
+    """
     return _parse(ModelConfig, raw, origin)
 
 
@@ -98,8 +120,10 @@ def _parse(section: type[Parsed], raw: dict[str, Any], origin: str, context: dic
     try:
         return section.model_validate(raw, context=context)
     except ValidationError as error:
-        faults = "\n".join(f"  {_explain(dict(fault), section, raw)}" for fault in error.errors())
-        raise ConfigError(f"{origin}:\n{faults}") from None
+        lines = [f"{origin}:"]
+        for fault in error.errors():
+            lines.append(f"  {explain(dict(fault), section, raw)}")
+        raise ConfigError("\n".join(lines)) from None
 
 
 def save_config(config: Config, path: Path, with_secrets: bool = False) -> None:
@@ -124,6 +148,7 @@ def save_config(config: Config, path: Path, with_secrets: bool = False) -> None:
 
 
 def _override(raw: dict[str, Any], item: str) -> None:
+    """Apply an override of the form `section.key=value` to a plain dictionary."""
     key, separator, text = item.partition("=")
     *sections, field = key.split(".")
     if not (separator and sections and all(sections) and field):
@@ -140,61 +165,3 @@ def _override(raw: dict[str, Any], item: str) -> None:
         if not isinstance(target, dict):
             raise ConfigError(f"set {item!r}: {section} is {target!r} in the file, not a section")
     target[field] = value
-
-
-def _explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
-    """One line for one pydantic error in a section: path, value, what is allowed."""
-    path = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        *location, key = fault["loc"]
-        place = _section_at(location, section, raw)
-        if kinds := place.kinds_with(key):
-            owners = " and ".join(kinds)
-            setting = f"{path.rpartition('.')[0]}.kind"
-            return f"{path}: not a key of kind {place.kind}, but of {owners}: remove it, or set {setting} to {kinds[0]}"
-        allowed = list(place.section.model_fields)
-        hint = did_you_mean(str(key), allowed)
-        return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
-    return describe_fault(fault, path)
-
-
-class _Place(NamedTuple):
-    """A section in a configuration.
-
-    Attributes:
-        section: Type of the section.
-        kind: Kind of the section, "" if it has no kinds.
-        by_kind: Validator that chooses the type by the kind, None if the section has no kinds.
-    """
-
-    section: type[BaseModel]
-    kind: str
-    by_kind: ByKind | None
-
-    def kinds_with(self, key: object) -> list[str]:
-        """Return the other kinds of the section that have this key."""
-        if self.by_kind is None:
-            return []
-        return [kind for kind, entry in self.by_kind.entries.items() if key in entry.load_options().model_fields]
-
-
-def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> _Place:
-    """Find the section at `location` below one with these values."""
-    parts = iter(location)
-    place = _Place(section, "", None)
-    for part in parts:
-        field = section.model_fields[part]
-        raw = raw[part]
-        (section,) = sections_in(field.annotation)
-        if get_origin(field.annotation) in (dict, tuple):
-            raw = raw[next(parts)]  # which of them
-        place = _Place(section, "", None)
-        for entry in field.metadata:
-            validator = entry.func if isinstance(entry, BeforeValidator) else None
-            if not isinstance(validator, ByKind):
-                continue
-            options = validator.options(raw)
-            if options is not None:
-                section = options
-                place = _Place(section, str(raw.get("kind", validator.default)), validator)
-    return place

@@ -4,9 +4,10 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, model_validator
 
+from megatape.config.kinds import Registered
 from megatape.config.limits import Incompatibility, Limit, MultipleOf, check_limits
 from megatape.config.scaling import ScalingConfig
-from megatape.config.section import Fixed, Free, JsonList, Registered, Section, is_recorded
+from megatape.config.section import Fixed, Free, JsonList, Section, is_recorded
 from megatape.entries import EncodingEntry
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, NORMALIZATIONS

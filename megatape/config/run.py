@@ -5,8 +5,9 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, field_validator
 
 from megatape import imports
+from megatape.config.kinds import Registered
 from megatape.config.model import ModelConfig
-from megatape.config.section import Compared, Free, JsonList, PathText, Registered, Section, is_recorded
+from megatape.config.section import Compared, Free, JsonList, PathText, Section, is_recorded
 from megatape.errors import ConfigError
 from megatape.registry import CALLBACKS, FAMILIES, SINKS
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
+from megatape.config.kinds import Registered
 from megatape.config.section import (
     Compared,
     Confirmed,
@@ -15,7 +16,6 @@ from megatape.config.section import (
     Free,
     JsonList,
     PathText,
-    Registered,
     Section,
     check_growing,
 )

@@ -17,7 +17,7 @@ from megatape.commands.options import (
     report_skipped,
     report_skipped_files,
 )
-from megatape.config.section import Registered
+from megatape.config.kinds import Registered
 from megatape.errors import UserError
 from megatape.registry import FORMATS
 from megatape.utils.options import Count, option

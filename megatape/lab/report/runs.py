@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from megatape.config.section import fields, plain
+from megatape.config.differences import fields, plain
 from megatape.data.shards.entries import Index
 from megatape.imports import options_for
 from megatape.lab.report.load import Run, entropy

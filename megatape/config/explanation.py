@@ -1,0 +1,88 @@
+"""Explains what is wrong with a configuration, a line for each error of pydantic."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+
+from megatape.config.annotations import sections_in
+from megatape.config.kinds import ByKind
+from megatape.errors import did_you_mean
+from megatape.utils.files import describe_fault
+
+
+@dataclass(frozen=True)
+class _LocatedSection:
+    """A section in a configuration.
+
+    Attributes:
+        section: Type of the section.
+        kind: Kind of the section, "" if it has no kinds.
+        by_kind: Validator that chooses the type by the kind, None if the section has no kinds.
+    """
+
+    section: type[BaseModel]
+    kind: str = ""
+    by_kind: ByKind | None = None
+
+    def kinds_with(self, key: str) -> list[str]:
+        """Return the other kinds of the section that have this key."""
+        if self.by_kind is None:
+            return []
+        return self.by_kind.kinds_with(key)
+
+
+def explain(fault: dict[str, Any], section: type[BaseModel], raw: Any) -> str:
+    """Return a line about an error of pydantic: path, value, and what is allowed.
+
+    Args:
+        fault: The error, as ValidationError.errors has it.
+        section: Type of the validated section.
+        raw: Values of the section.
+    """
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] != "extra_forbidden":
+        return describe_fault(fault, path)
+    *location, key = fault["loc"]
+    located = _section_at(location, section, raw)
+    kinds = located.kinds_with(str(key))
+    if kinds:
+        owners = " and ".join(kinds)
+        setting = f"{path.rpartition('.')[0]}.kind"
+        return f"{path}: not a key of kind {located.kind}, but of {owners}: remove it, or set {setting} to {kinds[0]}"
+    allowed = list(located.section.model_fields)
+    hint = did_you_mean(str(key), allowed)
+    return f"{path}: unknown key; {hint}allowed: {', '.join(allowed)}"
+
+
+def _section_at(location: Sequence[Any], section: type[BaseModel], raw: Any) -> _LocatedSection:
+    """Find the section at a location below a section with these values."""
+    parts = iter(location)
+    located = _LocatedSection(section)
+    for part in parts:
+        field = located.section.model_fields[part]
+        raw = raw[part]
+        if get_origin(field.annotation) in (dict, tuple):
+            key = next(parts)  # name or number of one of several sections
+            raw = raw[key]
+        (declared,) = sections_in(field.annotation)
+        located = _with_kind(declared, field.metadata, raw)
+    return located
+
+
+def _with_kind(declared: type[BaseModel], metadata: Sequence[Any], raw: Mapping[str, Any]) -> _LocatedSection:
+    """Return the section of a field with these values, whose type may depend on its kind.
+
+    Args:
+        declared: Type of the field.
+        metadata: Metadata of the field.
+        raw: Values of the section.
+    """
+    for entry in metadata:
+        if isinstance(entry, BeforeValidator) and isinstance(entry.func, ByKind):
+            by_kind = entry.func
+            options = by_kind.options(raw)
+            if options is not None:
+                return _LocatedSection(options, by_kind.kind(dict(raw)), by_kind)
+    return _LocatedSection(declared)
