@@ -9,10 +9,10 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from megatape.accounting.counts import count_parameters
 from megatape.accounting.gpus import load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.needs import memory_needs
+from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig, Config, load_config, parse_config
 from megatape.tools.planner.links import links
 from megatape.tools.planner.speed import plan_speed

@@ -34,7 +34,7 @@ MOVED = {
     "megatape.benchmark": {"*": "megatape.lab.benchmark.*"},
     "megatape.cluster": {"*": "megatape.tools.cluster.*"},
     "megatape.model": {
-        "accounting": "megatape.accounting.counts",
+        "accounting": "megatape.accounting.parameters",
         "backends": "megatape.model.smoke_test",
         "norm": "megatape.nn.norm",
     },

@@ -6,8 +6,8 @@ from math import prod
 
 from torch import nn
 
-from megatape.accounting.counts import count_parameters, meta_model
 from megatape.accounting.matrices import plan_matrices
+from megatape.accounting.parameters import count_parameters, meta_model
 from megatape.accounting.trace import activations, changed, count_once, num_chunks, run_pass, run_weights
 from megatape.accounting.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements
 from megatape.accounting.zero3 import gathered

@@ -13,7 +13,8 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 import torch
 from torch import nn
 
-from megatape.accounting.counts import meta_model, saved_bytes
+from megatape.accounting.parameters import meta_model
+from megatape.accounting.saved import saved_bytes
 from megatape.accounting.zero3 import Event, record_events
 from megatape.attention.attend import backends_by_priority
 from megatape.config import Config, ZeroConfig

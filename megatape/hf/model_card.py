@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.accounting.counts import count_parameters
+from megatape.accounting.parameters import count_parameters
 from megatape.config import Config
 from megatape.encodings import encoding_of
 from megatape.hf.dtypes import dtype_name, stored_dtype

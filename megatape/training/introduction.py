@@ -1,6 +1,6 @@
 """Describes in a few lines what a run is about to train."""
 
-from megatape.accounting.counts import count_parameters, count_trainable
+from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.attention.attend import get_backend
 from megatape.config import ModelConfig, TrainingConfig
 from megatape.data.training.mixture import RunData

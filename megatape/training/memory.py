@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 
 import torch
 
-from megatape.accounting.counts import count_parameters
 from megatape.accounting.memory import Memory, plan_memory
+from megatape.accounting.parameters import count_parameters
 from megatape.accounting.remedy import smallest_fitting_change
 from megatape.config import Config
 from megatape.distributed.exchange import exchange

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from megatape.accounting.counts import forward_flops
+from megatape.accounting.flops import forward_flops
 from megatape.config import ModelConfig, TrainingConfig
 from megatape.config.training import BatchSizes
 from megatape.training.hardware import peak_flops

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from megatape.accounting.counts import count_parameters, saved_bytes
 from megatape.accounting.memory import FP8_BYTES, checkpoint_bytes, plan_activations, plan_memory, recomputed_bytes
+from megatape.accounting.parameters import count_parameters
+from megatape.accounting.saved import saved_bytes
 from megatape.accounting.trace import activations, build, changed, on_shapes, run_pass
 from megatape.config import ActivationCheckpointing, load_config
 from megatape.distributed.mesh import make_mesh

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.accounting.counts import saved_bytes
 from megatape.accounting.memory import plan_activations
+from megatape.accounting.saved import saved_bytes
 from megatape.accounting.trace import activations
 from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind

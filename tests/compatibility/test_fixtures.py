@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatape.accounting.counts import meta_model
+from megatape.accounting.parameters import meta_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import ModelConfig
 from megatape.data.shards.index import load_index

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from megatape.accounting.counts import meta_model
+from megatape.accounting.parameters import meta_model
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.config import ModelConfig, ScalingConfig
 from megatape.distributed.mesh import Axis

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.accounting.counts import count_parameters, forward_flops
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.parameters import count_parameters
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import ModelConfig
 from megatape.imports import import_given

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from megatape.accounting.counts import meta_model
+from megatape.accounting.parameters import meta_model
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from megatape.accounting.counts import meta_model
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.parameters import meta_model
 from megatape.accounting.trace import run_pass
 from megatape.config import parse_config
 from megatape.model.trainable import check_trainable, freeze

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import megatape
-from megatape.accounting.counts import saved_bytes
+from megatape.accounting.saved import saved_bytes
 from megatape.config import ModelConfig
 from megatape.model.build import build_model
 from megatape.nn.linear import linear

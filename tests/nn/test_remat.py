@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatape.accounting.counts import record_saved
+from megatape.accounting.saved import record_saved
 from megatape.nn.remat import (
     add,
     in_chunks,

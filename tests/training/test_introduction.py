@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.counts import count_parameters
+from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.training.mixture import open_data

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self
 
-from megatape.distributed.launchers import PR_SET_PDEATHSIG
+from megatape.reliability.orphan import PR_SET_PDEATHSIG
 from megatape.utils.python_process import safe_start
 
 

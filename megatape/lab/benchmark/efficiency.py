@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from megatape.accounting.counts import forward_flops
+from megatape.accounting.flops import forward_flops
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.lab.benchmark.models import Shape, compute_precision, paper_config
 from megatape.lab.benchmark.subject import PARTS, TRAINING_PARTS, Cost, LlamaSubject, prepare

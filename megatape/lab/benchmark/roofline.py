@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
-from megatape.accounting.counts import forward_flops
+from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.trace import activations

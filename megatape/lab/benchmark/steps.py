@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from megatape.accounting.counts import forward_flops, saved_bytes
+from megatape.accounting.flops import forward_flops
 from megatape.accounting.memory import plan_activations
+from megatape.accounting.saved import saved_bytes
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config
 from megatape.lab.benchmark.models import RawStep, Shape, compute_precision, shapes

@@ -10,7 +10,9 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from megatape.accounting.counts import count_parameters, forward_flops, record_saved
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.parameters import count_parameters
+from megatape.accounting.saved import record_saved
 from megatape.attention.attend import backends_by_priority
 from megatape.attention.rotation import PositionState
 from megatape.config import ActivationCheckpointing

@@ -164,7 +164,7 @@ def _sample_flops(run: Run) -> int | None:
         return int(recorded)
     if run.missing_modules:
         return None
-    from megatape.accounting.counts import forward_flops  # imports torch, which only runs of earlier versions need
+    from megatape.accounting.flops import forward_flops  # imports torch, which only runs of earlier versions need
 
     config = run.config
     return 3 * forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)

@@ -70,7 +70,10 @@ def _parameters(run: Run) -> dict[str, str]:
     if run.missing_modules:
         rows = ("trained", "of embedding and head", "of the position encoding")
         return {"parameters": f"not counted: add {options_for(run.missing_modules)}"} | dict.fromkeys(rows, "")
-    from megatape.accounting.counts import count_parameters, count_trainable  # imports torch, which the monitor does not need
+    from megatape.accounting.parameters import (  # imports torch, which the monitor does not need
+        count_parameters,
+        count_trainable,
+    )
 
     model = run.config.model
     training = run.config.training

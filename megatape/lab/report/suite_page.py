@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from megatape.accounting.counts import cache_bytes, count_parameters, forward_flops
+from megatape.accounting.cache import cache_bytes
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST
 from megatape.lab.report.curves import Chart, Series

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from megatape.accounting.counts import count_parameters
+from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, load_config
 from megatape.data.training.selection import Selection
 from megatape.errors import UserError

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from megatape.accounting.counts import count_trainable
+from megatape.accounting.parameters import count_trainable
 from megatape.config import Config, load_config
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.tokenizers.files import load_tokenizer

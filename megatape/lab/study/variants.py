@@ -5,7 +5,8 @@ A control has the parameters or the FLOPs of the model with another encoding, by
 
 from dataclasses import dataclass
 
-from megatape.accounting.counts import count_parameters, forward_flops
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, ModelConfig
 from megatape.errors import UserError, choose_one
 from megatape.lab.encodings import parse_encodings, with_encoding

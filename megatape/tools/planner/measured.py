@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatape.accounting.counts import count_parameters
 from megatape.accounting.gpus import Gpu, named
+from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, parse_config
 from megatape.errors import MissingPath, UserError
 from megatape.tools.planner.device import device_seconds

@@ -1,9 +1,10 @@
 """Rows of the planner's report: sizes, memory, traffic, offloading and speed."""
 
-from megatape.accounting.counts import count_parameters, count_trainable, forward_flops
+from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import Memory, checkpoint_bytes
+from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig, Config
 from megatape.tools.planner.links import links

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatape.accounting.counts import forward_flops
+from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig, Config

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.accounting.counts import count_parameters, forward_flops, saved_bytes
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.parameters import count_parameters
+from megatape.accounting.saved import saved_bytes
 from megatape.config import ModelConfig
 from megatape.lab.benchmark import efficiency
 from megatape.lab.benchmark.efficiency import costs_table, report

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.accounting.counts import count_parameters
+from megatape.accounting.parameters import count_parameters
 from megatape.lab.benchmark.memory import measure, settings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.counts import forward_flops
+from megatape.accounting.flops import forward_flops
 from megatape.lab.report.curves import charts, clock, grouped
 from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import Progress, progress

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
-from megatape.accounting.counts import count_parameters
+from megatape.accounting.parameters import count_parameters
 from megatape.config import ModelConfig
 from megatape.lab.report.suite_page import MAX_POINTS, write_page
 from megatape.lab.study.suite.plan import parse_plan

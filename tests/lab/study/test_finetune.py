@@ -9,7 +9,7 @@ import matplotlib.image
 import pytest
 from transformers import AutoModelForCausalLM
 
-from megatape.accounting.counts import count_trainable
+from megatape.accounting.parameters import count_trainable
 from megatape.config import Config, ScalingConfig, differences, load_config
 from megatape.config.section import ResumeRule
 from megatape.data.tokenizers.files import load_tokenizer

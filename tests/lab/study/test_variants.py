@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.counts import count_parameters, forward_flops
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.lab.study.measure import with_scaling
 from megatape.lab.study.suite.experiment import Experiment, TaskFolder

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.counts import count_parameters
 from megatape.accounting.gpus import load_gpu
+from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig
 from megatape.tools.planner.offload import Offload, plan_offload
 from megatape.tools.planner.speed import plan_speed

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.counts import attention_flops, forward_flops
+from megatape.accounting.flops import attention_flops, forward_flops
 from megatape.config import Config, parse_config
 from megatape.tools.planner.operations import Attention, Work
 from megatape.tools.planner.work import step_work

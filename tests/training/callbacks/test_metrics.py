@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from megatape.accounting.counts import count_parameters
+from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, TrainingDiverged

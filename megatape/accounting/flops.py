@@ -1,0 +1,93 @@
+"""FLOPs of a model's forward pass, by formulas.
+
+Per token, a layer multiplies and adds
+
+* 2 C H R + 2 C L R times for the projections of queries and output, keys and values,
+* 3 C F times in the MLP,
+
+and the head C V times, with the hidden size C, H heads, L key/value heads, the head size R, the MLP size F and the vocabulary
+size V. Attention multiplies and adds 2 H S times per pair of tokens, with the width S of queries and keys, and H W more times
+in layers that move a position state of width W. A multiply-add counts as two FLOPs.
+"""
+
+import torch
+
+from megatape.accounting.parameters import meta_model
+from megatape.attention.shifted import num_pairs
+from megatape.config import ModelConfig
+from megatape.distributed.mesh import SINGLE
+from megatape.encodings import encoding_of
+from megatape.encodings.encoding import positioned_layers
+from megatape.model.lora import in_adapter
+
+
+def forward_flops(config: ModelConfig, length: int, num_shifted_groups: int | None = None) -> int:
+    """Return the FLOPs of the matrix products in the forward pass of one sequence.
+
+    By the convention of the paper's table and of torch's counter, attention counts all N x N scores, though half of them are
+    masked, and with shifted sparse attention all scores within groups. A bias counts once for the whole batch. The position
+    update of the last layer with positions is not computed, so it does not count.
+
+    Args:
+        config: Configuration of the model.
+        length: Number of tokens of the sequence.
+        num_shifted_groups: Number of groups of shifted sparse attention, None for dense attention.
+    """
+    hidden = config.hidden_size
+    projections = 2 * hidden * config.num_heads * config.head_dim + 2 * hidden * config.num_kv_heads * config.head_dim
+    mlp = 3 * hidden * config.mlp_size
+    head = hidden * config.vocab_size
+    per_token = config.num_layers * (projections + mlp) + head
+    per_token += _encoding_multiply_adds(config, length)
+    if config.lora is not None:
+        # One multiply-add per parameter of an adapter.
+        named = meta_model(config).named_parameters()
+        per_token += sum(parameter.numel() for name, parameter in named if in_adapter(name))
+    return 2 * length * per_token + attention_flops(config, length, num_shifted_groups)
+
+
+def _encoding_multiply_adds(config: ModelConfig, length: int) -> int:
+    """Return the multiply-adds per token of the position encoding's own modules, in all layers."""
+    encoding = encoding_of(config)
+    with torch.device("meta"):
+        bias = encoding.bias(SINGLE)
+        update = encoding.update(SINGLE)
+        start = encoding.start(SINGLE)
+        token_features = encoding.token_features(SINGLE)
+        sequence_features = encoding.sequence_features(SINGLE)
+
+    per_layer = 0
+    for module in (token_features, sequence_features, bias):
+        if module is not None:
+            per_layer += module.multiply_adds
+    if bias:
+        per_layer += length * bias.pair_multiply_adds
+
+    num_positioned = len(positioned_layers(config))
+    total = num_positioned * per_layer
+    if update:
+        total += (num_positioned - 1) * update.multiply_adds
+    if start:
+        total += start.multiply_adds
+    return total
+
+
+def attention_flops(config: ModelConfig, length: int, num_shifted_groups: int | None = None) -> int:
+    """Return the part of `forward_flops` in attention itself: scores, A v and, where attention moves the state, A e.
+
+    Args:
+        config: Configuration of the model.
+        length: Number of tokens of the sequence.
+        num_shifted_groups: Number of groups of shifted sparse attention, None for dense attention.
+    """
+    encoding = encoding_of(config)
+    pairs = length**2
+    if num_shifted_groups is not None:
+        pairs = num_pairs(length, num_shifted_groups)
+    num_positioned = len(positioned_layers(config))
+    num_others = config.num_layers - num_positioned
+    widths = num_positioned * encoding.qk_width + num_others * config.head_dim
+    state = 0
+    if encoding.moves_state:
+        state = (num_positioned - 1) * encoding.state_width
+    return 2 * pairs * config.num_heads * (2 * widths + state)

@@ -1,0 +1,54 @@
+"""Number of parameters of a model, counted on shapes without memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from megatape.config import ActivationCheckpointing, ModelConfig
+from megatape.model.build import build_model
+from megatape.model.trainable import freeze, position_parameters
+from megatape.model.transformer import Transformer
+
+
+def meta_model(config: ModelConfig, activation_checkpointing: ActivationCheckpointing = "none") -> Transformer:
+    """Return a model on the meta device: shapes without memory."""
+    with torch.device("meta"):
+        return build_model(config, activation_checkpointing=activation_checkpointing)
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Number of parameters.
+
+    Attributes:
+        total: All parameters.
+        embedding: Parameters of embedding and head.
+        position: Parameters of the position encoding.
+    """
+
+    total: int
+    embedding: int
+    position: int
+
+
+def count_parameters(config: ModelConfig) -> ParameterCount:
+    """Count the parameters of a model."""
+    model = meta_model(config)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    embedding = sum(size for name, size in sizes.items() if name.startswith(("embedding.", "head.")))
+    position = sum(sizes[name] for name in position_parameters(model))
+    return ParameterCount(sum(sizes.values()), embedding, position)
+
+
+def count_trainable(config: ModelConfig, trainable: Sequence[str], frozen: Sequence[str]) -> int:
+    """Count the parameters that a run trains.
+
+    Args:
+        config: Configuration of the model.
+        trainable: Patterns of training.trainable.
+        frozen: Patterns of training.frozen.
+    """
+    model = meta_model(config)
+    freeze(model, trainable, frozen)
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
