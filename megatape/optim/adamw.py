@@ -26,17 +26,19 @@ class AdamWOptions(OptimizerConfig):
 
 
 def adamw(groups: list[dict[str, Any]], options: AdamWOptions) -> "torch.optim.Optimizer":
-    """torch's AdamW.
+    """Build torch's AdamW.
 
     Args:
-        groups: parameter groups, see optimizer.parameter_groups.
-        options: its section of the configuration.
+        groups: Parameter groups, see optimizer.parameter_groups.
+        options: Section `optimizer` of the configuration.
     """
-    import torch  # here, because a configuration is checked without it
+    # Imported here, because a configuration is checked without torch.
+    import torch
 
     return torch.optim.AdamW(
         groups,
         betas=(options.beta1, options.beta2),
         eps=options.eps,
-        fused=True,  # one pass without temporaries, which are otherwise several times the size of the master weights
+        # One pass without temporaries, which would be several times the size of the master weights.
+        fused=True,
     )

@@ -14,17 +14,22 @@ from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.muon_options import ITERATIONS, MuonOptions
 from megatape.optim.optimizer import Group
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of X, X X^T X and (X X^T)^2 X
+# Coefficients of X, X X^T X and (X X^T)^2 X in the iteration.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+# Added to the norm of a matrix.
 EPS = 1e-7
-RMS = 0.2  # of an update's elements, as AdamW's usually have
+
+# Root mean square of an update's elements, the usual value of AdamW's updates.
+RMS = 0.2
 
 
 class Muon(MatrixOptimizer):
     """Muon for whole matrices, AdamW for the other weights.
 
     Args:
-        groups: parameter groups, see optimizer.parameter_groups.
-        options: its section of the configuration.
+        groups: Parameter groups, see optimizer.parameter_groups.
+        options: Section `optimizer` of the configuration.
     """
 
     def __init__(self, groups: list[Group], options: MuonOptions) -> None:
@@ -33,32 +38,42 @@ class Muon(MatrixOptimizer):
         self.others = adamw(groups, options)
 
     def update_matrix(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        """See MatrixOptimizer."""
+        """Return the orthogonalized momentum of a matrix, scaled. See MatrixOptimizer."""
         momentum = self.options.momentum
         average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
-        precision = torch.bfloat16 if gradient.is_cuda else torch.float32
-        update = orthogonalize(gradient.lerp(average, momentum), precision)
+        nesterov = gradient.lerp(average, momentum)
+        precision = torch.float32
+        if gradient.is_cuda:
+            precision = torch.bfloat16
+        update = orthogonalize(nesterov, precision)
         return update.float() * (RMS * max(gradient.shape) ** 0.5)
 
     def update_others(self, group: dict[str, Any]) -> None:
-        """See MatrixOptimizer."""
+        """Update the other weights of a group by AdamW."""
         self.others.param_groups = [self.others.defaults | group]
         self.others.state = self.state
         self.others.step()
 
 
 def orthogonalize(matrix: Tensor, precision: torch.dtype) -> Tensor:
-    """A matrix with the singular vectors of `matrix` and singular values near 1 (0.7 to 1.2), or near 0 where they were.
+    """Return a matrix with the singular vectors of `matrix`, and singular values near 1 (0.7 to 1.2), or near 0 if they were.
 
     Args:
-        matrix: [rows, columns].
-        precision: in which it is computed and returned.
+        matrix: Matrix [rows, columns].
+        precision: Type to compute in, and of the result.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    x = (matrix.T if is_tall else matrix).to(precision)
+    x = matrix
+    if is_tall:
+        x = matrix.T
+    x = x.to(precision)
     x = x / x.norm().clamp(min=EPS)
     for _ in range(ITERATIONS):
         gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if is_tall else x
+        # a X + (b X X^T + c (X X^T)^2) X
+        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.addmm(x, polynomial, x, beta=a)
+    if is_tall:
+        return x.T
+    return x

@@ -1,4 +1,7 @@
-"""Muon's keys, and the state and cost of a matrix. A configuration is checked without torch, which muon.py imports."""
+"""Options of Muon, and the state and cost of a matrix.
+
+A configuration is checked without torch, which muon.py imports.
+"""
 
 from typing import Literal
 
@@ -7,7 +10,8 @@ from pydantic import Field
 from megatape.config.section import Confirmed, Fixed, JsonList
 from megatape.optim.adamw import AdamWOptions
 
-ITERATIONS = 5  # of Newton and Schulz
+# Number of iterations of Newton and Schulz.
+ITERATIONS = 5
 
 
 class MuonOptions(AdamWOptions):
@@ -24,17 +28,20 @@ class MuonOptions(AdamWOptions):
     orthogonalized: Fixed[JsonList[Literal["matrix", "position", "embedding"]]] = Field(("matrix",), min_length=1)
 
     def is_whole(self, role: str) -> bool:
-        """Whether weights of this role are updated as whole matrices."""
+        """Whether Muon updates weights of this role as whole matrices."""
         return role in self.orthogonalized
 
 
 def matrix_state(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The momentum, by torch's name for it."""
+    """Return the shape of a matrix's momentum, by torch's name for it."""
     return {"momentum_buffer": shape}
 
 
 def matrix_flops(shape: tuple[int, ...]) -> int:
-    """FLOPs of one orthogonalization: each iteration multiplies [m, n] by [n, m], [m, m] by [m, m] and [m, m] by [m, n]."""
+    """Return the FLOPs of one orthogonalization.
+
+    Each iteration multiplies [m, n] by [n, m], [m, m] by [m, m] and [m, m] by [m, n].
+    """
     m = min(shape)
     n = max(shape)
     return ITERATIONS * (4 * m * m * n + 2 * m**3)

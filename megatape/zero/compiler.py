@@ -1,8 +1,7 @@
-"""Delays the import of torch's compiler, six seconds of every rank, until something is compiled.
+"""Delays the import of torch's compiler, seconds of every rank's start, until something is compiled.
 
-torch and DeepSpeed mention it where nothing is compiled: they mark functions of the optimizer, of
-ZeRO and of activation checkpointing as not to be compiled, and DeepSpeed has the kernels of its Muon
-compiled whatever the optimizer is.
+torch and DeepSpeed refer to the compiler even if nothing is compiled: they mark functions of the optimizer, of ZeRO and of
+activation checkpointing as not to be compiled, and DeepSpeed compiles the kernels of its Muon for every optimizer.
 """
 
 import functools
@@ -18,27 +17,32 @@ COMPILER = "torch._dynamo"
 
 
 def lazy_import_dynamo() -> None:
-    """Let mentions of the compiler no longer import it. Call it before the first optimizer is made."""
+    """Replace the compiler's module by one that is loaded when it is used. Call it before making the first optimizer."""
     if COMPILER in sys.modules:
         return
     spec = importlib.util.find_spec(COMPILER)
     assert spec is not None, f"torch has no {COMPILER}"
-    module = sys.modules[COMPILER] = importlib.util.module_from_spec(spec)
-    importlib.import_module(f"{COMPILER}.config")  # alone it takes no time, and checkpointing reads it
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[COMPILER] = module
+    # Activation checkpointing reads the compiler's configuration, which takes no time to import.
+    importlib.import_module(f"{COMPILER}.config")
     module.__class__ = LazyModule
-    vars(module).update(disable=_disable, graph_break=lambda: None)  # as the compiler's own outside a compiled function
-    del module.__path__  # a submodule is not to be imported before its package
+    # These behave like the compiler's own outside a compiled function.
+    vars(module).update(disable=_disable, graph_break=lambda: None)
+    # Without a path, no submodule can be imported before its package.
+    del module.__path__
     import_muon_uncompiled()
 
 
 class LazyModule(ModuleType):
-    """A module whose code runs when an attribute is read that it lacks.
+    """A module whose code runs when a missing attribute is read.
 
-    It stays the same object, of which others may hold references, and all its classes are the real ones.
+    It stays the same object, to which others may hold references, and all its classes are the real ones.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # inspect and others read these of every module
+        # inspect and others read special attributes of every module.
+        if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         _load(self)
         return getattr(self, name)
@@ -55,7 +59,7 @@ def _load(module: ModuleType) -> None:
 
 
 def _disable(function: Any, *options: Any, **more: Any) -> Any:
-    """As the compiler's own, which it calls as soon as the compiler is loaded."""
+    """Mark a function as not to be compiled. Once the compiler is loaded, its own `disable` does."""
 
     @functools.cache
     def disabled() -> Any:
@@ -65,6 +69,11 @@ def _disable(function: Any, *options: Any, **more: Any) -> Any:
 
     def call(*arguments: Any, **named: Any) -> Any:
         is_lazy = isinstance(sys.modules[COMPILER], LazyModule)
-        return (function if is_lazy else disabled())(*arguments, **named)
+        callee = function
+        if not is_lazy:
+            callee = disabled()
+        return callee(*arguments, **named)
 
-    return functools.wraps(function)(call) if isinstance(function, FunctionType) else disabled()
+    if not isinstance(function, FunctionType):
+        return disabled()
+    return functools.wraps(function)(call)

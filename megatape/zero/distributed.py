@@ -1,4 +1,4 @@
-"""Joining and leaving the process group of all ranks, through DeepSpeed."""
+"""Joins and leaves the process group of all ranks, through DeepSpeed."""
 
 import logging
 import os
@@ -34,13 +34,13 @@ def initialize_distributed(
     """Join the process group of all ranks and return this rank's device.
 
     Args:
-        topology: all ranks.
-        timeout: after which the meeting and collectives fail, those of all groups.
-        tensor_size: T, tensor-parallel ranks.
-        store: store of the rendezvous, by default a new one.
+        topology: All ranks.
+        timeout: Timeout of the rendezvous and of the collectives of all groups.
+        tensor_size: Number of tensor-parallel ranks.
+        store: Store of the rendezvous, by default a new one.
 
     Raises:
-        UserError: as `check_rendezvous` does.
+        UserError: The address of the rendezvous is invalid, see `check_rendezvous`.
     """
     check_rendezvous()
     warning = version_warning(deepspeed.__version__)
@@ -54,24 +54,26 @@ def initialize_distributed(
     if accelerator.device_name() == "cpu":
         torch.set_num_threads(_threads(topology))
         os.environ |= _compiler_caches(topology)
-        # Where its launcher has not set it, DeepSpeed starts `numactl` to count NUMA nodes, at each reduction of stage 3.
+        # If its launcher has not set LOCAL_SIZE, DeepSpeed starts `numactl` to count NUMA nodes at each reduction of stage 3.
         os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
     else:
         _set_environment(topology, tensor_size)
-        # Products of bfloat16 that cuBLAS divides along their sum would add the parts in bfloat16.
+        # Otherwise, when cuBLAS divides a product of bfloat16 along its sum, it would add the parts in bfloat16.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         device = _device_number(topology, accelerator.device_count())
         accelerator.set_device(device)
-        # DeepSpeed takes these for the number of the device. They differ where the scheduler shows each rank its own GPU only.
+        # DeepSpeed takes these variables for the number of the device, which differs if the scheduler shows each rank its own
+        # GPU only.
         os.environ |= dict.fromkeys({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"} & os.environ.keys(), str(device))
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
     elif topology.world_size > 1 and is_on_one_host(topology):
         export_loopback()
-    # Groups made later, those of DeepSpeed among them, take these: torch would give them 10 or 30 minutes.
+    # Later groups, including DeepSpeed's, use this default. torch's own would be 10 or 30 minutes.
     set_default_timeout(timeout)
     backend = accelerator.communication_backend_name()
-    if not dist.is_initialized():  # unless the calling program has done it
+    # The calling program may have joined already.
+    if not dist.is_initialized():
         _join(topology, backend, store or open_store(topology, timeout), timeout)
     deepspeed.init_distributed(backend, timeout=timeout, verbose=False)
     return own_device()
@@ -89,24 +91,29 @@ def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelt
 
 
 def own_device() -> torch.device:
-    """The device that this rank computes on, once it has joined the process group."""
+    """Return the device of this rank, which has joined the process group."""
     return torch.device(get_accelerator().current_device_name())
 
 
 def _set_environment(topology: Topology, tensor_size: int) -> None:
-    """Set what suits training on GPUs where it is not set, before CUDA, NCCL and Triton read it. Rank 0 prints it."""
+    """Set unset environment variables for training on GPUs, before CUDA, NCCL and Triton read them. Rank 0 prints them."""
     defaults = {
-        "NCCL_LAUNCH_ORDER_IMPLICIT": "1",  # collectives of several groups are in flight at a time
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # stage 3 gathers weights of many sizes
-        "TORCH_FR_BUFFER_SIZE": "2000",  # of the flight recorder, which names the collective of a hang
+        # Collectives of several groups are in flight at a time.
+        "NCCL_LAUNCH_ORDER_IMPLICIT": "1",
+        # Stage 3 gathers weights of many sizes.
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        # Entries of the flight recorder, which names the collective of a hang.
+        "TORCH_FR_BUFFER_SIZE": "2000",
     }
-    if tensor_size > 1:  # a gather starts before the product that it overlaps with, in the order of the calls
+    if tensor_size > 1:
+        # With one queue, a gather starts before the product that it overlaps with, in the order of the calls.
         defaults["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     defaults |= _compiler_caches(topology)
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     os.environ |= unset
     if unset and topology.rank == 0:
-        LOG.info("environment: %s", " ".join(f"{name}={value}" for name, value in unset.items()))
+        settings = [f"{name}={value}" for name, value in unset.items()]
+        LOG.info("environment: %s", " ".join(settings))
 
 
 def _compiler_caches(topology: Topology) -> dict[str, str]:
@@ -122,10 +129,12 @@ def _compiler_caches(topology: Topology) -> dict[str, str]:
 
 
 def _threads(topology: Topology) -> int:
-    """This rank's share of the cores.
+    """Return this rank's share of the cores, or MEGATAPE_THREADS.
 
-    The default of launchers, one thread or all cores per process, seldom suits a shared machine. Raises UserError if
-    MEGATAPE_THREADS is not a number of threads.
+    The default of launchers, one thread or all cores per process, seldom suits a shared machine.
+
+    Raises:
+        UserError: MEGATAPE_THREADS is not a number of threads.
     """
     threads = os.environ.get("MEGATAPE_THREADS")
     if threads is None:
@@ -136,11 +145,14 @@ def _threads(topology: Topology) -> int:
 
 
 def _device_number(topology: Topology, visible: int) -> int:
-    """The index of this rank's GPU among the visible ones.
+    """Return the index of this rank's GPU: the local rank, or 0 if the scheduler shows each rank only its own GPU.
 
-    It is the local rank, or 0 if the scheduler shows each rank only its own.
+    Args:
+        topology: All ranks.
+        visible: Number of visible GPUs.
 
-    Raises UserError if there are too few.
+    Raises:
+        UserError: The host shows fewer GPUs than it has ranks.
     """
     if visible == 1:
         return 0

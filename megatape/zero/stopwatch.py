@@ -1,4 +1,4 @@
-"""Seconds that a device takes for parts of a step, without waiting for it."""
+"""Measures the seconds that a device takes for parts of a step, without waiting for it."""
 
 import time
 from typing import Self
@@ -7,12 +7,19 @@ import torch
 
 
 class Stopwatch:
-    """Context manager around each part."""
+    """Stopwatch for a device, used as a context manager around each part.
+
+    Args:
+        device: Device that computes the parts.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
+        # Start and end of each part on a GPU.
         self._events: list[torch.cuda.Event] = []
-        self._started = self._total = 0.0
+        # Start of the current part, and duration of all parts, on a CPU.
+        self._started = 0.0
+        self._total = 0.0
 
     def __enter__(self) -> Self:
         self._started = time.perf_counter()
@@ -25,12 +32,17 @@ class Stopwatch:
 
     def _mark(self) -> None:
         if self._on_gpu:
-            self._events.append(torch.cuda.Event(enable_timing=True))
-            self._events[-1].record()
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
 
     def seconds(self) -> float:
-        """All parts together. On a GPU this must have finished them: the host has read what came after."""
-        if self._on_gpu:
-            pairs = zip(self._events[::2], self._events[1::2], strict=True)
-            return sum(begin.elapsed_time(end) for begin, end in pairs) / 1000
-        return self._total
+        """Return the duration of all parts.
+
+        Call it after the GPU has finished them, for example after the host has read a later result.
+        """
+        if not self._on_gpu:
+            return self._total
+        starts = self._events[::2]
+        ends = self._events[1::2]
+        return sum(start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)) / 1000
