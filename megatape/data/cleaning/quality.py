@@ -1,6 +1,6 @@
-"""The rules of datatrove: the quality rules of C4, Gopher and FineWeb, for English, and personal data.
+"""Rules of datatrove: the quality rules of C4, Gopher and FineWeb, for English, and personal data.
 
-spaCy divides texts into words and sentences for the quality rules, which takes most of their time.
+The quality rules spend most of their time in spaCy, which divides texts into words and sentences.
 """
 
 import re
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from datatrove.pipeline.filters.base_filter import BaseFilter
     from datatrove.pipeline.formatters.pii import PIIFormatter
 
-# spaCy takes the square of the length of a run without white space: 11 s for 10,000 brackets.
+# spaCy takes quadratic time for long text without white space: 11 s for 10,000 brackets.
 LONG_RUN = re.compile(r"\S{256}(?=\S)")
-# datatrove's first ones: it takes turns, which would depend on the order
+# datatrove's first replacements. It alternates between several, so the result would depend on the order.
 EMAIL = "email@example.com"
 IP = "22.214.171.124"
-# The part of an address before its @, of datatrove's pattern: words that single dots separate.
+# Part of an e-mail address before its @, in datatrove's pattern: words separated by single dots.
 WORD = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 REVERSED = re.compile(rf"{WORD}++(?:\.{WORD}++)*+")
 BEGIN = re.compile(rf"\b{WORD}")
@@ -32,13 +32,13 @@ BEGIN = re.compile(rf"\b{WORD}")
 class DatatroveRule(TextRule):
     """A filter of datatrove, applied to one document at a time. The reasons are datatrove's.
 
-    It sees a space after each 256 characters without white space, so that its time is linear. A filter that edits must bound
-    the length of words itself.
+    The filter gets a text with a space after each 256 characters without white space, so that its time is linear. A filter that
+    edits must limit the length of words itself.
 
     Attributes:
         edits: Whether the filter may change a text.
-        filter: Its module and class.
-        arguments: The filter's names of the options.
+        filter: Module and class of the filter.
+        arguments: Option -> argument of the filter.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("datatrove", "spacy")
@@ -54,23 +54,32 @@ class DatatroveRule(TextRule):
     def apply(self, text: str) -> str:
         from datatrove.data import Document
 
-        document = Document(text if self.edits else LONG_RUN.sub(r"\g<0> ", text), id="")
-        verdict = self._filter.filter(document)
-        kept, reason = verdict if isinstance(verdict, tuple) else (verdict, "dropped")
-        if not kept:
+        document = Document(text, id="")
+        if not self.edits:
+            document.text = LONG_RUN.sub(r"\g<0> ", text)
+        result = self._filter.filter(document)
+        is_kept = result
+        reason = "dropped"
+        if isinstance(result, tuple):
+            is_kept, reason = result
+        if not is_kept:
             raise DocumentDropped(reason)
-        return document.text if self.edits else text
+        if self.edits:
+            return document.text
+        return text
 
 
 @dataclass(frozen=True)
 class C4Quality(DatatroveRule):
     """C4's rules (Raffel et al., arXiv 1910.10683, section 2.2) without the list of bad words.
 
-    Lines without a terminal punctuation mark, with fewer than three words or about JavaScript, cookies and terms of use go; so
-    do documents that keep fewer sentences than `min_sentences`, or hold a curly bracket or "lorem ipsum". Lines with a word of
-    more than 1000 characters go before spaCy reads them.
+    Removes lines without a terminal punctuation mark, with fewer than three words, or about JavaScript, cookies and terms of
+    use, and lines with a word of more than 1000 characters, before spaCy reads them. Drops documents with fewer than
+    `min_sentences` remaining sentences, with a curly bracket, or with "lorem ipsum".
 
-    terminal_punctuation: false keeps lines without a mark, as FineWeb does.
+    Attributes:
+        min_sentences: Least number of remaining sentences.
+        terminal_punctuation: Whether to remove lines without a terminal punctuation mark. FineWeb keeps them.
     """
 
     edits = True
@@ -101,7 +110,7 @@ class GopherRepetition(DatatroveRule):
 class FineWebQuality(DatatroveRule):
     """The rules that FineWeb added (Penedo et al., arXiv 2406.17557, section 3.6).
 
-    Documents go that have few lines that end in punctuation, many short lines, repeated lines, or many lines for few words.
+    Drops documents with few lines that end in punctuation, many short lines, repeated lines, or many lines for few words.
     """
 
     filter = "fineweb_quality_filter:FineWebQualityFilter"
@@ -109,11 +118,11 @@ class FineWebQuality(DatatroveRule):
 
 @dataclass(frozen=True)
 class PersonalData(TextRule):
-    """E-mail addresses and public IPv4 addresses become EMAIL and IP.
+    """Replaces e-mail addresses and public IPv4 addresses by EMAIL and IP.
 
-    The patterns are datatrove's, as in FineWeb (Penedo et al., arXiv 2406.17557). datatrove searches for an e-mail address from
-    each word on, in quadratic time where words follow each other without space. Here the search begins at each @, which an
-    address has once, and its time is linear. The result is the same.
+    The patterns are datatrove's, as in FineWeb (Penedo et al., arXiv 2406.17557). datatrove starts its search for an e-mail
+    address at each word, in quadratic time if words follow each other without space. Here the search starts at each @, which
+    occurs once in an address, so it takes linear time. The result is the same.
     """
 
     packages: ClassVar[tuple[str, ...]] = ("datatrove",)
@@ -127,14 +136,21 @@ class PersonalData(TextRule):
     def apply(self, text: str) -> str:
         address = self._formatter.emails_replacer.regex
         parts: list[str] = []
-        end = before = 0  # of the last address, and of the last @
+        address_end = 0
+        sign_end = 0
         for sign in re.finditer("@", text):
             at = sign.start()
-            longest = REVERSED.match(text[max(end, before) : at][::-1])
-            begin = BEGIN.search(text, at - longest.end(), at) if longest else None
-            found = address.match(text, begin.start()) if begin else None
-            if found:
-                parts += text[end : found.start()], EMAIL
-                end = found.end()
-            before = sign.end()
-        return self._formatter.ip_replacer.replace("".join(parts) + text[end:])
+            name_limit = max(address_end, sign_end)
+            sign_end = sign.end()
+            longest = REVERSED.match(text[name_limit:at][::-1])
+            if longest is None:
+                continue
+            begin = BEGIN.search(text, at - longest.end(), at)
+            if begin is None:
+                continue
+            found = address.match(text, begin.start())
+            if found is None:
+                continue
+            parts += [text[address_end : found.start()], EMAIL]
+            address_end = found.end()
+        return self._formatter.ip_replacer.replace("".join(parts) + text[address_end:])

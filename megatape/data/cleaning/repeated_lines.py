@@ -1,4 +1,4 @@
-"""Lines and paragraphs that an earlier document has, too."""
+"""Lines and paragraphs repeated from earlier documents."""
 
 import re
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ DIGIT = re.compile(r"\d")
 
 @dataclass(frozen=True)
 class RepeatedLines(UnitRule):
-    """A line goes if this document or an earlier one of the unit has it, too, as in CCNet's shards (arXiv 1911.00359, 3.1).
+    """Removes lines repeated from this document or an earlier one of the unit, as in CCNet's shards (arXiv 1911.00359, 3.1).
 
-    Lines are compared by their words in lower case, in which each digit counts as 0. Those without words stay.
+    Lines are compared by their words in lower case, with each digit replaced by 0. Lines without words stay.
 
     Attributes:
-        separator: What separates the parts of a text.
+        separator: Text between the parts of a text.
     """
 
     separator: ClassVar[str] = "\n"
@@ -30,13 +30,13 @@ class RepeatedLines(UnitRule):
 
 @dataclass(frozen=True)
 class RepeatedParagraphs(RepeatedLines):
-    """The same with paragraphs, which an empty line separates."""
+    """Removes repeated paragraphs, which are separated by empty lines."""
 
     separator = "\n\n"
 
 
 class _Unit(TextRule):
-    """The rule for one unit, whose parts it has seen so far: about 100 bytes of memory for each."""
+    """The rule for one unit. It remembers all parts so far, with about 100 bytes for each."""
 
     def __init__(self, separator: str) -> None:
         self.separator = separator
@@ -48,7 +48,9 @@ class _Unit(TextRule):
     def _is_new(self, part: str) -> bool:
         """Whether a part is new, or has no words. Remembers it."""
         words = " ".join(WORD.findall(part.lower()))
-        before = len(self.seen)
-        if words:
-            self.seen.add(xxh3_64_intdigest(DIGIT.sub("0", words).encode(errors="replace")))
-        return not words or len(self.seen) > before
+        if not words:
+            return True
+        digest = xxh3_64_intdigest(DIGIT.sub("0", words).encode(errors="replace"))
+        is_new = digest not in self.seen
+        self.seen.add(digest)
+        return is_new

@@ -1,6 +1,6 @@
-"""Cleaning rules, and how the command line names them.
+"""Cleaning rules, and their options on the command line.
 
-A new rule is a file with a subclass of TextRule, or of DocumentRule if it needs more than the text, and a line in RULES
+To add a rule, write a subclass of TextRule, or of DocumentRule if it needs more than the text, and a line of RULES
 (megatape/registry.py). Its fields are its options.
 """
 
@@ -21,7 +21,7 @@ from megatape.utils.files import describe_fault
 
 
 class DocumentDropped(Exception):
-    """A rule drops a document. The message is the reason, one of few."""
+    """Raised by a rule to drop a document. The message is the reason, one of few."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Rule:
     """A rule with its options.
 
     Attributes:
-        packages: Packages that do the work, so that their versions decide the result.
-        is_last: Whether it takes the texts that all others leave, in any order.
+        packages: Packages whose versions decide the result.
+        is_last: Whether it applies after all other rules, in any order.
     """
 
     packages: ClassVar[tuple[str, ...]] = ()
@@ -38,33 +38,38 @@ class Rule:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Fields of records that it reads besides the text, as Source has them."""
+        """Fields of records that it reads besides the text, see `Source.fields`."""
         return ()
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Files and folders that it reads, whose content decides the result."""
+        """Files and folders whose content decides the result."""
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides the rule's result, as JSON.
+        """Return everything that decides the rule's result, as JSON.
 
-        Raises ModuleNotFoundError if a package is missing, MissingPath if a file is.
+        Raises:
+            ModuleNotFoundError: A package is missing.
+            MissingPath: A file is missing.
         """
-        options = {name: list(value) if isinstance(value, tuple) else value for name, value in self.__getstate__().items()}
+        options: dict[str, Any] = {}
+        for name, value in self.__getstate__().items():
+            if isinstance(value, tuple):
+                value = list(value)
+            options[name] = value
         described: dict[str, Any] = {"options": options}
         if self.packages:
             described["packages"] = {name: version(name) for name in self.packages}
         if self.paths:
-            hashes = {name: [file_sha256(file) for file in files_of(name)] for name in self.paths}
-            described["sha256"] = {name: found[0] if len(found) == 1 else content_hash(found) for name, found in hashes.items()}
+            described["sha256"] = {name: _hash_path(name) for name in self.paths}
         return described
 
     def check(self) -> None:
-        """Raise UserError if its files have the wrong content. Called before the command reads anything."""
+        """Check the content of its files, before the command reads anything. Raises UserError if it is wrong."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The options alone: each process loads its own models."""
+        """Return the options alone: each process loads its own models."""
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
 
@@ -73,32 +78,32 @@ class DocumentRule(Rule, ABC):
 
     @abstractmethod
     def clean(self, document: Document) -> str:
-        """The text that is left, a function of the document and the options alone. Raises DocumentDropped."""
+        """Return the cleaned text, a function of the document and the options alone. Raises DocumentDropped."""
 
 
 class TextRule(DocumentRule):
-    """A rule that looks at the text alone."""
+    """A rule that uses only the text."""
 
     def clean(self, document: Document) -> str:
         return self.apply(document.text)
 
     @abstractmethod
     def apply(self, text: str) -> str:
-        """The text that is left, a function of `text` and the options alone. Raises DocumentDropped."""
+        """Return the cleaned text, a function of `text` and the options alone. Raises DocumentDropped."""
 
 
 class ScoreRule(Rule, ABC):
-    """A rule that drops documents with a score below `minimum`. The scores of the others are kept.
+    """A rule that drops documents with a score below `minimum`. The scores of kept documents are stored.
 
     Attributes:
-        minimum: The least score of a document that stays.
+        minimum: Least score of a kept document.
     """
 
     minimum: float
 
     @abstractmethod
     def score(self, text: str) -> float:
-        """The score of a text, a function of it and the options alone."""
+        """Return the score of a text, a function of it and the options alone."""
 
 
 class UnitRule(Rule, ABC):
@@ -106,13 +111,15 @@ class UnitRule(Rule, ABC):
 
     @abstractmethod
     def begin(self) -> DocumentRule:
-        """The rule for the documents of one unit, in order."""
+        """Return the rule for the documents of one unit, in order."""
 
 
 def files_of(name: str) -> list[Path]:
-    """A file, or all files of a folder but hidden ones, in a fixed order. Raises MissingPath if there is none."""
+    """Return a file, or all files of a folder except hidden ones, in a fixed order. Raises MissingPath if there is none."""
     path = Path(name)
-    files = sorted(file for file in path.rglob("[!.]*") if file.is_file()) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("[!.]*") if file.is_file())
     if not files or not files[0].is_file():
         raise MissingPath(f"{name}: no such file, nor a folder with files: check the path")
     return files
@@ -120,11 +127,15 @@ def files_of(name: str) -> list[Path]:
 
 @path_errors()
 def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
-    """Rules by their names, of several `NAME:option=value,option=value`.
+    """Parse rules written as `NAME:option=value,option=value`. After a comma, text without a name continues the last value.
 
-    After a comma, text without a name continues the value before it.
+    Returns:
+        Rules by their names.
 
-    Raises UserError for unknown names, options and values, ModuleNotFoundError or FileNotFoundError for what a rule needs.
+    Raises:
+        UserError: A name, option or value is unknown.
+        ModuleNotFoundError: A package of a rule is missing.
+        FileNotFoundError: A file of a rule is missing.
     """
     rules: dict[str, Rule] = {}
     for text in texts:
@@ -137,38 +148,67 @@ def parse_rules(texts: Iterable[str]) -> dict[str, Rule]:
     return dict(sorted(rules.items(), key=lambda item: item[1].is_last))
 
 
+def _hash_path(name: str) -> str:
+    """Return the sha256 of a file, or a hash of the files of a folder."""
+    hashes = [file_sha256(file) for file in files_of(name)]
+    if len(hashes) == 1:
+        return hashes[0]
+    return content_hash(hashes)
+
+
 def _parse(name: str, text: str) -> Rule:
     kind: type[Rule] = RULES[name].load()
     types = get_type_hints(kind)
     options = [option.name for option in fields(kind)]
     known = ", ".join(options) or "none"
-    values: dict[str, list[str]] = {}
-    last = ""
-    for part in text.split(",") if text else []:
-        option, equals, value = part.partition("=")
-        if equals:
-            last = option
-            if option in values:
-                raise UserError(f"rule {name}: {option} is given twice: give it once")
-        elif not values:
-            raise UserError(f"rule {name}: {part!r} is no option=value; its options: {known}")
-        values.setdefault(last, []).append(value if equals else part)
     given: dict[str, Any] = {}
-    for option, parts in values.items():
+    for option, parts in _split_options(name, text, known).items():
         if option not in options:
             raise UserError(f"rule {name} has no option {option!r}; its options: {known}")
-        given[option] = parts if get_origin(types[option]) is tuple else ",".join(parts)
+        if get_origin(types[option]) is tuple:
+            given[option] = parts
+        else:
+            given[option] = ",".join(parts)
     try:
         rule: Rule = TypeAdapter(kind).validate_python(given)
     except ValidationError as errors:
         error = errors.errors()[0]
-        option = str(error["loc"][0]) if error["loc"] else ""
+        option = ""
+        if error["loc"]:
+            option = str(error["loc"][0])
         if error["type"] == "missing":
             raise UserError(f"rule {name} needs {option}: write {name}:{option}=...") from None
         raise UserError(f"rule {name}: {describe_fault(error, option)}") from None
     try:
-        rule.describe()  # a missing package or file ends the command before it reads anything
+        # Fails if a package or file is missing, before the command reads anything.
+        rule.describe()
         rule.check()
     except UserError as error:
         raise type(error)(f"rule {name}: {error}") from None
     return rule
+
+
+def _split_options(name: str, text: str, known: str) -> dict[str, list[str]]:
+    """Split the text after a rule's name into options with their parts between commas.
+
+    Args:
+        name: Name of the rule, for errors.
+        text: Options as they are written.
+        known: Names of the rule's options, for errors.
+    """
+    values: dict[str, list[str]] = {}
+    if not text:
+        return values
+    option = ""
+    for part in text.split(","):
+        before, equals, after = part.partition("=")
+        if equals:
+            option = before
+            if option in values:
+                raise UserError(f"rule {name}: {option} is given twice: give it once")
+            values[option] = [after]
+        elif not values:
+            raise UserError(f"rule {name}: {part!r} is no option=value; its options: {known}")
+        else:
+            values[option].append(part)
+    return values

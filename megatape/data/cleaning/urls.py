@@ -1,9 +1,10 @@
-"""Documents from some parts of the web."""
+"""Documents by the URLs at which they were found."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -15,16 +16,22 @@ from megatape.data.sources.document import Document
 from megatape.errors import UserError
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-DOMAIN = re.compile(r"[\w:-][\w.:-]*")  # or an address; entries of other kinds of list have other characters
-MAX_PARTS = 32  # of a host or a path that are looked for, so that the time is linear
+# Domain or IP address. Entries of other kinds of lists contain other characters.
+DOMAIN = re.compile(r"[\w:-][\w.:-]*")
+# Maximum number of host labels and path segments to look up, which keeps long URLs cheap.
+MAX_LOOKUPS = 32
 
 
 @dataclass(frozen=True)
 class Urls(DocumentRule):
-    """The URL of a document is in no list of `block`, and in a list of `allow` if there are any.
+    """Drops documents whose URL is in a list of `block`, or in no list of `allow` if there are any.
 
-    A list is a text file, or a folder of them, with an entry a line: a domain, which stands for its subdomains too, or a domain
-    with a path, which stands for all below it. Empty lines, and those that begin with #, do not count.
+    A list is a text file, or a folder of text files, with one entry a line: a domain, which includes its subdomains, or a
+    domain with a path, which includes everything below it. Empty lines and lines that begin with # are ignored.
+
+    Attributes:
+        block: Files and folders with entries to drop.
+        allow: Files and folders with entries to keep.
     """
 
     block: tuple[str, ...] = ()
@@ -47,13 +54,14 @@ class Urls(DocumentRule):
 
     @cached_property
     def _lists(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of the entries to block and to allow, sorted, uint64: an eighth of the memory of a set."""
+        """Hashes of the entries to block and to allow, sorted, uint64. They take an eighth of the memory of a set."""
         return _read(self.block), _read(self.allow)
 
     def clean(self, document: Document) -> str:
         try:
             hashes = np.array([_hash(entry) for entry in _entries_of(document.url)], np.uint64)
-        except ValueError:  # no URL
+        except ValueError:
+            # The document has no valid URL.
             hashes = np.empty(0, np.uint64)
         block, allow = self._lists
         if contains(block, hashes):
@@ -64,38 +72,58 @@ class Urls(DocumentRule):
 
 
 def _read(names: tuple[str, ...]) -> np.ndarray:
-    """Hashes of the entries of lists. Raises UserError naming a line that is none."""
+    """Return the hashes of the entries of lists, sorted, uint64. Raises UserError with the line of an invalid entry."""
     hashes = []
-    for path in (path for name in names for path in files_of(name)):
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, start=1):
-                entry = line.strip()
-                if entry and not entry.startswith("#"):
-                    try:
-                        host, rest = _parts(entry)
-                    except ValueError:
-                        host = ""
-                    if not DOMAIN.fullmatch(host) or len(entry.split()) > 1:
-                        raise UserError(f"{path}:{number}: {entry!r:.80} is not a domain or a URL: correct the line")
-                    hashes.append(_hash(host + rest))
+    for name in names:
+        for path in files_of(name):
+            hashes += [_hash(entry) for entry in _entries(path)]
     return np.unique(np.array(hashes, np.uint64))
 
 
-def _parts(url: str) -> tuple[str, str]:
-    """Host of a URL, with or without its scheme, and what follows, without the last slash. Raises ValueError."""
-    parts = urlsplit(url if SCHEME.match(url) else f"//{url}")
-    return (parts.hostname or "").rstrip("."), parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
+def _entries(path: Path) -> Iterator[str]:
+    """Yield the entries of a list, without schemes."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            entry = line.strip()
+            if not entry or entry.startswith("#"):
+                continue
+            try:
+                host, rest = _split(entry)
+            except ValueError:
+                host, rest = "", ""
+            if not DOMAIN.fullmatch(host) or len(entry.split()) > 1:
+                raise UserError(f"{path}:{number}: {entry!r:.80} is not a domain or a URL: correct the line")
+            yield host + rest
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Split a URL, with or without scheme, into its host, and path and query without the last slash.
+
+    Raises:
+        ValueError: The URL is malformed.
+    """
+    if not SCHEME.match(url):
+        url = f"//{url}"
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    rest = parts.path.rstrip("/")
+    if parts.query:
+        rest += f"?{parts.query}"
+    return host, rest
 
 
 def _entries_of(url: str) -> Iterator[str]:
-    """All entries that stand for a URL. Raises ValueError if it is none."""
-    host, rest = _parts(url)
+    """Yield all entries that include a URL. Raises ValueError if it is malformed."""
+    host, rest = _split(url)
     labels = host.split(".")
-    names = rest.partition("?")[0].split("/")
-    rests = {"/".join(names[:count]) for count in range(1, min(len(names), MAX_PARTS) + 1)} | {rest}
-    for first in range(max(0, len(labels) - MAX_PARTS), len(labels)):
-        for end in rests:
-            yield ".".join(labels[first:]) + end
+    segments = rest.partition("?")[0].split("/")
+    num_paths = min(len(segments), MAX_LOOKUPS)
+    paths = {"/".join(segments[:count]) for count in range(1, num_paths + 1)}
+    paths.add(rest)
+    for first in range(max(0, len(labels) - MAX_LOOKUPS), len(labels)):
+        domain = ".".join(labels[first:])
+        for path in paths:
+            yield domain + path
 
 
 def _hash(entry: str) -> int:
