@@ -1,6 +1,7 @@
-"""The model in a folder of transformers as a model section; unsupported settings are errors before any tensor is read.
+"""Architecture of a model in a folder of transformers, as a model section.
 
-config.json fills the configuration of an installed class. What it tells transformers to do is not followed.
+config.json fills the configuration of an installed class. Its instructions to transformers, such as code to run, are ignored.
+Unsupported settings are errors before any tensor is read.
 """
 
 from pathlib import Path
@@ -17,35 +18,38 @@ from megatape.hf.tensor_headers import INDEX, SINGLE, read_object
 from megatape.imports import check_given
 from megatape.registry import ENCODINGS
 
-# Files that show how a folder without safetensors holds its weights, and what to do with it.
-_LAYOUTS = {
+# File names of other formats of weights -> description and remedy.
+LAYOUTS = {
     "pytorch_model*.bin": "pickled weights, and unpickling runs code: convert them on a machine that may run it, by "
     "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)",
     "consolidated*.pth": "weights in Meta's layout: convert them with convert_llama_weights_to_hf.py of transformers",
     "*.gguf": "GGUF weights, which are converted or quantized: take the model's original folder",
     "adapter_config.json": "an adapter, no model: merge it into its base first",
 }
-_QUANTIZED = ("quantization_config", "compression_config")
-
-# What the classes of transformers raise for values that make no sense.
+# Settings of quantized models.
+QUANTIZED = ("quantization_config", "compression_config")
+# Errors that the classes of transformers raise for values that make no sense.
 FAULTS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
-_LARGEST = 2**63 - 1  # of the numbers in config.json
-_IGNORED = {"auto_map"}  # says how from_pretrained finds code
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_OPTIONAL = ("sliding_window", "dtype")  # null, whatever the class has by default
+# Largest number allowed in the config.json of an export.
+MAX_NUMBER = 2**63 - 1
+# Fields of an export that only from_pretrained needs.
+IGNORED = {"auto_map"}
+TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+# Fields that may be null, although their default is not.
+OPTIONAL_FIELDS = ("sliding_window", "dtype")
 # Fields of transformers before version 5, which its classes still read.
-_EARLIER = {"rope_theta", "rope_scaling", "original_max_position_embeddings", "torch_dtype"}
+EARLIER_FIELDS = {"rope_theta", "rope_scaling", "original_max_position_embeddings", "torch_dtype"}
 
 
 class Architecture(NamedTuple):
     """A model that both transformers and MegaTAPE run.
 
     Attributes:
-        family: its architecture.
-        config: its configuration in transformers.
-        model: the same as a model section.
-        window: the last tokens that it attends to, None for all.
+        family: Family of the model.
+        config: Configuration of the model in transformers.
+        model: Model section of the same model.
+        window: Number of last tokens that a token attends to, None for all.
     """
 
     family: Family
@@ -55,10 +59,14 @@ class Architecture(NamedTuple):
 
 
 def read_architecture(folder: Path) -> Architecture:
-    """The model that config.json in `folder` describes.
+    """Read the architecture of a model from config.json.
 
-    Raises FileNotFoundError for a folder without safetensors or config.json, UserError naming what is not supported or
-    contradicts.
+    Args:
+        folder: Folder of the model.
+
+    Raises:
+        FileNotFoundError: The folder has no safetensors files or no config.json.
+        UserError: A setting is not supported, or contradicts another one.
     """
     _check_layout(folder)
     path = folder / "config.json"
@@ -68,7 +76,7 @@ def read_architecture(folder: Path) -> Architecture:
     if str(fields.get("encoding")) not in ENCODINGS:
         check_given(fields.get("imports"), path)
     try:
-        family = _family(fields)
+        family = _find_family(fields)
         config = read_config(family, fields)
         section = family.model_fields(config)
         window = family.window(config)
@@ -78,18 +86,21 @@ def read_architecture(folder: Path) -> Architecture:
 
 
 def _check_layout(folder: Path) -> None:
+    """Raise MissingPath if a folder has no safetensors files. The message names weights of other formats."""
     if not folder.is_dir():
         raise MissingPath(f"{folder}: no such folder")
     if (folder / SINGLE).exists() or (folder / INDEX).exists():
         return
-    for pattern, fault in _LAYOUTS.items():
-        if found := sorted(folder.glob(pattern)):
-            raise MissingPath(f"{folder}: no {SINGLE}; {found[0].name} holds {fault}")
+    for pattern, description in LAYOUTS.items():
+        found = sorted(folder.glob(pattern))
+        if found:
+            raise MissingPath(f"{folder}: no {SINGLE}; {found[0].name} holds {description}")
     raise MissingPath(f"{folder}: neither {SINGLE} nor {INDEX}: give a folder as transformers' save_pretrained writes it")
 
 
-def _family(fields: dict[str, Any]) -> Family:
-    for name in _QUANTIZED:
+def _find_family(fields: dict[str, Any]) -> Family:
+    """Return the family of a config.json. Raises UserError if it is not supported, or the model is quantized."""
+    for name in QUANTIZED:
         if fields.get(name) is not None:
             raise UserError(f"{name} is set: quantized weights cannot be trained, take the model's unquantized folder")
     family = family_named(fields.get("model_type"))
@@ -105,74 +116,112 @@ def _family(fields: dict[str, Any]) -> Family:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an exception's text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Return the first line of an exception's text, or the name of its type."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0]
 
 
 def read_config(family: Family, fields: dict[str, Any]) -> PreTrainedConfig:
-    """The configuration with the fields of a config.json.
+    """Make a configuration of transformers from the fields of a config.json.
 
-    transformers would take a key that the class does not declare for an instruction, such as attn_implementation. An export
-    of MegaTAPE has no such key; those that other programs write into the folders of other models are left out.
+    transformers takes a field that the class does not declare for an instruction, such as attn_implementation. An export of
+    MegaTAPE has no such field. In folders of other models, where other programs write them, they are ignored.
+
+    Args:
+        family: Family of the model.
+        fields: Content of config.json.
 
     Raises:
-        UserError: naming the field, or what the class raises for values that make no sense.
+        UserError: A field is not supported.
+        Exception: One of FAULTS, by the configuration class, for values that make no sense.
     """
     defaults = family.config_class().to_dict()
     declared = defaults.keys() | family.undeclared
     if family.remote_code:
-        fields = {name: value for name, value in fields.items() if name not in _IGNORED}
+        allowed = declared
+        fields = {name: value for name, value in fields.items() if name not in IGNORED}
         _check_fields(fields, defaults)
-        if unknown := sorted(fields.keys() - declared):
+        unknown = sorted(fields.keys() - declared)
+        if unknown:
             raise UserError(f"key {unknown[0]} is not known to {family.config_class.__name__}")
     else:
+        allowed = declared | EARLIER_FIELDS
         _check_rotary(fields)
-        fields = {name: value for name, value in fields.items() if name in declared | _EARLIER}
-    return family.config_class(**fields)
+    return family.config_class(**{name: value for name, value in fields.items() if name in allowed})
 
 
 def _check_fields(fields: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Refuse values of another type than the class's defaults."""
+    """Raise UserError if a field of an export has another type than its default."""
+    values = list(fields.items())
     rope = fields.get("rope_parameters")
-    for name, value in [*fields.items(), *(rope.items() if isinstance(rope, dict) else ())]:
-        if isinstance(value, int | float) and not abs(value) <= _LARGEST:
-            raise UserError(f"{name} is {value}, beyond {_LARGEST}")
-        wanted = float if name == "rope_theta" else type(defaults.get(name))
-        if name in _TOKENS:
-            fits = all(token is None or type(token) is int for token in (value if isinstance(value, list) else [value]))
-        elif wanted in (bool, int, float, str):
-            fits = type(value) is wanted or (wanted is float and type(value) is int) or (value is None and name in _OPTIONAL)
-        else:
+    if isinstance(rope, dict):
+        values += rope.items()
+    for name, value in values:
+        if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+            raise UserError(f"{name} is {value}, beyond {MAX_NUMBER}")
+        if name in TOKEN_FIELDS:
+            _check_token(name, value)
             continue
-        if not fits:
-            raise UserError(f"{name} is {value!r:.40}, no {'token' if name in _TOKENS else wanted.__name__}")
-    if fields.get("dtype", "float32") not in DTYPES:
-        raise UserError(f"dtype is {fields['dtype']!r}, none of {', '.join(DTYPES)}")
+        expected = type(defaults.get(name))
+        if name == "rope_theta":
+            expected = float
+        if expected in (bool, int, float, str):
+            _check_type(name, value, expected)
+    dtype = fields.get("dtype", "float32")
+    if dtype not in DTYPES:
+        raise UserError(f"dtype is {dtype!r}, none of {', '.join(DTYPES)}")
+
+
+def _check_token(name: str, value: Any) -> None:
+    """Raise UserError if the value is no token id, list of token ids, or null."""
+    tokens = value
+    if not isinstance(value, list):
+        tokens = [value]
+    for token in tokens:
+        if token is not None and type(token) is not int:
+            raise UserError(f"{name} is {value!r:.40}, no token")
+
+
+def _check_type(name: str, value: Any, expected: type) -> None:
+    """Raise UserError if the value has another type. An integer is a valid float."""
+    if type(value) is expected:
+        return
+    if expected is float and type(value) is int:
+        return
+    if value is None and name in OPTIONAL_FIELDS:
+        return
+    raise UserError(f"{name} is {value!r:.40}, no {expected.__name__}")
 
 
 def _check_rotary(fields: dict[str, Any]) -> None:
-    """Refuse rotary settings that say two things.
+    """Raise UserError if rotary settings contradict each other.
 
-    transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling, and some folders hold both.
+    transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling, and some folders have both.
     """
     new = fields.get("rope_parameters")
     old = fields.get("rope_scaling")
     base = fields.get("rope_theta")
     for name, rope in (("rope_parameters", new), ("rope_scaling", old)):
-        if rope is not None and not isinstance(rope, dict):
+        if rope is None:
+            continue
+        if not isinstance(rope, dict):
             raise UserError(f"{name} is {rope!r}, not an object")
-        if rope and "type" in rope and rope.get("rope_type", rope["type"]) != rope["type"]:
+        if "type" in rope and rope.get("rope_type", rope["type"]) != rope["type"]:
             raise UserError(f"{name} has type {rope['type']!r} and rope_type {rope['rope_type']!r}: remove one")
         if rope and base is not None and rope.get("rope_theta", base) != base:
             raise UserError(f"rope_theta is {base} and in {name} {rope['rope_theta']}: remove one")
     if new and "rope_scaling" in fields and _scaling(new) != _scaling(old or {}):
         raise UserError(f"rope_parameters {new} and rope_scaling {old} contradict each other: remove one")
-    if fields.get("partial_rotary_factor") not in (None, 1):
-        raise UserError(
-            f"partial_rotary_factor is {fields['partial_rotary_factor']}: heads that rotate in part are not supported"
-        )
+
+    rotary_share = fields.get("partial_rotary_factor")
+    if rotary_share not in (None, 1):
+        raise UserError(f"partial_rotary_factor is {rotary_share}: heads that rotate in part are not supported")
 
 
 def _scaling(rope: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that scale rotary frequencies, with the type under its present name."""
     settings = {name: value for name, value in rope.items() if name not in ("type", "rope_type", "rope_theta")}
-    return settings | {"rope_type": rope.get("rope_type", rope.get("type", "default"))}
+    settings["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
+    return settings

@@ -1,4 +1,4 @@
-"""Options of sampling, checked without torch."""
+"""Sampling options of text generation. Importing them needs no torch."""
 
 from typing import Annotated, Any
 
@@ -7,33 +7,33 @@ from pydantic import AfterValidator, Field
 from megatape.errors import UserError, check_text
 from megatape.utils.options import CommandOptions, Count, option
 
-# at most, by default
+# Default maximum of new tokens, for a text and for an answer in a chat.
 NEW_TOKENS = 64
 CHAT_TOKENS = 1024
-# between which logits / temperature is finite in float32
+# Range of temperatures for which logits / temperature is finite in float32.
 MIN_TEMPERATURE = 1e-6
 MAX_TEMPERATURE = 1e6
 
 
 def check_temperature(value: float) -> float:
-    """The value. Raises UserError if logits cannot be divided by it."""
-    if value and not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
+    """Return the temperature. Raises UserError if logits cannot be divided by it."""
+    if value != 0 and not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
         raise UserError(f"give 0 for the likeliest text, or {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g} to sample")
     return value
 
 
 def check_stop(text: str) -> str:
-    """The text. Raises UserError if it is empty or not valid UTF-8."""
+    """Return the stop string. Raises UserError if it is empty or not valid UTF-8."""
     if not check_text(text, "the text"):
         raise UserError("give at least one character")
     return text
 
 
 class Sampling(CommandOptions):
-    """How texts are continued.
+    """Sampling options of text generation.
 
-    A temperature of 0 takes the likeliest token each time; above 0 a token is drawn from softmax(logits / temperature), of
-    which top_k keeps the likeliest tokens and top_p the fewest with that probability together.
+    At temperature 0 each token is the likeliest one. Above 0 it is drawn from softmax(logits / temperature), restricted to the
+    likeliest tokens by top_k and top_p.
 
     Attributes:
         temperature: sampling temperature; 0 is greedy
@@ -44,26 +44,30 @@ class Sampling(CommandOptions):
         seed: seed of sampling
     """
 
-    max_new_tokens: Annotated[int, Field(le=2**20)] = option(  # guards against typos
+    # The upper limits guard against typos. All samples are made in one batch.
+    max_new_tokens: Annotated[int, Field(le=2**20)] = option(
         NEW_TOKENS, description=f"maximum number of new tokens; with --chat {CHAT_TOKENS} by default", ge=1, metavar="N"
     )
     temperature: Annotated[float, AfterValidator(check_temperature)] = option(0.0, metavar="T")
     top_k: Count | None = option(None, metavar="K")
     top_p: Annotated[float, Field(gt=0, le=1)] | None = option(None, metavar="P")
     stop: tuple[Annotated[str, AfterValidator(check_stop)], ...] = option((), metavar="TEXT", repeatable=True)
-    samples: Annotated[int, Field(le=2**14)] = option(1, ge=1, metavar="K")  # they are made in one batch
+    samples: Annotated[int, Field(le=2**14)] = option(1, ge=1, metavar="K")
     seed: Annotated[int, Field(lt=2**63)] = option(0, ge=0)
 
     def keywords(self) -> dict[str, Any]:
-        """Keyword arguments of transformers' generate."""
+        """Return the keyword arguments of transformers' generate."""
         if not self.temperature:
             return {"max_new_tokens": self.max_new_tokens, "do_sample": False}
-        # top_k 0 and top_p 1: sample from the model's own distribution, not from transformers' default cut of it.
+        # By default, transformers restricts the distribution. top_k 0 and top_p 1 lift this restriction.
+        top_p = 1.0
+        if self.top_p is not None:
+            top_p = self.top_p
         return {
             "max_new_tokens": self.max_new_tokens,
             "do_sample": True,
             "temperature": self.temperature,
             "top_k": self.top_k or 0,
-            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "top_p": top_p,
             "num_return_sequences": self.samples,
         }

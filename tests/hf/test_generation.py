@@ -19,9 +19,10 @@ from megatape.data.finetuning.prompt_format import Limits
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import RecordError, UserError
 from megatape.hf.export import export
-from megatape.hf.generation import Continuation, ConversationPrompts, Prompt, continue_prompts, read_prompt
+from megatape.hf.generation import ConversationPrompts, Prompt, continue_prompts, read_prompt
 from megatape.hf.loading import LoadedModel, load_exported, load_trained, read_tokenizer
 from megatape.hf.sampling import Sampling
+from megatape.hf.streamed_text import Continuation
 from tests.helpers.command import Command
 from tests.helpers.conversations import MESSAGES, PLAIN, adopted, conversation
 from tests.helpers.exports import Exported

@@ -21,9 +21,10 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.hf.export import export
-from megatape.hf.generation import Continuation, Prompt, continue_prompts
+from megatape.hf.generation import Prompt, continue_prompts
 from megatape.hf.loading import load_exported
 from megatape.hf.sampling import Sampling
+from megatape.hf.streamed_text import Continuation
 from megatape.hf.tokenizer import build_tokenizer, read_proto, special_tokens, write_tokenizer
 from tests.helpers.command import Command
 from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
