@@ -28,6 +28,7 @@ from megatape.hf.model_folder import open_model_folder
 from megatape.lab.encodings import parse_names
 from megatape.lab.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.lab.processes import interruptible
+from megatape.lab.study.checks import check_exportable, check_text
 from megatape.lab.study.compare import (
     are_evaluated_differently,
     describe_shape,
@@ -37,7 +38,7 @@ from megatape.lab.study.compare import (
     write_report,
 )
 from megatape.lab.study.lock import locked_study
-from megatape.lab.study.measure import check_exportable, check_text, extended_lengths, measure_extended
+from megatape.lab.study.measure_extension import extended_lengths, measure_extended
 from megatape.lab.study.outcome import Outcome
 from megatape.lab.study.pool import RunPool
 from megatape.lab.study.run import Run, check_all
@@ -213,7 +214,7 @@ def finetune(
             own = common | extended | METHODS.get(name, {}) | {"run.directory": str(out / name)}
             overrides = [*(f"{key}={json.dumps(value)}" for key, value in own.items()), *settings]
             config = load_config(imported / "config.json", overrides)
-            check_text(config, length)
+            check_text(config.data, length)
             check_exportable(config)
             if name == BASE:
                 config = _base_config(config, base)

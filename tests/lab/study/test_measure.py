@@ -1,4 +1,4 @@
-"""The evaluation of a run: perplexity by length, addition, passkeys, the curve of its losses."""
+"""Evaluation of a run of `compare`: perplexity by length, addition."""
 
 import math
 from collections.abc import Iterator
@@ -18,10 +18,8 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.selection import select_samples
 from megatape.hf.loading import LoadedModel
 from megatape.lab.study import measure
-from megatape.lab.study.measure import loss_curve
 from megatape.lab.tasks import perplexity
 from megatape.lab.tasks.addition import AdditionGrid
-from megatape.lab.tasks.passkey import Passkey, PasskeyScores, Score
 from megatape.lab.tasks.perplexity import evaluate_perplexity
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
@@ -63,12 +61,6 @@ def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: 
         assert {asked.shape[1] for asked in model.asked} == {length}
 
 
-def test_loss_curve() -> None:
-    assert loss_curve([5.0, 4.0, 3.0]) == {1: 5.0, 2: 4.0, 3: 3.0}
-    curve = loss_curve([float(step) for step in range(1, 201)])
-    assert len(curve) == 50 and curve[4] == 2.5 and curve[200] == 198.5
-
-
 def test_scaling_reaches_the_model_that_adds(
     raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,20 +80,5 @@ def test_scaling_reaches_the_model_that_adds(
     monkeypatch.setattr(measure, "load_trained", load)
     monkeypatch.setattr(measure, "evaluate", lambda task, loaded: AdditionGrid(2, cells, cells))
     for scaling in (None, "linear"):
-        measure._addition(config, tmp_path, scaling)
+        measure.measure_addition(config, tmp_path, scaling)
     assert asked == [(tmp_path, None), (tmp_path, ScalingConfig(kind="linear", factor=16 / 11))]
-
-
-def test_passkey_at_the_lengths_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shortest question has 20 tokens; of each length and depth a model here answers some."""
-    loaded = LoadedModel("none", SimpleNamespace(config=None), None)
-
-    def evaluate(task: Passkey, model: LoadedModel) -> PasskeyScores:
-        assert (model, task) == (loaded, Passkey("grid", (32, 64), 4))
-        cells = [(32, 0.0, 4), (32, 1.0, 2), (64, 0.0, 1), (64, 1.0, 0)]
-        return PasskeyScores("grid", [Score(length, depth, 1.0, correct, 4) for length, depth, correct in cells])
-
-    monkeypatch.setattr(measure, "grid_tokens", lambda model: 20)
-    monkeypatch.setattr(measure, "evaluate", evaluate)
-    assert measure.passkey(loaded, [16, 32, 64]) == {"passkey at 32 (%)": 75.0, "passkey at 64 (%)": 12.5}
-    assert measure.passkey(loaded, [8, 16]) == {}

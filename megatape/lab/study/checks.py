@@ -1,0 +1,36 @@
+"""Checks before training: whether the trained model can be evaluated and exported."""
+
+from megatape.config import Config
+from megatape.config.data import DataConfig
+from megatape.data.shards.index import load_index
+from megatape.data.tokenizers.files import stored_tokenizer
+from megatape.data.training.dataset import TokenDataset
+from megatape.errors import UserError
+from megatape.hf.families import family_of
+from megatape.hf.tokenizer import special_tokens
+
+
+def check_text(data: DataConfig, longest: int) -> None:
+    """Check that the data has a perplexity by length.
+
+    Args:
+        data: Section data of the configuration.
+        longest: Tokens of the longest sequence.
+
+    Raises:
+        UserError: Samples are not packed text, or there are too few tokens.
+        FileNotFoundError: There is no data.
+    """
+    if data.samples != "packed" or data.mask_documents:
+        raise UserError(
+            "perplexity by length needs packed text, where sequences cross documents: set data.samples to packed and "
+            "data.mask_documents to false"
+        )
+    TokenDataset(data.directory, "validation", longest)
+
+
+def check_exportable(config: Config) -> None:
+    """Raise UserError if a model with this configuration could not be exported with the tokenizer of its data."""
+    data = config.data.directory
+    tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
+    family_of(config).config(config, special_tokens(tokenizer))
