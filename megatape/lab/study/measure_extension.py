@@ -13,7 +13,7 @@ from typing import Any
 from megatape.config import Config, load_config
 from megatape.data.training.mixture import open_data
 from megatape.hf.export import export
-from megatape.hf.importer import ImportCheckpoint
+from megatape.hf.import_checkpoint import ImportCheckpoint
 from megatape.hf.loading import LoadedModel, load_exported, load_trained
 from megatape.lab.study.figures import NUM_POINTS, loss_curve, mean_loss, selection_of, validation_figures
 from megatape.lab.study.measure import hide_warnings
