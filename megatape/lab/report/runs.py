@@ -15,6 +15,8 @@ from megatape.lab.report.load import Run, entropy
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes, plural
 
+QUIET = ("checkpoint",)  # events shown as one line if several follow each other
+
 
 def overview(runs: list[Run]) -> Table:
     """A column for each run."""
@@ -140,9 +142,6 @@ def _shown(value: Any) -> str:
 
 def _nats(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4f} nats"
-
-
-QUIET = ("checkpoint",)  # events of which many in a row are one line
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ EXAMPLE = 500  # the most tokens of the example in ruler_vt's prompts
 # texts that are drawn for the largest, and tokens by which others may exceed it
 DRAWS = 20
 SLACK = 40
+_DOWNLOAD = ConfigurableTask.download
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,6 @@ def forget_texts() -> None:
     """Let lm-eval import RULER's modules again, which keep a tokenizer, essays and the number of texts of an earlier load."""
     for name in [name for name in sys.modules if name.startswith(RULER)]:
         del sys.modules[name]
-
-
-_DOWNLOAD = ConfigurableTask.download
 
 
 def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None = None) -> None:

@@ -10,6 +10,7 @@ from megatape.errors import UserError
 from megatape.utils.options import Count, Listed
 
 MAX_LENGTH = 2**24  # more than anybody waits for
+BATCH_TOKENS = 2**15  # maximum tokens of the prompts answered together
 
 
 def _check_order(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -27,7 +28,6 @@ def usual_lengths(limit: int) -> tuple[int, ...]:
 
 
 Example = TypeVar("Example")
-BATCH_TOKENS = 2**15  # of prompts that are answered together
 
 
 def equal_lengths(
