@@ -1,0 +1,56 @@
+"""The decision about an update: made once, and only about a finite one."""
+
+import math
+
+import pytest
+
+from megatape.optim.gated import Decision
+from megatape.training.spike_policy import Rollback, Skip, Take
+from megatape.zero.update import PendingUpdate
+
+
+class Policy:
+    """Policy that returns one decision and remembers the gradient norms it was asked about."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.norms: list[float] = []
+
+    def decide(self, norm: float) -> Decision:
+        self.norms.append(norm)
+        return self.decision
+
+
+@pytest.mark.parametrize(
+    ("decision", "skipped"),
+    [
+        (Take(), ""),
+        (Take("a spike that is only logged"), ""),
+        (Skip("a spike"), "a spike"),
+        (Rollback("a spike"), "a spike"),
+    ],
+)
+def test_decision_travels_with_the_result(decision: Decision, skipped: str) -> None:
+    policy = Policy(decision)
+    update = PendingUpdate("", policy.decide).resolve(2.0)
+    assert policy.norms == [2.0]
+    assert update.decision is decision
+    assert (update.grad_norm, update.fault, update.skipped) == (2.0, "", skipped)
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_norm_that_is_not_finite_is_a_fault(norm: float) -> None:
+    policy = Policy(Skip("a spike"))
+    update = PendingUpdate("", policy.decide).resolve(norm)
+    assert policy.norms == []
+    assert update.fault == update.skipped == "the gradient norm is not finite"
+
+
+def test_earlier_fault_is_kept() -> None:
+    policy = Policy(Take())
+    pending = PendingUpdate("the loss is nan", policy.decide)
+    assert pending.result is None
+    update = pending.resolve(math.nan)
+    assert pending.result is update
+    assert update.fault == update.skipped == "the loss is nan"
+    assert policy.norms == []
