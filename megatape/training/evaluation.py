@@ -209,7 +209,7 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
     hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].state)))
     with hook, recorded_streams(module) as streams:
         engine.deepspeed(**text)
-    # Input of each layer for this rank's tokens; the last layer's update is never used.
+    # Input of each layer for this rank's tokens. Nothing reads the last layer's update.
     states = [*first, *(e for _, e in streams[:-1])]
     read = [e for e in states if e is not None]
 
@@ -223,15 +223,12 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
         selected[layer, here[is_selected] // stride] = e[0, is_selected]
     squares = torch.stack([e.square().mean() for e in read]) / axis.size
     if axis.size > 1:
-        for share in (selected, squares):
-            dist.all_reduce(share, group=axis.group)
+        dist.all_reduce(selected, group=axis.group)
+        dist.all_reduce(squares, group=axis.group)
 
-    names = [name for name in engine.state.parameters if name.endswith(".position.gain")]  # blocks.LAYER.position.gain
-    gathered = {int(name.split(".")[1]): engine.state.gather(name, WEIGHT, 0) for name in names}
+    gains = _gather_gains(engine)
     if not engine.topology.is_main:
         return None
-    gains = {layer: gain.flatten().numpy(force=True) for layer, gain in gathered.items() if gain is not None}
-    zeros = np.zeros_like(next(iter(gains.values()), np.zeros(0, np.float32)))
     # A plane is two numbers of e: its mean squared modulus is twice the mean square of e.
     products = 2 * selected.flatten(2) @ selected.flatten(2).mT / selected[0, 0].numel()
     limit = torch.finfo(torch.float16).max
@@ -240,6 +237,30 @@ def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], s
         places=places.to(torch.int32).numpy(force=True),
         products=products.clamp(-limit, limit).half().numpy(force=True),
         norms=(2 * squares).sqrt().numpy(force=True),
-        # The first row only gives a model of one layer, which has no rows, their width and type.
-        gains=np.stack([zeros, *(gains.get(layer, zeros) for layer in range(len(read) - 1))])[1:],
+        gains=_stack_gains(gains, num_rows=len(read) - 1),
     )
+
+
+def _gather_gains(engine: Engine) -> dict[int, np.ndarray]:
+    """Gather the gains of attention's updates on the main rank, by layer. Returns {} on other ranks. Collective."""
+    gains = {}
+    for name in engine.state.parameters:
+        # Names are blocks.LAYER.position.gain.
+        if not name.endswith(".position.gain"):
+            continue
+        gain = engine.state.gather(name, WEIGHT, 0)
+        if gain is not None:
+            layer = int(name.split(".")[1])
+            gains[layer] = gain.flatten().numpy(force=True)
+    return gains
+
+
+def _stack_gains(gains: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
+    """Return the gains as rows of a matrix [num_rows, K], with zeros for layers without gains."""
+    empty = np.zeros(0, np.float32)
+    zeros = np.zeros_like(next(iter(gains.values()), empty))
+    # The first row is dropped. It gives a matrix without rows its width and type.
+    rows = [zeros]
+    for layer in range(num_rows):
+        rows.append(gains.get(layer, zeros))
+    return np.stack(rows)[1:]

@@ -40,7 +40,7 @@ class Snapshot:
         """Copy the present state to host memory, except the parameters in `left_out`. Returns when the copy is complete."""
         self.parameters = [name for name in state.parameters if name not in left_out]
         self.tensors = {}
-        pieces = {}
+        pieces: dict[tuple[str, str], Piece] = {}
         for kind, names in state.tensors.items():
             self.tensors[kind] = [name for name in names if name not in left_out]
             for name in self.tensors[kind]:
