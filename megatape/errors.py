@@ -6,34 +6,42 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
-MAX_LISTED = 10  # maximum number of names in a message that suggests the nearest one
+# Maximum number of names in a message that suggests the nearest one.
+MAX_LISTED = 10
 
 
 class ExitStatus(IntEnum):
     """How a training run ended, on which `megatape supervise` and the batch script act. docs/faults.md has the same table.
 
-    Every other status is a death, too: 134, 137 or 139 of a process that a signal ended, and 256 minus the signal's number,
-    such as 247, where DeepSpeed's launcher reports one.
+    Every other status means that a rank died, too: 134, 137 or 139 of a process killed by a signal, and 256 minus the signal's
+    number, such as 247, where DeepSpeed's launcher reports one.
     """
 
-    DONE = 0  # all steps are made, or a user at the keyboard asked for the end
-    DIED = 1  # a rank died, hung, ran out of memory after a first step, or had an internal error: restarted while it advances
-    USER_ERROR = 2  # arguments, configuration, files, or too little memory for a first step: not started again
-    DIVERGED = 3  # loss or weights are not finite: not started again
-    NOT_SAVED = 74  # EX_IOERR of sysexits.h, the last checkpoint could not be written: started again after a pause
-    UNFINISHED = 75  # EX_TEMPFAIL of sysexits.h, a scheduler asked for the end and a checkpoint was written: resumed
-    INTERRUPTED = 130  # a user at the keyboard asked for the end before the first step: not started again
+    # All steps are done, or a user at the keyboard asked for the end.
+    DONE = 0
+    # A rank died, hung, ran out of memory after a first step, or had an internal error. Restarted while the run advances.
+    DIED = 1
+    # Arguments, configuration, files, or too little memory for a first step. Not restarted.
+    USER_ERROR = 2
+    # Loss or weights are not finite. Not restarted.
+    DIVERGED = 3
+    # The last checkpoint could not be written (EX_IOERR of sysexits.h). Restarted after a pause.
+    NOT_SAVED = 74
+    # A scheduler asked for the end and a checkpoint was written (EX_TEMPFAIL of sysexits.h). Resumed.
+    UNFINISHED = 75
+    # A user at the keyboard asked for the end before the first step. Not restarted.
+    INTERRUPTED = 130
 
 
 class UserError(ValueError):
-    """Something that the user can correct: it says what is wrong, where, with which value, and what to do.
+    """An error that the user can correct. It says what is wrong, where, with which value, and what to do.
 
-    It is shown in one line. Any other exception is a fault of the program or the machine and keeps its traceback. Its text is
-    its only argument, so that ranks can exchange it.
+    Commands show it in one line. Any other exception is a fault of the program or the machine and keeps its traceback. The text
+    is the only argument, so that ranks can exchange it.
 
     Attributes:
-        status: that the command exits with.
-        everywhere: whether all ranks raise it, so that one of them tells.
+        status: Exit status of the command.
+        everywhere: Whether all ranks raise it, so that only one of them shows it.
     """
 
     status = ExitStatus.USER_ERROR
@@ -45,11 +53,11 @@ class ConfigError(UserError):
 
 
 class CheckpointError(UserError):
-    """A checkpoint is of no use here, which says nothing about its content: another version's, or without its base."""
+    """A checkpoint cannot be used here, though its content may be intact: another version wrote it, or its base is missing."""
 
 
 class RecordError(UserError):
-    """A record of fine-tuning data is not of its format. It is counted and skipped."""
+    """A record of fine-tuning data does not match its format. It is counted and skipped."""
 
 
 class RankMismatch(UserError):
@@ -67,7 +75,7 @@ class LeaseLost(UserError):
 
 
 class DataError(UserError):
-    """A rank could not read its samples: a shard is missing, was changed, or its file system is away. Raised on all ranks."""
+    """A rank could not read its samples: a shard is missing or was changed, or its file system is away. Raised on all ranks."""
 
     status = ExitStatus.DIED
     everywhere = True
@@ -81,15 +89,15 @@ class TrainingDiverged(UserError):
 
 
 class PathError(OSError, UserError):
-    """A path or an address of the user's cannot be read or written. It keeps the errno of its cause."""
+    """A path or address given by the user cannot be read or written. It keeps the errno of its cause."""
 
 
 class MissingPath(FileNotFoundError, PathError):
-    """Nothing has this name."""
+    """A path or address does not exist."""
 
 
 class ExistingPath(FileExistsError, PathError):
-    """Something that must not be replaced has this name."""
+    """A path exists already and must not be replaced."""
 
 
 class NotSaved(PathError):
@@ -101,7 +109,7 @@ class NotSaved(PathError):
 
 @contextmanager
 def path_errors() -> Iterator[None]:
-    """Raise PathError from an OSError of the block or, as a decorator, of the function, which opens paths of the user's."""
+    """Turn OSErrors of a block or, as a decorator, of a function into PathErrors. It opens paths given by the user."""
     try:
         yield
     except OSError as error:
@@ -114,11 +122,11 @@ def path_errors() -> Iterator[None]:
 def content_errors(
     fault: str, remedy: str, kinds: type[Exception] | tuple[type[Exception], ...] = ValueError
 ) -> Iterator[None]:
-    """Turn errors of the block, which reads content of the user's, into UserError "FAULT (ERROR): REMEDY".
+    """Turn errors of a block that reads the user's content into UserErrors "FAULT (ERROR): REMEDY".
 
     Args:
-        fault: What is wrong, and where.
-        remedy: What to do.
+        fault: Description of the fault, and where it is.
+        remedy: Advice, in the imperative.
         kinds: Types of the errors. UserError is a ValueError, too.
     """
     try:
@@ -128,24 +136,30 @@ def content_errors(
 
 
 def path_error(error: OSError, text: str | None = None) -> PathError:
-    """A PathError of the same kind, which keeps the errno of `error` and whether all ranks raise it.
+    """Return a PathError of the same kind as an OSError, with the same errno.
 
-    text: by default its own, with what to do about a file where a folder is needed.
+    Args:
+        error: The OSError.
+        text: Message, by default that of the OSError, with advice about a file in place of a folder.
     """
-    kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
     if text is None:
-        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
-        text = f"{error}: a file is where a folder is needed: move it, or give another name" if in_the_way else str(error)
-    found = kinds.get(type(error), PathError)(text)
+        text = str(error)
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            text += ": a file is where a folder is needed: move it, or give another name"
+    kinds: dict[type[OSError], type[PathError]] = {FileNotFoundError: MissingPath, FileExistsError: ExistingPath}
+    kind = kinds.get(type(error), PathError)
+    found = kind(text)
     found.errno = error.errno
     found.everywhere = getattr(error, "everywhere", False)
     return found
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A question about the nearest of some names, such as "did you mean tape? "; empty if none is near."""
+    """Return a question about the most similar name, such as "did you mean tape? ", or "" if no name is similar."""
     close = difflib.get_close_matches(name, [*names], n=1)
-    return f"did you mean {close[0]}? " if close else ""
+    if not close:
+        return ""
+    return f"did you mean {close[0]}? "
 
 
 def choose_one(name: str, names: Iterable[str]) -> str:
@@ -173,9 +187,10 @@ def check_line(text: str) -> str:
         The text.
 
     Raises:
-        UserError: It has a control character, such as a line break, after which a shell would read another command.
+        UserError: The text has a control character, such as a line break, after which a shell would read another command.
     """
-    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", text):
+    found = re.search(r"[\x00-\x1f\x7f-\x9f]", text)
+    if found:
         raise UserError(f"{text!r} has the control character {found[0]!r}: remove it")
     return text
 
@@ -195,17 +210,17 @@ def check_word(text: str) -> str:
 
 
 def check_text(text: str, what: str) -> str:
-    """Check a text of the user's, which has lone surrogates if it was not in the encoding of the terminal.
+    """Check a text given by the user, which has lone surrogates if it was not in the encoding of the terminal.
 
     Args:
         text: The text.
-        what: Its name in the error.
+        what: Name of the text in the error.
 
     Returns:
         The text.
 
     Raises:
-        UserError: It is not valid UTF-8.
+        UserError: The text is not valid UTF-8.
     """
     try:
         text.encode()

@@ -1,0 +1,83 @@
+"""Files begin with their constants, and functions are short enough to be read at once."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.helpers.import_graph import PACKAGE
+
+MAX_BODY_LINES = 60
+# Files of tables, whose order is that of their subjects, not of their dependencies.
+FILES_OF_TABLES = ("registry.py", "lab/paper.py")
+FILES = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
+def _assigned(statement: ast.stmt) -> set[str]:
+    """Return the names that an assignment at the top of a module binds."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def _late_constants(tree: ast.Module) -> Iterator[str]:
+    """Yield the constants after the first definition that do not depend on any definition before them."""
+    defined: set[str] = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(statement.name)
+            continue
+        names = _assigned(statement)
+        if not defined:
+            continue
+        constants = {name for name in names if name.isupper()}
+        if not constants:
+            defined |= names  # such as the alias of a type
+            continue
+        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - names
+        if used & defined:
+            defined |= names
+        else:
+            yield from constants
+
+
+def test_constants_stand_before_the_first_definition() -> None:
+    late = []
+    for path, tree in FILES.items():
+        if str(path) in FILES_OF_TABLES:
+            continue
+        late += [f"{path}: {name}" for name in _late_constants(tree)]
+    assert not late
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    """Whether a function is a Triton kernel, which has to be one function to be compiled as one."""
+    return any("jit" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def _body_lines(function: ast.FunctionDef) -> int:
+    """Return the number of lines of a function's body, without its docstring."""
+    body = function.body
+    if ast.get_docstring(function) is not None:
+        body = body[1:]
+    if not body:
+        return 0
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+def _functions(path: Path) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(FILES[path]):
+        if isinstance(node, ast.FunctionDef) and not _is_kernel(node):
+            yield node
+
+
+def test_no_body_is_longer_than_a_page() -> None:
+    long = []
+    for path in FILES:
+        for function in _functions(path):
+            num_lines = _body_lines(function)
+            if num_lines > MAX_BODY_LINES:
+                long.append(f"{path}: {function.name} has {num_lines} lines")
+    assert not long
