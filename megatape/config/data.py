@@ -1,6 +1,7 @@
-"""The data section: what a run reads, and how that is cut into samples."""
+"""The data section: the data that a run reads, and how they are cut into samples."""
 
-import itertools
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -105,7 +106,7 @@ class DataConfig(Section):
 
     @property
     def corpora(self) -> dict[str, CorpusConfig]:
-        """The corpora of `mixture` by name, or that of `path`, whose name is empty."""
+        """Corpora of `mixture` by name, or the one of `path`, whose name is empty."""
         return self.mixture or {"": CorpusConfig(path=self.path)}
 
     @property
@@ -115,13 +116,19 @@ class DataConfig(Section):
 
     @property
     def lengths(self) -> list[tuple[str, int]]:
-        """Tokens of a sequence at every time of a run, and the field that says it."""
-        warmup = [("data.length_warmup", stage.length) for stage in self.length_warmup]
-        return [("data.sequence_length", self.sequence_length), *warmup]
+        """Tokens of a sequence in every phase of a run, with the setting of each."""
+        lengths = [("data.sequence_length", self.sequence_length)]
+        for stage in self.length_warmup:
+            lengths.append(("data.length_warmup", stage.length))
+        return lengths
 
     @property
     def directory(self) -> Path:
-        """The only data directory. Raises ConfigError for a mixture and for a URL."""
+        """The only data directory.
+
+        Raises:
+            ConfigError: The data are a mixture, or the directory is a URL.
+        """
         if self.mixture:
             raise ConfigError("this works on one data directory, but data.mixture names several: set data.path to one of them")
         if "://" in self.path:
@@ -130,9 +137,69 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_mixture()
+        self._check_source()
+        self._check_weights()
+        self._check_annealing()
         self._check_loading()
         self._check_lengths()
+        self._check_samples()
+        return self
+
+    def _check_source(self) -> None:
+        if self.path and self.mixture:
+            raise ConfigError("path and mixture are both given: give a data directory, or several with their weights")
+        if not self.path and not self.mixture:
+            raise ConfigError("path and mixture are both missing: give a data directory, or several with their weights")
+
+    def _check_weights(self) -> None:
+        weights = [corpus.weight for corpus in self.mixture.values()]
+        missing = [name for name, corpus in self.mixture.items() if corpus.weight is None]
+        if missing and len(missing) < len(weights):
+            raise ConfigError(f"mixture gives no weight for {', '.join(missing)}: give one for every corpus, or for none")
+        if self.temperature != 1.0 and not missing:
+            raise ConfigError(f"temperature {self.temperature} is for a mixture without weights: remove it, or the weights")
+        if weights and not missing:
+            _check_positive(weights)
+
+    def _check_annealing(self) -> None:
+        if self.annealing and not self.mixture:
+            raise ConfigError(
+                "annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing"
+            )
+        for change in self.annealing:
+            if change.weights.keys() != self.mixture.keys():
+                raise ConfigError(
+                    f"annealing at {change.tokens} tokens has weights of {', '.join(change.weights)}; mixture has "
+                    f"{', '.join(self.mixture)}: give a weight for each of them, 0 for none"
+                )
+            _check_positive(list(change.weights.values()))
+        for earlier, later in pairwise(self.annealing):
+            if earlier.tokens >= later.tokens:
+                raise ConfigError(f"annealing at {later.tokens} tokens follows {earlier.tokens}: give changes in their order")
+
+    def _check_loading(self) -> None:
+        if not self.cache:
+            for path in self.paths:
+                if "://" in path:
+                    raise ConfigError(f"{path} is read by way of a cache: set cache to a folder on each node's local disk")
+        if not self.cache and self.cache_bytes is not None:
+            raise ConfigError(f"cache_bytes {self.cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes")
+        if self.window and self.samples not in ("packed", "best_fit"):
+            raise ConfigError(f"window {self.window} needs samples packed or best_fit, samples is {self.samples}: set it to 0")
+
+    def _check_lengths(self) -> None:
+        if self.length_warmup and self.samples != "packed":
+            raise ConfigError(f"length_warmup cuts samples, which are whole with samples {self.samples}: set samples to packed")
+        for stage in self.length_warmup:
+            is_divisor = self.sequence_length % stage.length == 0
+            if not is_divisor or stage.length == self.sequence_length:
+                raise ConfigError(
+                    f"length_warmup has length {stage.length}: choose a divisor of sequence_length {self.sequence_length}, "
+                    "below it"
+                )
+        check_growing("length_warmup", self.length_warmup)
+
+    def _check_samples(self) -> None:
         if self.samples == "best_fit" and not self.mask_documents:
             raise ConfigError("samples best_fit needs mask_documents true: its documents have nothing to do with each other")
         if self.samples == "documents" and self.mask_documents:
@@ -147,52 +214,9 @@ class DataConfig(Section):
             )
         if self.missing_prompt_end == "skip" and self.prompt_end is None:
             raise ConfigError("missing_prompt_end skip needs prompt_end: set it, or remove missing_prompt_end")
-        return self
 
-    def _check_mixture(self) -> None:
-        if bool(self.path) == bool(self.mixture):
-            found = "given" if self.path else "missing"
-            raise ConfigError(f"path and mixture are both {found}: give a data directory, or several with their weights")
-        weights = {name: corpus.weight for name, corpus in self.mixture.items()}
-        missing = [name for name, weight in weights.items() if weight is None]
-        if missing and len(missing) < len(weights):
-            raise ConfigError(f"mixture gives no weight for {', '.join(missing)}: give one for every corpus, or for none")
-        if self.temperature != 1.0 and not missing:
-            raise ConfigError(f"temperature {self.temperature} is for a mixture without weights: remove it, or the weights")
-        if self.annealing and not self.mixture:
-            raise ConfigError(
-                "annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing"
-            )
-        for change in self.annealing:
-            if change.weights.keys() != weights.keys():
-                raise ConfigError(
-                    f"annealing at {change.tokens} tokens has weights of {', '.join(change.weights)}; mixture has "
-                    f"{', '.join(weights)}: give a weight for each of them, 0 for none"
-                )
-        for earlier, later in itertools.pairwise(self.annealing):
-            if earlier.tokens >= later.tokens:
-                raise ConfigError(f"annealing at {later.tokens} tokens follows {earlier.tokens}: give changes in their order")
-        given = [list(change.weights.values()) for change in self.annealing]
-        if weights and not missing:
-            given.append([weight for weight in weights.values() if weight is not None])
-        if not all(map(any, given)):
-            raise ConfigError("all weights of a mixture are 0: give at least one that is not")
 
-    def _check_loading(self) -> None:
-        if not self.cache and (url := next((path for path in self.paths if "://" in path), None)):
-            raise ConfigError(f"{url} is read by way of a cache: set cache to a folder on each node's local disk")
-        if not self.cache and self.cache_bytes is not None:
-            raise ConfigError(f"cache_bytes {self.cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes")
-        if self.window and self.samples not in ("packed", "best_fit"):
-            raise ConfigError(f"window {self.window} needs samples packed or best_fit, samples is {self.samples}: set it to 0")
-
-    def _check_lengths(self) -> None:
-        if self.length_warmup and self.samples != "packed":
-            raise ConfigError(f"length_warmup cuts samples, which are whole with samples {self.samples}: set samples to packed")
-        for stage in self.length_warmup:
-            if self.sequence_length % stage.length or stage.length == self.sequence_length:
-                raise ConfigError(
-                    f"length_warmup has length {stage.length}: choose a divisor of sequence_length {self.sequence_length}, "
-                    "below it"
-                )
-        check_growing("length_warmup", self.length_warmup)
+def _check_positive(weights: Sequence[float | None]) -> None:
+    """Raise ConfigError if all weights of a mixture are 0."""
+    if not any(weights):
+        raise ConfigError("all weights of a mixture are 0: give at least one that is not")

@@ -36,8 +36,9 @@ class LoraConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if doubled := [target for target in self.targets if self.targets.count(target) > 1]:
-            raise ConfigError(f"targets names {doubled[0]} twice: remove one")
+        for target in self.targets:
+            if self.targets.count(target) > 1:
+                raise ConfigError(f"targets names {target} twice: remove one")
         return self
 
 

@@ -8,8 +8,16 @@ from megatape import imports
 from megatape.config.kinds import Registered
 from megatape.config.model import ModelConfig
 from megatape.config.section import Compared, Free, JsonList, PathText, Section, is_recorded
+from megatape.entries import FamilyEntry
 from megatape.errors import ConfigError
 from megatape.registry import CALLBACKS, FAMILIES, SINKS
+
+CallbackName = Annotated[str, AfterValidator(Registered(CALLBACKS))]
+SinkName = Annotated[str, AfterValidator(Registered(SINKS))]
+FamilyName = Annotated[str, AfterValidator(Registered(FAMILIES))]
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 class RunConfig(Section):
@@ -29,7 +37,8 @@ class RunConfig(Section):
     def _record_given(cls, recorded: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if is_recorded(info):
             return recorded
-        return imports.given()  # among which are those of the file (config.file.parse_config)
+        # parse_config has checked that these include the file's own.
+        return imports.given()
 
 
 class EvaluationConfig(Section):
@@ -59,10 +68,6 @@ class CheckpointConfig(Section):
     background: Free[bool] = False
 
 
-CallbackName = Annotated[str, AfterValidator(Registered(CALLBACKS))]
-SinkName = Annotated[str, AfterValidator(Registered(SINKS))]
-
-
 class LoggingConfig(Section):
     """How often metrics are logged, and where.
 
@@ -78,16 +83,10 @@ class LoggingConfig(Section):
 
     @field_validator("sinks")
     @classmethod
-    def _keep_the_record(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
+    def _require_record(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
         if "jsonl" not in sinks:
             raise ConfigError('jsonl is missing, the record by which a run resumes and is audited: add "jsonl"')
         return sinks
-
-
-Dtype = Literal["float32", "bfloat16", "float16"]
-DTYPES: tuple[str, ...] = get_args(Dtype)
-
-FamilyName = Annotated[str, AfterValidator(Registered(FAMILIES))]
 
 
 class ExportConfig(Section):
@@ -103,15 +102,23 @@ class ExportConfig(Section):
 
 
 def families_with(model: ModelConfig) -> list[str]:
-    """The architectures of transformers that have all parts of a model, in the order of the registry."""
-    return [
-        name
-        for name, entry in FAMILIES.items()
-        if (entry.encodings is None or model.encoding in entry.encodings)
-        and model.attention_bias in entry.attention_bias
-        and model.qk_norm in entry.qk_norm
-        and model.normalization in entry.normalizations
-        and (entry.switches or not model.switches)
-        and (entry.windows or model.sliding_window is None)
-        and not (entry.whole_heads and model.hidden_size % model.num_heads)
-    ]
+    """Return the architectures of transformers that have all parts of a model, in the order of the registry."""
+    return [name for name, entry in FAMILIES.items() if _has_parts(entry, model)]
+
+
+def _has_parts(entry: FamilyEntry, model: ModelConfig) -> bool:
+    """Whether an architecture has all parts of a model."""
+    if entry.encodings is not None and model.encoding not in entry.encodings:
+        return False
+    if model.attention_bias not in entry.attention_bias:
+        return False
+    if model.qk_norm not in entry.qk_norm:
+        return False
+    if model.normalization not in entry.normalizations:
+        return False
+    if model.switches and not entry.switches:
+        return False
+    if model.sliding_window is not None and not entry.windows:
+        return False
+    has_whole_heads = model.hidden_size % model.num_heads == 0
+    return has_whole_heads or not entry.whole_heads

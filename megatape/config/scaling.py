@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from megatape.config.section import Fixed, Section
 from megatape.errors import ConfigError
 
-# What each kind of scaling takes beside its factor, and the defaults; ... stands for a field that is required.
+# Keys of each kind of scaling besides the factor, with their defaults. Required keys have ... as default.
 _YARN = {"original_length": ..., "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "attention_factor": None}
 _LLAMA3 = {"original_length": ..., "low_freq_factor": ..., "high_freq_factor": ...}
 SCALINGS: dict[str, dict[str, Any]] = {"linear": {}, "theta": {}, "yarn": _YARN, "llama3": _LLAMA3}
@@ -43,18 +43,26 @@ class ScalingConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        takes: dict[str, Any] = {"kind": ..., "factor": ...} | SCALINGS[self.kind]
+        defaults: dict[str, Any] = {"kind": ..., "factor": ...} | SCALINGS[self.kind]
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if name not in takes and value is not None:
-                kinds = " and ".join(kind for kind, fields in SCALINGS.items() if name in fields)
-                raise ConfigError(f"{name} {value} has no effect with scaling of kind {self.kind}, but with {kinds}: remove it")
-            if takes.get(name) is ... and value is None:
+            if name not in defaults:
+                if value is not None:
+                    kinds = " and ".join(kind for kind, keys in SCALINGS.items() if name in keys)
+                    raise ConfigError(
+                        f"{name} {value} has no effect with scaling of kind {self.kind}, but with {kinds}: remove it"
+                    )
+            elif defaults[name] is not ...:
+                self._default(name, defaults[name])
+            elif value is None:
                 raise ConfigError(f"scaling of kind {self.kind} needs {name}: {field.description}")
-            self._default(name, takes.get(name))
-        for low, high in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
-            least = getattr(self, low)
-            most = getattr(self, high)
-            if least is not None and least >= most:
-                raise ConfigError(f"{low} {least} is not below {high} {most}: exchange them")
+        self._check_below("beta_slow", "beta_fast")
+        self._check_below("low_freq_factor", "high_freq_factor")
         return self
+
+    def _check_below(self, low: str, high: str) -> None:
+        """Raise ConfigError unless one value is below another, if the kind has them."""
+        least = getattr(self, low)
+        most = getattr(self, high)
+        if least is not None and least >= most:
+            raise ConfigError(f"{low} {least} is not below {high} {most}: exchange them")

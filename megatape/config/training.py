@@ -22,29 +22,33 @@ from megatape.config.section import (
 from megatape.errors import ConfigError
 from megatape.registry import AUTO, BACKENDS, LEGACY_SCHEDULES, OPTIMIZERS, SCHEDULES, Entry
 
+_AUTO_ENTRY = {AUTO: Entry("", "the first that supports the model and works")}
+
 OptimizerName = Annotated[str, AfterValidator(Registered(OPTIMIZERS))]
-BackendName = Annotated[
-    str, AfterValidator(Registered(ChainMap(BACKENDS, {AUTO: Entry("", "the first that supports the model and works")})))
-]
+BackendName = Annotated[str, AfterValidator(Registered(ChainMap(BACKENDS, _AUTO_ENTRY)))]
 ScheduleName = Annotated[str, AfterValidator(Registered(SCHEDULES, LEGACY_SCHEDULES))]
 
+ActivationCheckpointing = Literal["none", "selective", "full", "offload"]
+Fp8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]  # torchao's names
 
-def _in_order(samples: tuple[int, int]) -> tuple[int, int]:
-    if samples[0] > samples[1]:
+
+def _check_order(samples: tuple[int, int]) -> tuple[int, int]:
+    first, last = samples
+    if first > last:
         raise ConfigError(f"{list(samples)} is empty: give the first and the last sample")
     return samples
 
 
-SampleRange = Annotated[tuple[NonNegativeInt, NonNegativeInt], Field(strict=False), AfterValidator(_in_order)]
+SampleRange = Annotated[tuple[NonNegativeInt, NonNegativeInt], Field(strict=False), AfterValidator(_check_order)]
 
 
-def _named(value: Any) -> Any:
-    """Files of earlier versions have true and false."""
-    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
-
-
-ActivationCheckpointing = Literal["none", "selective", "full", "offload"]
-Fp8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]  # torchao's names
+def _upgrade_checkpointing(value: Any) -> Any:
+    """Return the name of a mode that files of earlier versions write as true or false."""
+    if value is True:
+        return "full"
+    if value is False:
+        return "none"
+    return value
 
 
 class BatchConfig(Section):
@@ -61,35 +65,40 @@ class BatchConfig(Section):
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """How many samples each step has, over all ranks.
+    """Number of samples of each step, over all ranks.
 
     Attributes:
-        full: samples after the warm-up.
-        warmup: stages of it: samples, and how many the run has seen when the stage ends.
+        full: Samples of a step after the warm-up.
+        warmup: Stages of the warm-up: samples of a step, and samples of the run at the end of the stage.
     """
 
     full: int
     warmup: tuple[tuple[int, int], ...] = ()
 
     def after(self, consumed: int) -> int:
-        """Samples of the step that follows `consumed` others."""
-        return next((size for size, end in self.warmup if consumed < end), self.full)
+        """Return the samples of the step that follows `consumed` samples."""
+        for size, end in self.warmup:
+            if consumed < end:
+                return size
+        return self.full
 
     def consumed(self, step: int) -> int:
-        """Samples of the first `step` steps."""
+        """Return the samples of the first `step` steps."""
         consumed = 0
+        remaining = step
         for size, end in self.warmup:
-            taken = min(step, max(0, -(-(end - consumed) // size)))
-            consumed = consumed + taken * size
-            step = step - taken
-        return consumed + step * self.full
+            steps_of_stage = max(0, -(-(end - consumed) // size))
+            steps = min(remaining, steps_of_stage)
+            consumed += steps * size
+            remaining -= steps
+        return consumed + remaining * self.full
 
     def of_step(self, step: int) -> int:
-        """Samples of a step, counted from 1."""
+        """Return the samples of a step, counted from 1."""
         return self.consumed(step) - self.consumed(step - 1)
 
     def steps(self, samples: int) -> int:
-        """The first steps that have `samples` samples or more."""
+        """Return the smallest number of steps that have `samples` samples or more."""
         return bisect_left(range(samples), samples, key=self.consumed)
 
 
@@ -161,28 +170,32 @@ class TrainingConfig(Section):
     max_skipped_steps: Free[int] = Field(10, ge=0)
     on_spike: Compared[Literal["log", "skip", "rewind"]] = "log"
     skip_samples: Compared[JsonList[SampleRange]] = ()
-    activation_checkpointing: Annotated[Free[ActivationCheckpointing], BeforeValidator(_named)] = "none"
+    activation_checkpointing: Annotated[Free[ActivationCheckpointing], BeforeValidator(_upgrade_checkpointing)] = "none"
     chunk_tokens: Free[PositiveInt | None] = None
     compile: Free[bool] = False
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
         check_growing("batch_warmup", self.batch_warmup)
-        if self.batch_warmup and (last := self.batch_warmup[-1].samples) >= self.global_batch_size:
-            raise ConfigError(
-                f"batch_warmup ends with {last} samples: give fewer than global_batch_size {self.global_batch_size}"
-            )
+        if self.batch_warmup:
+            last = self.batch_warmup[-1].samples
+            if last >= self.global_batch_size:
+                raise ConfigError(
+                    f"batch_warmup ends with {last} samples: give fewer than global_batch_size {self.global_batch_size}"
+                )
         return self
 
     @property
     def recomputes_blocks(self) -> bool:
-        """Whether the backward pass computes blocks again from their inputs."""
+        """Whether the backward pass recomputes blocks from their inputs."""
         return self.activation_checkpointing in ("full", "offload")
 
     @property
     def arithmetic(self) -> str:
-        """In which precision the run computes, for people."""
-        return self.precision if self.fp8 == "none" else f"{self.precision}, FP8 {self.fp8}"
+        """Precision of the computation, for messages."""
+        if self.fp8 == "none":
+            return self.precision
+        return f"{self.precision}, FP8 {self.fp8}"
 
 
 class OptimizerConfig(Section):
@@ -205,7 +218,7 @@ class OptimizerConfig(Section):
     ema_decay: Compared[float | None] = Field(None, gt=0, lt=1)
 
     def is_whole(self, role: str) -> bool:
-        """Whether an optimizer of whole matrices updates weights of this role so (nn/parameters.py has the roles)."""
+        """Whether the optimizer updates weights of this role as whole matrices. Roles are defined in nn/parameters.py."""
         return role == "matrix"
 
 
@@ -228,16 +241,26 @@ class ScheduleConfig(Section):
 
     @property
     def lengths(self) -> dict[str, int | None]:
-        """The lengths in tokens, by name; None for those that are given as fractions."""
+        """Lengths in tokens by name, None for those that are given as fractions."""
         fields = type(self).model_fields
-        names = [name.removesuffix("_tokens") for name in fields if name.endswith("_tokens")]
-        return {name: getattr(self, f"{name}_tokens") for name in names if f"{name}_fraction" in fields}
+        lengths = {}
+        for field in fields:
+            name = field.removesuffix("_tokens")
+            if name != field and f"{name}_fraction" in fields:
+                lengths[name] = getattr(self, field)
+        return lengths
 
     def in_fractions(self, tokens: int) -> Self:
-        """The same schedule, with all lengths as fractions of the run's tokens."""
-        return self.model_copy(
-            update={f"{name}_fraction": length / tokens for name, length in self.lengths.items() if length is not None}
-        )
+        """Return the same schedule with all lengths as fractions.
+
+        Args:
+            tokens: Tokens of the run.
+        """
+        fractions = {}
+        for name, length in self.lengths.items():
+            if length is not None:
+                fractions[f"{name}_fraction"] = length / tokens
+        return self.model_copy(update=fractions)
 
     def with_warmup(self, fraction: float) -> Self:
         """Return the same schedule with this length of the warm-up, a fraction of all steps."""
