@@ -17,11 +17,11 @@ class CorpusConfig(Section):
     """One corpus of a mixture, by its name (docs/data_loading.md).
 
     Attributes:
-        path: its data directory; all of a mixture have the same tokenizer
-        weight: samples of this corpus in proportion to those of the others; given for all of them,
-            or for none: see data.temperature
-        max_epochs: a run that would use this corpus more often is refused at its start; default:
-            any number
+        path: data directory of the corpus; all corpora of a mixture have the same tokenizer
+        weight: share of samples from this corpus, relative to the others; set it for all corpora or
+            for none (then data.temperature decides)
+        max_epochs: maximum number of passes over this corpus; a run that needs more is refused at
+            the start; default: no limit
     """
 
     path: Local[PathText] = Field(min_length=1)
@@ -33,8 +33,8 @@ class ReweightingConfig(Section):
     """A change of the mixture's weights.
 
     Attributes:
-        tokens: tokens, counted from the beginning of the run, after which these weights apply
-        weights: weights of all corpora
+        tokens: tokens of the run after which these weights apply
+        weights: weights of all corpora, by name
     """
 
     tokens: Compared[PositiveInt]
@@ -45,8 +45,8 @@ class LengthConfig(Section):
     """A stage of the sequence-length warm-up.
 
     Attributes:
-        tokens: tokens seen at which the stage ends, after the step that reaches them
-        length: tokens of a sequence, a divisor of sequence_length
+        tokens: tokens of the run at which the stage ends, after the step that reaches them
+        length: tokens per sequence, a divisor of sequence_length
     """
 
     tokens: FixedSamples[PositiveInt]
@@ -54,37 +54,35 @@ class LengthConfig(Section):
 
 
 class DataConfig(Section):
-    """Training data, and how they are cut into samples.
+    """Training data, and their division into samples.
 
     Attributes:
-        path: data directory that `megatape prepare` wrote, the folder with index.json, or its URL
-            (http, s3, gs and other protocols of fsspec); or give `mixture`
+        path: data directory written by `megatape prepare`, the folder with index.json, or its URL
+            (http, s3, gs and other protocols of fsspec); set either `path` or `mixture`
         mixture: several data directories instead of `path`, and the share of each
             (docs/data_loading.md)
-        temperature: T: a mixture without weights has shares proportional to tokens^(1/T) of its
-            corpora: 1 mixes them by their sizes, a large T equally
-        annealing: changes of the mixture's weights, by tokens; those that are not reached yet may
+        temperature: T: shares in a mixture without weights are proportional to tokens^(1/T) of the
+            corpora: 1 mixes them by size, a large T equally
+        annealing: changes of the mixture's weights at numbers of tokens; changes still ahead may
             change on resume
         cache: folder on each node's local disk: each node copies the shards there once and reads
-            the copies; empty: read from `path`, which is no URL then
-        cache_bytes: bytes of shards that `cache` keeps, besides those in transfer; the least
-            recently used are evicted; default: any number
-        window: W: training reads shards in a random order, and mixes the samples of W shards at a
+            the copies; empty: read from `path`, which must not be a URL then
+        cache_bytes: maximum bytes of shards in `cache`, besides those in transfer; the least
+            recently used ones are evicted; default: no limit
+        window: W: training reads shards in a random order and mixes the samples of W shards at a
             time, for remote shards; 0 mixes all samples (docs/data_loading.md)
         sequence_length: N, tokens per sample
         length_warmup: shorter sequences at the beginning: the samples of a step are cut into
-            sequences of `length`, until `tokens` have been seen (docs/data_loading.md)
-        samples: packed cuts the stream of documents every N tokens; best_fit puts whole documents
-            into a sample, as many as fit (docs/data_loading.md); documents makes each a padded
-            sample of its own; examples does so with prompts and answers (docs/finetuning_data.md),
-            of which only the answers are targets, and with mask_documents puts as many into a
-            sample as fit
+            sequences of `length`, until the run has seen `tokens` (docs/data_loading.md)
+        samples: packed cuts the stream of documents every N tokens; best_fit packs whole documents
+            into samples (docs/data_loading.md); documents pads each document to a sample; examples
+            pads each pair of prompt and answer, with only the answer as target
+            (docs/finetuning_data.md), and packs several with mask_documents
         prompt_end: text of a single token, such as `=`: only the tokens after it are targets
-            (default: all tokens are); needs `documents` samples
+            (default: all tokens); needs samples documents
         missing_prompt_end: handling of documents without `prompt_end`: error refuses the data when
             a run opens them, skip drops these documents
-        mask_documents: stop attention and positions at document boundaries, and let no target cross
-            one
+        mask_documents: stop attention, positions and targets at document boundaries
         random_offset: add a random offset from 0 .. 2 max_positions to the positions of a training
             sample (`rope` and the `tape` family)
     """

@@ -10,7 +10,7 @@ from megatape.errors import ConfigError
 
 
 class ZeroConfig(Section):
-    """How DeepSpeed ZeRO shards the training state over the data-parallel ranks.
+    """Sharding of the training state over data-parallel ranks by DeepSpeed ZeRO.
 
     Attributes:
         stage: sharded state: 0 nothing, 1 the optimizer state, 2 also the gradients, 3 also the
@@ -18,12 +18,13 @@ class ZeroConfig(Section):
         offload_optimizer: keep master weights and optimizer state in host memory, and run the
             optimizer there
         offload_parameters: keep the weights' shards in host memory (stage 3)
-        overlap: reduce gradients beside the backward pass (stages 1 to 3)
-        bucket_size: most elements in one gradient reduction or gather; stage 3 gathers this many
-            elements ahead of use, or the matrices of one block if these are more
-        sub_group_size: elements that the stage 3 optimizer updates at a time
-        hpz_ranks: ranks, those of a node, that together keep a second copy of the weights (stage 3,
-            parallel.tp 1): only the first gather of a weight in a step crosses nodes; 1: no copy
+        overlap: overlap the reduction of gradients with the backward pass (stages 1 to 3)
+        bucket_size: maximum number of elements in a gradient reduction or gather; stage 3 gathers
+            this many elements ahead of use, or the matrices of one block if these are more
+        sub_group_size: number of elements that the stage 3 optimizer updates at a time
+        hpz_ranks: number of ranks of a node that together keep a second copy of the weights
+            (stage 3, parallel.tp 1): only the first gather of a weight in a step crosses nodes; 1:
+            no copy
     """
 
     stage: Free[Literal[0, 1, 2, 3]] = 3
@@ -46,15 +47,15 @@ class ZeroConfig(Section):
 
 
 class ParallelConfig(Section):
-    """How many ranks share one copy of the model, or one sample. Copies divide the data.
+    """Numbers of ranks that share a copy of the model, or a sample. Copies divide the data.
 
     Attributes:
         tp: T, tensor-parallel ranks: each holds 1/T of the heads, of the MLP, of the vocabulary,
             and of the tokens of both residual streams
         sp: S, sequence-parallel ranks: each holds 1/S of a sample's tokens, and in attention all
             tokens of 1/S of the heads
-        cp: C, context-parallel ranks: each holds 1/C of a sample's tokens, in attention too, where
-            keys and values pass around a ring of ranks
+        cp: P, context-parallel ranks: each holds 1/P of a sample's tokens, in attention as well,
+            where keys and values pass around a ring of ranks
     """
 
     tp: Free[PositiveInt] = 1
@@ -83,7 +84,7 @@ class ParallelConfig(Section):
 
 
 class ClusterConfig(Section):
-    """The machines the settings are meant for. Only the planner (docs/planning.md) reads this section.
+    """Machines to plan for. Only the planner (docs/planning.md) reads this section.
 
     Attributes:
         nodes: number of machines

@@ -23,8 +23,8 @@ class LoraConfig(Section):
 
     Attributes:
         rank: r, width of an adapter
-        alpha: adapters are multiplied by alpha / rank
-        dropout: probability with which training sets each input of an adapter to zero
+        alpha: factor of an adapter's output times the rank: outputs are scaled by alpha / rank
+        dropout: probability of zeroing an input of an adapter in training
         targets: layers with an adapter, in every block: query, key, value, output of attention,
             gate, up, down of the MLP
     """
@@ -48,31 +48,31 @@ class ModelConfig(Section):
     Attributes:
         encoding: position encoding (docs/model.md)
         scaling: rescaling of the rotary frequencies, `rope` and `tape` only (below)
-        nope_every: n: every n-th block has no positions, at least 2; null: all have them
-        rotary_fraction: share of a head's channels that rotate, for encodings that rotate heads
+        nope_every: n, at least 2: every n-th block has no positions; null: all blocks have them
+        rotary_fraction: rotating share of a head's channels, for encodings that rotate heads
         attention_scale: log_n multiplies scores by s log n for n visible keys, with a learned s for each
-            head (scalable softmax); null: neither
+            head (scalable softmax); null: scores are not scaled
         num_layers: number of transformer blocks
-        hidden_size: C, width of the hidden state
-        num_heads: H, query heads
-        num_kv_heads: L, key/value heads, which are also TAPE's position channels; default num_heads
-        head_dim: R, head size; even for encodings that rotate heads; default hidden_size /
+        hidden_size: D, width of the hidden state
+        num_heads: H, number of query heads
+        num_kv_heads: L, number of key/value heads, which are also TAPE's position channels; default
+            num_heads
+        head_dim: R, head size, even for encodings that rotate heads; default hidden_size /
             num_heads
         mlp_size: inner width of the SwiGLU feed-forward network
-        vocab_size: number of token ids, at least as many as the data's tokenizer has
+        vocab_size: number of token ids, at least that of the data's tokenizer
         position_size: I, inner width of TAPE's feed-forward position update; other encodings ignore
             it; default 4 L
-        max_positions: longest sequence the model is meant for; training offsets and `randpe`
-            positions are drawn from 0 .. 2 max_positions
-        sliding_window: last tokens that an exported Mistral attends to, as `megatape import` found
-            it; samples are no longer, so training never reaches it
+        max_positions: maximum length of a sequence; training draws offsets, and positions of
+            `randpe`, from 0 .. 2 max_positions
+        sliding_window: number of tokens that an exported Mistral attends to, set by `megatape
+            import`; samples must not be longer, so it does not affect training
         rotary_base: base of the rotary frequencies
-        attention_bias: projections of attention that have a bias: queries, keys and values, or the
-            output too
-        qk_norm: normalization of every query and key head, over the head size, before it is rotated
-        normalization: of the content, and with qk_norm of heads
-        logit_softcap: c of c tanh(logits / c), which keeps logits within -c and c; null: logits as they
-            are
+        attention_bias: projections of attention with a bias: qkv for queries, keys and values, qkvo
+            for the output as well
+        qk_norm: normalize every query and key head, over the head size, before rotating it
+        normalization: normalization of the hidden state, and with qk_norm of heads
+        logit_softcap: c of c tanh(logits / c), which keeps logits between -c and c; null: no cap
         norm_eps: added to the mean square in RMSNorm
         init_std: standard deviation of the initial weights
         tie_embeddings: share the embedding matrix with the output head

@@ -1,4 +1,4 @@
-"""The sections around training: where a run writes, how often it evaluates, saves and logs, and how it is exported."""
+"""The sections around training: folder of the run, evaluation, checkpoints, logging and export."""
 
 from typing import Annotated, Literal, get_args
 
@@ -21,12 +21,12 @@ DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 class RunConfig(Section):
-    """Where the run writes.
+    """Folder of the run, and modules of your own.
 
     Attributes:
         directory: folder for config.json, metrics.jsonl, tensorboard/ and checkpoints/
-        imports: modules of your own that the command was given by --import: a record, from which
-            nothing is imported
+        imports: modules of your own, as given by --import: a record only, nothing is imported from
+            it
     """
 
     directory: Free[PathText] = Field(min_length=1)
@@ -54,13 +54,13 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are written, and how many are kept.
+    """Writing and keeping checkpoints.
 
     Attributes:
         interval: steps between checkpoints; the last step always writes one
         keep: number of checkpoints to keep, newest first
-        background: write checkpoints in a thread, from copies in host memory; the last one in the
-            foreground
+        background: write checkpoints in a thread, from copies in host memory, while training
+            continues; the last one is written in the foreground
     """
 
     interval: Free[PositiveInt] = 1000
@@ -69,12 +69,12 @@ class CheckpointConfig(Section):
 
 
 class LoggingConfig(Section):
-    """How often metrics are logged, and where.
+    """Logging of metrics.
 
     Attributes:
-        interval: steps between entries of all sinks but metrics.jsonl, which has every step
+        interval: steps between entries in all sinks except metrics.jsonl, which has every step
         sinks: receivers of the main rank's metrics; jsonl is required
-        callbacks: names of callbacks of your own, beside the built-in ones
+        callbacks: names of your own callbacks, which run beside the built-in ones
     """
 
     interval: Free[PositiveInt] = 10
@@ -90,10 +90,10 @@ class LoggingConfig(Section):
 
 
 class ExportConfig(Section):
-    """How `megatape export` writes the model.
+    """Settings of `megatape export`.
 
     Attributes:
-        family: architecture of transformers; default: the first of these that has the model's parts
+        family: architecture of transformers; default: the first one that has all parts of the model
         dtype: precision of the stored weights; default training.precision
     """
 

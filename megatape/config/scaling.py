@@ -19,16 +19,16 @@ class ScalingConfig(Section):
     Attributes:
         kind: linear divides positions by the factor, theta raises the base (NTK-aware), yarn and
             llama3 scale each frequency by its wavelength
-        factor: how many times longer the context becomes
-        original_length: the longest sequence before scaling (yarn, llama3: required)
-        beta_fast: frequencies that turn more often within original_length stay (yarn; default 32)
-        beta_slow: frequencies that turn less often are divided by the factor (yarn; default 1)
+        factor: ratio of the longer context to the original one
+        original_length: maximum length of a sequence before scaling (yarn, llama3: required)
+        beta_fast: frequencies with more turns within original_length are kept (yarn; default 32)
+        beta_slow: frequencies with fewer turns are divided by the factor (yarn; default 1)
         truncate: round the range between beta_fast and beta_slow to whole planes (yarn; default
             true)
         attention_factor: modulus of both rotations (yarn; default 0.1 ln(factor) + 1)
-        low_freq_factor: frequencies that turn less often within original_length are divided by the
+        low_freq_factor: frequencies with fewer turns within original_length are divided by the
             factor (llama3: required)
-        high_freq_factor: frequencies that turn more often stay (llama3: required)
+        high_freq_factor: frequencies with more turns are kept (llama3: required)
     """
 
     kind: Fixed[Literal["linear", "theta", "yarn", "llama3"]]

@@ -55,7 +55,7 @@ class BatchConfig(Section):
     """A stage of the batch-size warm-up.
 
     Attributes:
-        tokens: tokens seen at which the stage ends, after the step that reaches them
+        tokens: tokens of the run at which the stage ends, after the step that reaches them
         samples: samples per optimizer step, over all ranks
     """
 
@@ -108,48 +108,49 @@ class TrainingConfig(Section):
     Attributes:
         steps: optimizer steps
         global_batch_size: samples per optimizer step, over all ranks
-        batch_warmup: fewer samples per step at the beginning: `samples` each, until `tokens` have
-            been seen (docs/training.md)
+        batch_warmup: fewer samples per step at the beginning: `samples` per step, until the run has
+            seen `tokens` (docs/training.md)
         micro_batch_size: samples per forward and backward pass on one rank
         seed: seed of everything random
         precision: precision of the forward and backward pass; master weights and optimizer state
             are float32
-        fp8: multiply by the weights of attention and MLP in FP8 while training, by a recipe of
-            torchao: tensorwise has one scale for each matrix, rowwise one for each row or column,
-            and rowwise_with_gw_hp leaves the gradients of weights in bfloat16; needs precision
-            bfloat16, zero.stage 2, one tensor-parallel rank, megatape[fp8] and GPUs of compute
-            capability 8.9 or more, or a CPU, which emulates it (docs/precision.md)
-        z_loss: z of the z-loss, z (log sum exp(logits))^2 of every target, which keeps the sum of
-            exponentials near 1, such as 1e-4; its gradient trains the weights, and the loss that is
-            reported is the cross entropy alone
+        fp8: recipe of torchao for FP8 products with the weights of attention and MLP in training:
+            tensorwise has one scale per matrix, rowwise one per row or column, and
+            rowwise_with_gw_hp computes the gradients of weights in bfloat16; needs precision
+            bfloat16, zero.stage 1 or 2, one tensor-parallel rank, megatape[fp8] and GPUs of compute
+            capability 8.9 or higher, or a CPU, which emulates it (docs/precision.md)
+        z_loss: z of the z-loss, such as 1e-4: it adds z (log sum exp(logits))^2 to the loss of every
+            target, which keeps the sum of exponentials near 1; reported losses are the cross
+            entropy alone
         gradient_clip: maximum gradient norm; 0 disables clipping
-        init_from: weights to start from instead of random ones, at step 0: the folder of an import,
-            an export or a checkpoint (docs/import.md); a run that resumes has its own
-        attention: attention backend; auto selects by encoding, device, head size, precision and masks
-            (docs/model.md) one that works when it is tried at the start
-        num_shifted_groups: groups that training divides a sample into: a token sees the earlier
-            ones of its group, and half of the heads shift the groups by half a group (shifted
-            sparse attention of LongLoRA, which has 4; `rope` only). Default: a token sees all
-            earlier ones, as always in evaluation and export
+        init_from: folder of an import, an export or a checkpoint with the weights to start from at
+            step 0, instead of random ones (docs/import.md); a resumed run continues from its own
+        attention: attention backend; auto selects one that passes a test at the start, by encoding,
+            device, head size, precision and masks (docs/model.md)
+        num_shifted_groups: number of groups of tokens in a sample for shifted sparse attention
+            (LongLoRA, which uses 4; `rope` only): in training, a token attends to its own group,
+            and half of the heads shift the groups by half a group. Default: dense attention, as
+            always in evaluation and export
         trainable: trainable weights: groups (all, position, embeddings, norms, adapters) and
             patterns of parameter names (blocks.0.*); the rest is frozen
-        frozen: groups and patterns within `trainable` that are kept frozen, such as *.position.gain
-        replica_check_interval: steps between checks that weights and optimizer state which several
-            ranks hold are equal, bit for bit; every checkpoint is checked as well
-        max_skipped_steps: steps in a row that may be skipped, because loss or gradient are not
-            finite or for a spike; one more ends the run (docs/faults.md)
+        frozen: groups and patterns within `trainable` to freeze, such as *.position.gain
+        replica_check_interval: steps between checks that replicas of weights and optimizer state
+            are bit-identical; they are also checked at every checkpoint
+        max_skipped_steps: maximum number of consecutive skipped steps, because loss or gradients are
+            not finite or because of a spike; one more ends the run (docs/faults.md)
         on_spike: on a loss or gradient spike: log (keep the step), skip (drop it), rewind (restore
             the last stable checkpoint and skip the samples of the last 64 steps; docs/faults.md)
         skip_samples: ranges [first, last] of samples, counted as in metrics.jsonl: steps with one
             of them are skipped
-        activation_checkpointing: activations that the backward pass recomputes: selective, cheap
+        activation_checkpointing: activations to recompute in the backward pass: selective, cheap
             ones (norms, the product of the MLP's gate); full, all but each block's input; offload,
-            the same, which waits in host memory. false and true are none and full
-        chunk_tokens: tokens of a sample that a rank takes through MLP and position update at a
-            time, and again in the backward pass: what lies between is kept for these tokens alone
-            (docs/parallelism.md). Default: all
+            the same with the inputs in host memory. Earlier versions wrote false and true for none
+            and full
+        chunk_tokens: tokens of a sample that a rank computes at a time in MLP and position update,
+            which are recomputed in the backward pass: only activations of these tokens are in
+            memory (docs/parallelism.md). Default: all tokens
         compile: fuse norms, MLP and position update of every block by torch.compile; needs a C++
-            compiler, at most zero.stage 2, one tensor-parallel rank and no model.lora
+            compiler, zero.stage 2 or lower, one tensor-parallel rank and no model.lora
     """
 
     steps: Compared[PositiveInt] = Field(le=10**9)
@@ -207,9 +208,9 @@ class OptimizerConfig(Section):
         kind: optimizer
         learning_rate: peak of the schedule
         weight_decay: decoupled weight decay, scaled by the learning rate
-        ema_decay: also keep an exponential moving average of the trained weights, in float32 beside
-            the master weights: after each update it keeps this fraction of itself. It is evaluated
-            and saved with them, and `megatape export --weights ema` exports it (docs/training.md)
+        ema_decay: decay of an exponential moving average of the trained weights, kept in float32
+            beside the master weights, evaluated and saved with them, and exported by `megatape
+            export --weights ema` (docs/training.md); default: no average
     """
 
     kind: Fixed[OptimizerName] = "adamw"
@@ -230,7 +231,7 @@ class ScheduleConfig(Section):
     Attributes:
         kind: decay after the warm-up
         warmup_fraction: fraction of all steps spent in the warm-up
-        warmup_tokens: its length in tokens, instead of warmup_fraction
+        warmup_tokens: length of the warm-up in tokens, instead of warmup_fraction
         final_fraction: fraction of the peak left at the end of a decay
     """
 

@@ -18,7 +18,7 @@ class CosineRestartsOptions(ScheduleConfig):
 
     Attributes:
         cycle_fraction: fraction of all steps from one restart to the next
-        cycle_tokens: its length in tokens, instead of cycle_fraction
+        cycle_tokens: length of a cycle in tokens, instead of cycle_fraction
     """
 
     cycle_fraction: Compared[float] = Field(0.25, gt=0, le=1)

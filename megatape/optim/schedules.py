@@ -23,7 +23,7 @@ class WsdOptions(ScheduleConfig):
 
     Attributes:
         decay_fraction: fraction of all steps spent in the decay, at the end
-        decay_tokens: its length in tokens, instead of decay_fraction
+        decay_tokens: length of the decay in tokens, instead of decay_fraction
         decay_shape: linear, or sqrt: 1 - sqrt(progress) (https://arxiv.org/abs/2405.18392)
     """
 
