@@ -1,13 +1,13 @@
-"""What ZeRO stage 3 gathers in a micro-batch: a simulation of how DeepSpeed gathers, prefetches and releases weights.
+"""Simulation of the weights that ZeRO stage 3 gathers, prefetches and releases in a micro-batch.
 
-DeepSpeed hooks every module. Before a module's forward or backward pass it gathers the weights that are missing, then
-prefetches those of the next modules, up to a bucket of elements. After the pass it releases the module's weights,
-unless the prefetch counts on finding them. So the last weights stay between forward and backward pass, and the number
-of bytes depends on the order of the modules. The rules are those of runtime/zero/partitioned_param_coordinator.py in
-the pinned version; tests/plan compares the result with the bytes counted in a real run.
+DeepSpeed hooks every module. Before a module's forward or backward pass it gathers the missing weights, then prefetches those
+of the next modules, up to a bucket of elements. After the pass it releases the module's weights, unless prefetching counts on
+finding them. So the last weights stay between forward and backward pass, and the number of bytes depends on the order of the
+modules. The rules are those of runtime/zero/partitioned_param_coordinator.py in the pinned version. tests/accounting compares
+the result with the bytes counted in a real run.
 """
 
-from collections import defaultdict, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,9 +27,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Elements gathered in one micro-batch, and the most that are gathered at any time.
+    """Gathered elements of one micro-batch. Weights that are never divided do not count.
 
-    Weights that are always whole do not count.
+    Attributes:
+        elements: Number of gathered elements, with padding.
+        live: Maximum number of elements gathered at any time.
     """
 
     elements: int
@@ -40,89 +42,152 @@ def record_events(model: nn.Module) -> list[Event]:
     """Hook every module, as DeepSpeed does. The returned list fills while the model runs forward and backward."""
     events: list[Event] = []
     for module in model.modules():
-        _hook(module, events)
+        _ModuleHooks(module, events)
     return events
 
 
-def _hook(module: nn.Module, events: list[Event]) -> None:
-    waiting = 0  # inputs that still wait for their gradient
+class _ModuleHooks:
+    """Hooks of one module that record its events.
 
-    def before(_: nn.Module, inputs: Any) -> Any:
-        nonlocal waiting
-        events.append(Event("fetch", module))
-        waiting = 0
-        return tree_map_only(Tensor, watch_input, inputs)
+    Args:
+        module: Module to hook.
+        events: List to append to.
+    """
 
-    def after(_: nn.Module, inputs: Any, output: Any) -> Any:
-        events.append(Event("release", module))
-        return tree_map_only(Tensor, watch_output, output)
+    def __init__(self, module: nn.Module, events: list[Event]) -> None:
+        self._module = module
+        self._events = events
+        self._num_pending = 0  # inputs that still wait for their gradient
+        module.register_forward_pre_hook(self._begin_forward)
+        module.register_forward_hook(self._end_forward)
 
-    def watch_input(value: Tensor) -> Tensor:
-        nonlocal waiting
+    def _begin_forward(self, module: nn.Module, inputs: Any) -> Any:
+        self._record("fetch")
+        self._num_pending = 0
+        return tree_map_only(Tensor, self._watch_input, inputs)
+
+    def _end_forward(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        self._record("release")
+        return tree_map_only(Tensor, self._watch_output, output)
+
+    def _watch_input(self, value: Tensor) -> Tensor:
         value = value.view_as(value)  # a tensor of its own: other modules may have the same input
         if value.requires_grad:
-            waiting += 1
-            value.register_hook(end_backward)
+            self._num_pending += 1
+            value.register_hook(self._end_backward)
         return value
 
-    def watch_output(value: Tensor) -> Tensor:
+    def _watch_output(self, value: Tensor) -> Tensor:
         value = value.view_as(value)
         if value.requires_grad:
-            value.register_hook(begin_backward)
+            value.register_hook(self._begin_backward)
         return value
 
-    def begin_backward(grad: Tensor) -> None:
-        events.append(Event("fetch", module))
+    def _begin_backward(self, grad: Tensor) -> None:
+        self._record("fetch")
 
-    def end_backward(grad: Tensor) -> None:
-        nonlocal waiting
-        waiting -= 1
-        if not waiting:  # the last gradient leaves
-            events.append(Event("release", module))
+    def _end_backward(self, grad: Tensor) -> None:
+        self._num_pending -= 1
+        is_last_gradient = self._num_pending == 0
+        if is_last_gradient:
+            self._record("release")
 
-    module.register_forward_pre_hook(before)
-    module.register_forward_hook(after)
+    def _record(self, kind: Literal["fetch", "release"]) -> None:
+        self._events.append(Event(kind, self._module))
 
 
 def gathered(events: list[Event], data_ranks: int, limits: Stage3Limits) -> Gathered:
-    """Simulate the events of one micro-batch. No weight is kept for reuse (`stage3_max_reuse_distance` is 0)."""
-    weights = {event.module: list(event.module.parameters(recurse=False)) for event in events}
-    divided = {parameter for own in weights.values() for parameter in own if parameter.numel() > limits.persistence_threshold}
-    fetches = [event.module for event in events if event.kind == "fetch"]
-    queue = deque((parameter, step) for step, module in enumerate(fetches) for parameter in weights[module])
-    needed_at: dict[nn.Parameter, int] = defaultdict(lambda: -1)  # the last use that prefetching has seen
-    whole: set[nn.Parameter] = set()
-    step = moved = live = most = 0
+    """Simulate the events of one micro-batch. No weight is kept for reuse (`stage3_max_reuse_distance` is 0).
 
-    def gather(parameters: list[nn.Parameter]) -> None:
-        nonlocal moved, live, most
-        for parameter in parameters:
-            whole.add(parameter)
-            moved += -(-parameter.numel() // data_ranks) * data_ranks
-            live += parameter.numel()
-        most = max(most, live)
-
+    Args:
+        events: Fetches and releases, in order.
+        data_ranks: Number of ranks that divide the weights.
+        limits: Limits on gathered weights.
+    """
+    simulation = _Simulation(events, data_ranks, limits)
     for event in events:
-        own = weights[event.module]
         if event.kind == "fetch":
-            gather([parameter for parameter in own if parameter in divided - whole])
-            expected = {parameter for parameter in own if needed_at[parameter] < step}
-            while queue and expected:
-                parameter, use = queue.popleft()
-                needed_at[parameter] = use
-                expected.discard(parameter)
-            coming = 0
-            limit = min(limits.max_live_parameters - live, limits.prefetch)
-            while queue and coming < limit:
-                parameter, use = queue.popleft()
-                needed_at[parameter] = max(needed_at[parameter], use)
-                if parameter in divided - whole:
-                    gather([parameter])
-                    coming += parameter.numel()
-            step += 1
+            simulation.fetch(event.module)
         else:
-            for parameter in own:
-                if parameter in whole and needed_at[parameter] <= step:
-                    whole.discard(parameter)
-                    live -= parameter.numel()
-    return Gathered(moved, most)
+            simulation.release(event.module)
+    return Gathered(simulation.num_gathered, simulation.max_live)
+
+
+class _Simulation:
+    """Weights that one rank gathers and releases.
+
+    Args:
+        events: Fetches and releases of a micro-batch, in order.
+        data_ranks: Number of ranks that divide the weights.
+        limits: Limits on gathered weights.
+
+    Attributes:
+        num_gathered: Number of elements gathered until now, with padding.
+        max_live: Maximum number of elements gathered at any time.
+    """
+
+    def __init__(self, events: list[Event], data_ranks: int, limits: Stage3Limits) -> None:
+        self.num_gathered = 0
+        self.max_live = 0
+        self._data_ranks = data_ranks
+        self._limits = limits
+        self._weights: dict[nn.Module, list[nn.Parameter]] = {}
+        self._divided: set[nn.Parameter] = set()
+        for event in events:
+            if event.module not in self._weights:
+                weights = list(event.module.parameters(recurse=False))
+                self._weights[event.module] = weights
+                self._divided.update(weight for weight in weights if weight.numel() > limits.persistence_threshold)
+
+        # Uses of weights that prefetching has not reached yet: (weight, number of the fetch).
+        self._queue: deque[tuple[nn.Parameter, int]] = deque()
+        fetched_modules = [event.module for event in events if event.kind == "fetch"]
+        for number, module in enumerate(fetched_modules):
+            self._queue.extend((weight, number) for weight in self._weights[module])
+
+        self._num_fetches = 0
+        self._last_use: dict[nn.Parameter, int] = {}  # number of the last fetch that prefetching has reached
+        self._whole: set[nn.Parameter] = set()  # gathered weights
+        self._live = 0  # elements of gathered weights
+
+    def fetch(self, module: nn.Module) -> None:
+        """Gather the weights of a module that is about to run, and prefetch those of the next modules."""
+        own = self._weights[module]
+        for weight in own:
+            self._gather(weight)
+        self._skip_uses_of(own)
+
+        num_prefetched = 0
+        limit = min(self._limits.max_live_parameters - self._live, self._limits.prefetch)
+        while self._queue and num_prefetched < limit:
+            weight, use = self._queue.popleft()
+            self._last_use[weight] = max(self._last_use.get(weight, -1), use)
+            if self._gather(weight):
+                num_prefetched += weight.numel()
+        self._num_fetches += 1
+
+    def release(self, module: nn.Module) -> None:
+        """Release the weights of a module that has run, unless prefetching counts on finding them."""
+        for weight in self._weights[module]:
+            is_needed_later = self._last_use.get(weight, -1) > self._num_fetches
+            if weight in self._whole and not is_needed_later:
+                self._whole.discard(weight)
+                self._live -= weight.numel()
+
+    def _skip_uses_of(self, own: list[nn.Parameter]) -> None:
+        """Remove the present use of weights from the queue, and the uses in front of it."""
+        expected = {weight for weight in own if self._last_use.get(weight, -1) < self._num_fetches}
+        while self._queue and expected:
+            weight, use = self._queue.popleft()
+            self._last_use[weight] = use
+            expected.discard(weight)
+
+    def _gather(self, weight: nn.Parameter) -> bool:
+        """Gather a weight. Returns whether it was missing."""
+        if weight not in self._divided or weight in self._whole:
+            return False
+        self._whole.add(weight)
+        self.num_gathered += -(-weight.numel() // self._data_ranks) * self._data_ranks
+        self._live += weight.numel()
+        self.max_live = max(self.max_live, self._live)
+        return True
