@@ -1,7 +1,7 @@
-"""Bytes that a rank sends in one optimizer step, by group of ranks and collective, and how many of them leave the node.
+"""Bytes that a rank sends in one optimizer step, by group of ranks and collective, and the bytes that leave its node.
 
-The convention is that of distributed/traffic.py. Single numbers (norms, losses) are left out.
-tests/plan compares with real runs.
+The convention is that of distributed/traffic.py. Single numbers (norms, losses) do not count. tests/accounting compares with
+real runs.
 """
 
 from collections import Counter
@@ -18,18 +18,20 @@ from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, RED
 from megatape.utils.units import format_bytes
 from megatape.zero.deepspeed_config import stage3_limits
 
-GRADIENT_BYTES = 4  # gradients are summed over ranks in float32 whatever the precision
+GRADIENT_BYTES = 4  # Gradients are summed over ranks in float32, whatever the precision.
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one rank sends in one optimizer step, by group.
+    """Bytes that one rank sends in one optimizer step, by group of ranks.
+
+    Groups are the axes that divide samples ("tensor", "sequence", "context"), the ranks that train the same weights ("data",
+    for ZeRO), the ranks that share a second copy of the weights ("hpz"), and all ranks ("all", for an optimizer of whole
+    matrices, averaged over ranks).
 
     Attributes:
-        sent: to the ranks of the axes that divide samples ("tensor", "sequence", "context"); by ZeRO to all that train the same
-            weights ("data"), and to those with which it has a second copy of them ("hpz"); and, of an optimizer of whole
-            matrices, to all ranks ("all"), on average over ranks.
-        overlapped: by axis, the share of its bytes that is overlapped with computation.
+        sent: Bytes by group and collective.
+        overlapped: Share of the bytes that is overlapped with computation, by axis.
     """
 
     sent: dict[str, Sent]
@@ -38,80 +40,131 @@ class Traffic:
 
 @cache
 def plan_traffic(config: Config, world_size: int) -> Traffic:
-    """The traffic of a rank."""
+    """Plan the traffic of a rank.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+    """
     micro_batches = config.accumulation(world_size)
+    replicas = config.replicas(world_size)
     sent = {axis: scaled(model_traffic(config, axis), micro_batches) for axis in config.parallel.axes}
-    sent["tensor"].update(_replicated(config, config.replicas(world_size)))
-    overlapped = {axis: of_axis.pop(OVERLAPPED, 0) / max(1, of_axis.total()) for axis, of_axis in sent.items()}
-    sent["data"], sent["hpz"] = _data(config, config.replicas(world_size), micro_batches)
-    matrices = plan_matrices(config, world_size).sent
-    sent["all"] = Counter({ALL_TO_ALL: matrices} if matrices else {})
+    sent["tensor"].update(_replicated_gradients(config, replicas))
+    overlapped = {}
+    for axis, sent_by_axis in sent.items():
+        overlapped_bytes = sent_by_axis.pop(OVERLAPPED, 0)
+        overlapped[axis] = overlapped_bytes / max(1, sent_by_axis.total())
+
+    if config.zero.stage == 3:
+        sent["data"], sent["hpz"] = _stage3(config, replicas, micro_batches)
+    else:
+        sent["data"] = _stages_0_to_2(config, replicas, micro_batches)
+        sent["hpz"] = Counter()
+    matrix_bytes = plan_matrices(config, world_size).sent
+    sent["all"] = +Counter({ALL_TO_ALL: matrix_bytes})
     return Traffic(sent, overlapped)
 
 
-def _replicated(config: Config, replicas: int) -> Sent:
+def _replicated_gradients(config: Config, replicas: int) -> Sent:
     """Return the bytes that a tensor-parallel rank sends to sum gradients of replicated weights, averaged over ranks."""
     tensor_size = config.parallel.tp
-    weights = [
-        parameter
-        for parameter in run_pass(config).model.parameters()
-        if parameter.requires_grad and not hasattr(parameter, "partition_dim")
-    ]
+    weights = []
+    for parameter in run_pass(config).model.parameters():
+        is_replicated = not hasattr(parameter, "partition_dim")
+        if parameter.requires_grad and is_replicated:
+            weights.append(parameter)
     if tensor_size == 1 or not weights:
         return Counter()
-    divided = 1 if config.zero.stage == 0 else replicas  # ZeRO has already divided the gradients over the replicas
-    multiple = replicas if config.zero.stage == 3 else 1
-    whole = sent_bytes(ALL_REDUCE, elements(weights, multiple) * GRADIENT_BYTES, tensor_size)
-    return Counter({ALL_REDUCE: whole // divided})
+
+    multiple = 1
+    if config.zero.stage == 3:
+        multiple = replicas
+    summed = sent_bytes(ALL_REDUCE, elements(weights, multiple) * GRADIENT_BYTES, tensor_size)
+    if config.zero.stage:
+        # ZeRO has already divided the gradients over the replicas.
+        summed //= replicas
+    return Counter({ALL_REDUCE: summed})
 
 
-def _data(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]:
-    stage = config.zero.stage
-    weight_bytes = element_bytes(config)
-    one = run_pass(config) if stage == 3 else run_weights(config)
-    parameters = list(one.model.parameters())
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+def _stages_0_to_2(config: Config, ranks: int, micro_batches: int) -> Sent:
+    """Return the bytes that ZeRO sends at the stages 0 to 2.
+
+    Args:
+        config: Configuration of the run.
+        ranks: Number of ranks that train the same weights.
+        micro_batches: Number of micro-batches in a step.
+    """
+    one = run_weights(config)
+    trainable = [parameter for parameter in one.model.parameters() if parameter.requires_grad]
     sent: Sent = Counter()
-    again = 0  # elements gathered from the second copy
-    if stage == 0:
-        # Trained parameters without a gradient are reduced too, as zeros.
-        sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, elements(trained) * GRADIENT_BYTES, ranks)
-    elif stage < 3:
-        reductions = micro_batches if stage == 2 else 1
-        sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, elements(one.trained) * GRADIENT_BYTES, ranks)
-        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trained) * weight_bytes, ranks)
-    else:
-        moved = micro_batches * gathered(one.events, ranks, stage3_limits(config)).elements
-        if config.zero.hpz_ranks > 1:
-            first = elements(one.trained, ranks) - elements(always_whole(one.trained, config), ranks)
-            moved, again = first, moved - first
-        moved += elements(always_whole(parameters, config), ranks)  # gathered after the optimizer has changed them
-        sent[ALL_GATHER] = sent_bytes(ALL_GATHER, moved * weight_bytes, ranks)
-        sent[REDUCE_SCATTER] = micro_batches * sent_bytes(REDUCE_SCATTER, elements(one.trained, ranks) * GRADIENT_BYTES, ranks)
-    copies = Counter({ALL_GATHER: sent_bytes(ALL_GATHER, again * weight_bytes, config.zero.hpz_ranks)})
+    if config.zero.stage == 0:
+        # Trainable parameters without a gradient are reduced too, as zeros.
+        sent[ALL_REDUCE] = sent_bytes(ALL_REDUCE, elements(trainable) * GRADIENT_BYTES, ranks)
+        return +sent
+    reductions = 1
+    if config.zero.stage == 2:
+        reductions = micro_batches
+    sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, elements(one.trained) * GRADIENT_BYTES, ranks)
+    sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trainable) * element_bytes(config), ranks)
+    return +sent
+
+
+def _stage3(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]:
+    """Return the bytes that ZeRO sends at stage 3, and those between ranks that share a second copy of the weights.
+
+    Args:
+        config: Configuration of the run.
+        ranks: Number of ranks that train the same weights.
+        micro_batches: Number of micro-batches in a step.
+    """
+    one = run_pass(config)
+    weight_bytes = element_bytes(config)
+    gathered_elements = micro_batches * gathered(one.events, ranks, stage3_limits(config)).elements
+    copied_elements = 0  # gathered from the second copy
+    if config.zero.hpz_ranks > 1:
+        divided = elements(one.trained, ranks) - elements(always_whole(one.trained, config), ranks)
+        copied_elements = gathered_elements - divided
+        gathered_elements = divided
+    # Gathered after the optimizer has changed them.
+    gathered_elements += elements(always_whole(list(one.model.parameters()), config), ranks)
+
+    sent: Sent = Counter()
+    sent[ALL_GATHER] = sent_bytes(ALL_GATHER, gathered_elements * weight_bytes, ranks)
+    gradient_bytes = elements(one.trained, ranks) * GRADIENT_BYTES
+    sent[REDUCE_SCATTER] = micro_batches * sent_bytes(REDUCE_SCATTER, gradient_bytes, ranks)
+    copies: Sent = Counter()
+    copies[ALL_GATHER] = sent_bytes(ALL_GATHER, copied_elements * weight_bytes, config.zero.hpz_ranks)
     return +sent, +copies
 
 
 def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:
-    """Those that stage 3 keeps whole on every rank."""
+    """Return the parameters below DeepSpeed's persistence threshold, which stage 3 keeps gathered on every rank."""
     largest = stage3_limits(config).persistence_threshold
     return [parameter for parameter in parameters if parameter.numel() <= largest]
 
 
 def element_bytes(config: Config) -> int:
-    """Bytes of one weight or activation in compute."""
-    return 2 if config.training.precision == "bfloat16" else 4
+    """Return the bytes of one weight or activation in compute."""
+    if config.training.precision == "bfloat16":
+        return 2
+    return 4
 
 
 def elements(parameters: list[nn.Parameter], multiple: int = 1) -> int:
-    """The number of elements of all of them, each padded to a multiple."""
+    """Return the number of elements of parameters, each padded to a multiple."""
     return sum(-(-parameter.numel() // multiple) * multiple for parameter in parameters)
 
 
 def spanning_warning(config: Config, world_size: int, ranks_per_node: int) -> str:
-    """What sequence-parallel ranks on several nodes cost; "" where each node has all of a sample."""
+    """Return a warning about sequence-parallel ranks on several nodes, or "" if each node has all ranks of a sample.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+        ranks_per_node: Number of ranks on each node.
+    """
     parallel = config.parallel
-    per_node = max(1, ranks_per_node // config.parallel.tp)
+    per_node = max(1, ranks_per_node // parallel.tp)
     if parallel.sp <= per_node:
         return ""
     sent = model_traffic(config, "sequence")
@@ -124,11 +177,21 @@ def spanning_warning(config: Config, world_size: int, ranks_per_node: int) -> st
 
 
 def leaving_node(sent: Sent, group_size: int, members_per_node: int) -> float:
-    """Bytes of `sent` that leave the node, on average over the ranks of the group.
+    """Return the bytes that leave the node, averaged over the ranks of the group.
 
     Around a ring, one in `members_per_node` ranks sends to the next node. An all-to-all sends the same to every rank.
+
+    Args:
+        sent: Bytes that a rank sends, by collective.
+        group_size: Number of ranks in the group.
+        members_per_node: Number of ranks of the group on each node.
     """
     if group_size <= members_per_node:
         return 0.0
-    outside = (group_size - members_per_node) / (group_size - 1)
-    return sum(count * (outside if collective == ALL_TO_ALL else 1 / members_per_node) for collective, count in sent.items())
+    total = 0.0
+    for collective, count in sent.items():
+        share = 1 / members_per_node
+        if collective == ALL_TO_ALL:
+            share = (group_size - members_per_node) / (group_size - 1)
+        total += count * share
+    return total
