@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatape.data.io import remote_file
-from megatape.data.io.remote_file import Retries
+from megatape.data.io import retries
+from megatape.data.io.retries import Retries
 from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.entries import Shard
 from megatape.data.shards.index import load_index
@@ -31,7 +31,7 @@ def directory(make_directory: MakeDirectory, documents: Documents) -> Path:
 @pytest.fixture
 def web(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     """A server of the directory under the name data/, which is asked again at once where it fails."""
-    monkeypatch.setattr(remote_file, "RETRIES", Retries(wait=0.01))
+    monkeypatch.setattr(retries, "RETRIES", Retries(wait=0.01))
     with served(**{f"data/{path.name}": path.read_bytes() for path in directory.iterdir()}) as web:
         yield web
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.data.io.remote_file import RemoteError
+from megatape.data.io.retries import RemoteError
 from megatape.distributed.serialization import TAG, decode, encode
 from megatape.errors import MissingPath, NotSaved, UserError
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from megatape.data.counts import RecordCounts, check_bad_records
 from megatape.data.finetuning.prompt_format import Example, FieldMapping, Format, Limits, RecordDropped
+from megatape.data.io.inputs import check_distinct, list_inputs, listed_files
 from megatape.data.io.json_array import read_json
 from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
 from megatape.data.io.records import JSON_LINES
-from megatape.data.io.remote import check_distinct, list_inputs, listed_files
 from megatape.data.shards.entries import SPLITS, Answers, Index, Split
 from megatape.data.shards.hashes import document_hash, splits_of, table_hashes
 from megatape.data.shards.index import build_index

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 from isal import igzip, isal_zlib
 
 from megatape.data.counts import RecordCounts
-from megatape.data.io.remote import suffix
+from megatape.data.io.files import suffix
 from megatape.data.io.streams import CompressedStreamError, CompressedStreams
 from megatape.errors import UserError
 

@@ -10,8 +10,8 @@ import orjson
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import COMPRESSIONS, CORRUPTED, corruption_error, decompressed
+from megatape.data.io.files import open_file, suffix
 from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record, read_records
-from megatape.data.io.remote import open_file, suffix
 from megatape.errors import UserError
 
 CHUNK_CHARACTERS = 2**20  # Number read at a time.

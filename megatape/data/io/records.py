@@ -9,7 +9,7 @@ import orjson
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import COMPRESSIONS, CORRUPTED, compressed_patterns, corruption_error, decompressed
-from megatape.data.io.remote import open_file, suffix
+from megatape.data.io.files import open_file, suffix
 
 # Names of files with lines of JSON. Files named .json alone often have other content.
 JSON_LINES = (

@@ -6,8 +6,11 @@ import lzma
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from megatape.data.io.raw_stream import RawStream
+
 CHUNK_BYTES = 2**18
-MAX_XZ_BYTES = 192 * 2**20  # Memory limit of xz's decoder. Its highest preset, -9, takes 65 MiB.
+# Memory limit of xz's decoder. Its highest preset, -9, takes 65 MiB.
+MAX_XZ_BYTES = 192 * 2**20
 XZ_PADDING = b"\0"
 
 
@@ -15,32 +18,24 @@ class CompressedStreamError(Exception):
     """A compressed file is truncated or corrupted, or needs too much memory."""
 
 
-class CompressedStreams(io.RawIOBase):
+class CompressedStreams(RawStream):
     """Content of one or more consecutive compressed streams.
 
     Seeking backwards reads the file from its beginning again.
 
     Args:
-        stored: The compressed file.
-        kind: bzip2 or xz.
+        stored: Compressed file.
+        kind: Compression, bzip2 or xz.
 
     Raises:
         CompressedStreamError: The file is truncated or corrupted. Raised by all methods that read.
     """
 
     def __init__(self, stored: BinaryIO, kind: str) -> None:
+        super().__init__()
         self._stored = stored
         self._new_decoder: Callable[[], Any] = DECODERS[kind]
         self._restart()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a position.
@@ -62,19 +57,18 @@ class CompressedStreams(io.RawIOBase):
                 break
         return self._position
 
-    def readinto(self, buffer: Any) -> int:
+    def _next_bytes(self, max_bytes: int) -> bytes:
         content = b""
-        while not content and len(buffer):
+        while not content:
             if self._decoder.eof and not self._begin_stream():
-                return 0
-            content = self._decode(len(buffer))
-        buffer[: len(content)] = content
-        self._position += len(content)
-        return len(content)
+                break
+            content = self._decode(max_bytes)
+        return content
 
     def _restart(self) -> None:
         self._decoder = self._new_decoder()
-        self._pending = b""  # Compressed bytes read beyond the end of the last stream.
+        # Compressed bytes read beyond the end of the last stream.
+        self._pending = b""
         self._position = 0
 
     def _decode(self, max_bytes: int) -> bytes:
@@ -87,7 +81,8 @@ class CompressedStreams(io.RawIOBase):
                 raise CompressedStreamError("it ends too early")
         try:
             content: bytes = self._decoder.decompress(stored, max_bytes)
-        except (lzma.LZMAError, OSError, ValueError) as error:  # bz2 raises OSError.
+        except (lzma.LZMAError, OSError, ValueError) as error:
+            # bz2 raises OSError.
             reason = str(error)
             if "Memory usage limit" in reason:
                 reason = f"it takes more than {MAX_XZ_BYTES >> 20} MiB of memory to unpack"

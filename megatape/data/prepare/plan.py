@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from megatape.data.io.files import FileState, file_states
 from megatape.data.io.listing import SkippedFiles
-from megatape.data.io.remote import FileState, file_states
 from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.sources.units import UNIT_BYTES, Unit
 from megatape.errors import UserError

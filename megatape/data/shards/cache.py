@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.data.io.remote import copy_file
+from megatape.data.io.files import copy_file
 from megatape.data.shards.entries import Index, Shard
 from megatape.data.shards.hashes import content_hash
 from megatape.errors import PathError

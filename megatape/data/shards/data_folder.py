@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from megatape.data.document_entries import INDEX_FILE
-from megatape.data.io.remote import copy_file, is_url
+from megatape.data.io.files import copy_file, is_url
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.hashes import file_sha256
 from megatape.errors import UserError

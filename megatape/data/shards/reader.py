@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from megatape.data.io.remote import is_url, open_file
+from megatape.data.io.files import is_url, open_file
 from megatape.data.shards.cache import CacheFolder, ShardCache
 from megatape.data.shards.entries import Index, Shard
 from megatape.data.shards.shard_file import ShardFile, max_open_shards

@@ -5,7 +5,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
-from megatape.data.io.remote import AT_ONCE, file_states, is_url, open_file
+from megatape.data.io.files import NUM_REQUESTS, file_states, is_url, open_file
 from megatape.data.sources.source import Source
 from megatape.errors import UserError, path_errors
 
@@ -30,7 +30,7 @@ def check_expected(source: Source, path: Path) -> None:
     listed = _read(path)
     files = list(dict.fromkeys(name for unit in source.units() for name in unit.inputs))
     entries = {file: next((end for end in _ends(file) if end in listed), "") for file in files}
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with ThreadPoolExecutor(NUM_REQUESTS) as threads:
         faults = list(filter(None, threads.map(lambda file: _fault(file, listed.get(entries[file], "")), files)))
     if not source.partial:
         faults += [f"{name} is missing" for name in listed.keys() - set(entries.values())]

@@ -9,9 +9,10 @@ from posixpath import basename, dirname  # They work for paths and URLs.
 from typing import Any
 
 from megatape.data.counts import RecordCounts
+from megatape.data.io.files import LOCAL, file_states, is_url
+from megatape.data.io.inputs import find_files, list_inputs
 from megatape.data.io.listing import Listing
 from megatape.data.io.records import JSON_LINES, LARGEST_RECORD_BYTES, read_records
-from megatape.data.io.remote import LOCAL, file_states, find_files, is_url, list_inputs
 from megatape.data.sources.document import Document
 from megatape.data.sources.fields import documents_of
 from megatape.data.sources.kept_documents import (

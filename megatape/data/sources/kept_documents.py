@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from megatape.data.document_entries import INDEX_FILE, DocumentFile, DocumentTable, MergedFolder
-from megatape.data.io.remote import file_states, open_file
+from megatape.data.io.files import file_states, open_file
 from megatape.errors import UserError, content_errors
 from megatape.utils.files import as_type
 

@@ -6,9 +6,9 @@ from copy import deepcopy
 from typing import Any
 
 from megatape.data.counts import RecordCounts
+from megatape.data.io.files import open_file
 from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
-from megatape.data.io.remote import open_file
-from megatape.data.io.remote_file import RemoteError
+from megatape.data.io.retries import RemoteError
 from megatape.data.sources.document import Document
 from megatape.data.sources.fields import value_of
 from megatape.data.sources.source import Reader, Source

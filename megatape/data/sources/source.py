@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from megatape.data.counts import RecordCounts
+from megatape.data.io.inputs import check_distinct, list_inputs, listed_files, relative
 from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
-from megatape.data.io.remote import check_distinct, list_inputs, listed_files, relative
 from megatape.data.sources.document import Document
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.units import Unit, grouped

@@ -9,8 +9,8 @@ import orjson
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import CORRUPTED, compressed_patterns, corruption_error, decompressed
+from megatape.data.io.files import open_file
 from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record
-from megatape.data.io.remote import open_file
 from megatape.data.io.tar import read_members
 from megatape.data.sources.document import Document
 from megatape.data.sources.fields import document_of, documents_of

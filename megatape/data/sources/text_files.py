@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 from megatape.data.counts import RecordCounts
 from megatape.data.io.compression import MAGIC_BYTES
+from megatape.data.io.files import open_file
+from megatape.data.io.inputs import list_inputs, relative
 from megatape.data.io.listing import Listing
 from megatape.data.io.records import BYTE_ORDER_MARK
-from megatape.data.io.remote import list_inputs, open_file, relative
 from megatape.data.sources.document import Document
 from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit, grouped

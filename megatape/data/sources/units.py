@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from megatape.data.io.compression import is_compressed
-from megatape.data.io.remote import file_states
+from megatape.data.io.files import file_states
 from megatape.errors import UserError
 
 UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from megatape.data.io.remote import relative
+from megatape.data.io.inputs import relative
 from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
 from megatape.utils.masking import mask

@@ -5,8 +5,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from megatape.data.io.inputs import list_inputs, listed_files
 from megatape.data.io.listing import Listing, summarize_skipped
-from megatape.data.io.remote import list_inputs, listed_files
 from megatape.errors import UserError
 
 

@@ -13,9 +13,10 @@ import pytest
 from pyarrow import parquet
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.io import remote_file
-from megatape.data.io.remote import copy_file, find_files, open_file
-from megatape.data.io.remote_file import Retries
+from megatape.data.io import retries
+from megatape.data.io.files import copy_file, open_file
+from megatape.data.io.inputs import find_files
+from megatape.data.io.retries import Retries
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import PathError
@@ -55,7 +56,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     }.items():
         monkeypatch.setenv(name, value)
     urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/moto-api/reset", data=b"")  # the state of all servers
-    monkeypatch.setattr(remote_file, "RETRIES", QUICK)
+    monkeypatch.setattr(retries, "RETRIES", QUICK)
     once = {"config_kwargs": {"retries": {"max_attempts": 0}}}  # botocore's own attempts would hide ours
     monkeypatch.setitem(fsspec.config.conf, "s3", once)
     s3fs.S3FileSystem.clear_instance_cache()

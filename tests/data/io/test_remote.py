@@ -16,9 +16,10 @@ import fsspec
 import pytest
 
 from megatape.commands.main import EXTRAS
-from megatape.data.io import remote_file
-from megatape.data.io.remote import copy_file, file_states, find_files, is_url, open_file, relative
-from megatape.data.io.remote_file import Attempts, Retries
+from megatape.data.io import retries
+from megatape.data.io.files import copy_file, file_states, is_url, open_file
+from megatape.data.io.inputs import find_files, relative
+from megatape.data.io.retries import Attempts, Retries
 from megatape.errors import PathError, UserError
 from tests.helpers.web import Fault, Web, served
 
@@ -28,7 +29,7 @@ CONTENT = random.Random(0).randbytes(3_000_000)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_file, "RETRIES", QUICK)
+    monkeypatch.setattr(retries, "RETRIES", QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_failures_count_only_where_nothing_comes(web: Web, monkeypatch: pytest.M
     """Of two with a megabyte in between each is the first; an answer that is final is not asked for again."""
     web.files["large.bin"] = 2 * CONTENT
     web.faults = [Fault(after=2_500_000, then="end")] * 2
-    monkeypatch.setattr(remote_file, "RETRIES", Retries(count=1, wait=0.01))
+    monkeypatch.setattr(retries, "RETRIES", Retries(count=1, wait=0.01))
     with open_file(web.url("large.bin")) as file:
         assert file.read() == 2 * CONTENT
     web.requests.clear()
@@ -220,10 +221,10 @@ def test_a_server_that_sends_a_byte_at_a_time(web: Web, monkeypatch: pytest.Monk
     web.files |= {"a/one.jsonl": b"1"}
     web.always = Fault(after=5, then="trickle")
     # A busy machine takes some of the time.
-    monkeypatch.setattr(remote_file, "RETRIES", Retries(count=1, wait=0.01, timeout=0.5))
+    monkeypatch.setattr(retries, "RETRIES", Retries(count=1, wait=0.01, timeout=0.5))
     with pytest.raises(OSError, match=r"ConnectionError: only \d+ bytes in .* at byte \d+ of 3,000,000, after 2 attempts"):
         open_file(web.url("data.bin")).read()
-    monkeypatch.setattr(remote_file, "RETRIES", Retries(count=1, wait=0.01, timeout=0.1))
+    monkeypatch.setattr(retries, "RETRIES", Retries(count=1, wait=0.01, timeout=0.1))
     with pytest.raises(OSError, match=r"a/: no answer for 0.1 s, after 2 attempts"):
         find_files([web.url("a/")], "*.jsonl")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatape.data.counts import CorpusCounts
-from megatape.data.io.remote import FileState
+from megatape.data.io.files import FileState
 from megatape.data.sources.reading import read_unit
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit, default_unit_bytes

@@ -1,0 +1,111 @@
+"""Files named by a path or a URL: their states, opening and copying them. fsspec reads URLs."""
+
+import io
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple, cast
+from urllib.parse import unquote
+
+from megatape.data.io.remote_file import RemoteFile
+from megatape.errors import PathError
+from megatape.utils.files import create_file
+
+URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+LOCAL = "file://"
+BUFFER_BYTES = 2**18
+# Number of bytes copied at a time.
+COPY_BYTES = 8 * 2**20
+# Number of simultaneous requests.
+NUM_REQUESTS = 16
+
+
+class FileState(NamedTuple):
+    """State of a stored file.
+
+    Attributes:
+        size: Size in bytes.
+        version: Size and modification time in nanoseconds, or the tag that its server gives the content, if it gives any.
+    """
+
+    size: int
+    version: str
+
+
+def is_url(name: str) -> bool:
+    """Whether `name` is a URL, including file://, and not a path."""
+    return URL.match(name) is not None
+
+
+def local_path(name: str) -> Path | None:
+    """Return the local path that a name refers to, or None for a URL that needs a server."""
+    if not is_url(name):
+        return Path(name)
+    if not name.startswith(LOCAL):
+        return None
+    path = name.removeprefix(LOCAL).removeprefix("localhost")
+    # Names with a percent sign are often not quoted.
+    if os.path.exists(path):
+        return Path(path)
+    return Path(unquote(path))
+
+
+def suffix(name: str) -> str:
+    """Return the last suffix of a path or URL in lower case, such as `.gz`."""
+    if is_url(name):
+        name = name.partition("?")[0]
+    return PurePosixPath(name).suffix.lower()
+
+
+def open_file(name: str) -> BinaryIO:
+    """Open a file to read. It can seek.
+
+    Raises:
+        OSError: The file cannot be opened or, later, read.
+        UserError: The protocol is unknown.
+        ModuleNotFoundError: The package of the protocol is not installed.
+    """
+    path = local_path(name)
+    if path is not None:
+        return path.open("rb")
+    return cast(BinaryIO, io.BufferedReader(RemoteFile(name), BUFFER_BYTES))
+
+
+def copy_file(name: str, path: Path, size: int | None = None) -> None:
+    """Copy a file to a local path.
+
+    Args:
+        name: Path or URL of the file.
+        path: Name of the copy, which must not exist.
+        size: Size in bytes that the file must have. None: any size.
+
+    Raises:
+        OSError: The file has another size, or cannot be read or written. The copy is then incomplete.
+    """
+    with open_file(name) as source, create_file(path) as copy:
+        if size is not None:
+            found = source.seek(0, io.SEEK_END)
+            if found != size:
+                raise PathError(f"{name}: {found:,} bytes, not {size:,}")
+        source.seek(0)
+        shutil.copyfileobj(source, copy, COPY_BYTES)
+
+
+def file_states(names: Sequence[str]) -> list[FileState]:
+    """Return the states of files. Raises OSError."""
+    if not any(map(is_url, names)):
+        return [_state(name) for name in names]
+    with ThreadPoolExecutor(NUM_REQUESTS) as threads:
+        return list(threads.map(_state, names))
+
+
+def _state(name: str) -> FileState:
+    path = local_path(name)
+    if path is not None:
+        status = path.stat()
+        return FileState(status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+    file = RemoteFile(name)
+    return FileState(file.size, f"{file.size}-{file.version}")
