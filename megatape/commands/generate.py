@@ -17,7 +17,7 @@ from megatape.utils.options import option
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message
     from megatape.hf.generation import Prompt
-    from megatape.hf.loading import LoadedModel
+    from megatape.hf.loaded_model import LoadedModel
 
 BATCH_TOKENS = 2**14  # of prompts and continuations that are generated together
 MIN_ANSWER = 64  # tokens that an answer may have even beyond the model's positions

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from megatape.errors import MissingPath
 
+# Id of a model on the Hugging Face hub.
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
-
+# Descriptions of the expected folder, for error messages.
 MODEL = "a checkpoint, an export, an import or a model of transformers"
 CHECKPOINT = "a checkpoint such as runs/NAME/checkpoints/step-00000100"
 PRETRAINED = "one as transformers' save_pretrained writes it"

@@ -17,7 +17,7 @@ from megatape.data.finetuning.chat import plain_prompt
 from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.data.finetuning.conversation import Conversation
 from megatape.errors import UserError
-from megatape.hf.loading import LoadedModel
+from megatape.hf.loaded_model import LoadedModel
 from megatape.hf.sampling import Sampling
 from megatape.hf.streamed_text import Continuation, StreamedText
 

@@ -1,4 +1,4 @@
-"""The README.md of an exported model, from the template in model_card.md."""
+"""Model card of an export: its README.md, from the template in model_card.md."""
 
 from pathlib import Path
 
@@ -10,12 +10,10 @@ from megatape.hf.families.family import Family
 from megatape.hf.origins import Origins
 from megatape.registry import ENCODINGS
 
-_TEMPLATE = Path(__file__).with_suffix(".md")
 UNKNOWN_ORIGINS = Origins()
-_BASE = " It is a base model: it continues text and has had no\ninstruction tuning or safety training."
-
-
-_URL = "https://huggingface.co"
+TEMPLATE = Path(__file__).with_suffix(".md")
+HUB_URL = "https://huggingface.co"
+BASE_MODEL_NOTE = " It is a base model: it continues text and has had no\ninstruction tuning or safety training."
 
 
 def model_card(
@@ -32,21 +30,44 @@ def model_card(
         origins: Model and data sets that it was made from.
     """
     model = config.model
-    description = ENCODINGS[model.encoding].description
+    encoding = ENCODINGS[model.encoding].description
+    if model.scaling is not None:
+        encoding += f" (frequencies scaled: {model.scaling.kind})"
+
+    origin = "trained with MegaTAPE"
+    kind = ""
+    if config.training.init_from:
+        origin += " from the weights of another model"
+    elif config.data.samples != "examples":
+        kind = BASE_MODEL_NOTE
+
+    trust = ""
+    if family.remote_code:
+        trust = ", trust_remote_code=True"
+
+    # Rows of the table that only some models have.
+    position = ""
+    if encoding_of(model).carries_state:
+        position = f"| position size | {model.position_size} |\n"
     started = ""
     if origins.base_model:
-        started = f"| started from | [{origins.base_model}]({_URL}/{origins.base_model}) |\n"
+        started = f"| started from | [{origins.base_model}]({HUB_URL}/{origins.base_model}) |\n"
     data_sets = ""
     if origins.data_sets:
-        links = ", ".join(_data_set_link(name) for name in origins.data_sets)
+        links = ", ".join(f"[{name}]({HUB_URL}/datasets/{name})" for name in origins.data_sets)
         data_sets = f"| training data | {links} |\n"
-    return _TEMPLATE.read_text(encoding="utf-8").format(
+    imports = ""
+    if config.run.imports:
+        names = ", ".join(f"`{name}`" for name in config.run.imports)
+        imports = f"| trained with modules of a user's own | {names} |\n"
+
+    return TEMPLATE.read_text(encoding="utf-8").format(
         tags=family.config_class.model_type,
         title=f"Language model with `{model.encoding}` positions",
-        encoding=description + (f" (frequencies scaled: {model.scaling.kind})" if model.scaling else ""),
-        origin="trained with MegaTAPE" + (" from the weights of another model" if config.training.init_from else ""),
-        kind=_BASE if config.data.samples != "examples" and not config.training.init_from else "",
-        trust=", trust_remote_code=True" if family.remote_code else "",
+        encoding=encoding,
+        origin=origin,
+        kind=kind,
+        trust=trust,
         code=family.code_note,
         parameters=count_parameters(model).total,
         layers=model.num_layers,
@@ -55,15 +76,13 @@ def model_card(
         heads=model.num_heads,
         kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
-        position=f"| position size | {model.position_size} |\n" if encoding_of(model).carries_state else "",
+        position=position,
         vocabulary=model.vocab_size,
         tokens=tokens,
         steps=step,
         length=config.data.sequence_length,
         precision=dtype_name(stored_dtype(config)),
-        imports=f"| trained with modules of a user's own | {', '.join(f'`{name}`' for name in config.run.imports)} |\n"
-        if config.run.imports
-        else "",
+        imports=imports,
         tokenizer=tokenizer,
         metadata=_metadata(origins),
         started=started,
@@ -83,10 +102,6 @@ def _metadata(origins: Origins) -> str:
         lines.append("datasets:\n")
         lines += [f"- {name}\n" for name in origins.data_sets]
     return "".join(lines)
-
-
-def _data_set_link(name: str) -> str:
-    return f"[{name}]({_URL}/datasets/{name})"
 
 
 def _unknown(origins: Origins) -> str:

@@ -1,7 +1,7 @@
-"""Origins of a model, read from the folders that it was made from, for the metadata of model cards.
+"""Origins of a model, for the metadata of its model card: the model that training started from, its license, the data sets.
 
-A model card on the Hugging Face hub names the model that training started from, its license and the data sets, by ids of the
-hub. Paths of this machine are not included.
+They are read from the folders that the model was made from, and named by ids of the Hugging Face hub. Paths of this machine are
+not included.
 """
 
 import re
@@ -19,13 +19,16 @@ from megatape.registry import SOURCES
 
 CARD = "README.md"
 MAX_CARD_CHARACTERS = 2**16
-MAX_DEPTH = 8  # Longest chain of models that started from one another, or of data directories made from one another.
-C4 = "allenai/c4"  # Id of the data set behind the source c4.
+# Longest chain of models that started from one another, or of data directories made from one another.
+MAX_DEPTH = 8
+# Id of the data set behind the source c4.
+C4 = "allenai/c4"
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 _DATA_SET = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LICENSE = re.compile(r"[\w.-]+")
-_CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)")  # Folder of a model in the cache of the hub's client.
+# Folder of a model in the cache of the hub's client.
+_CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)")
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,10 @@ def _of_run(config: Config, depth: int) -> Origins:
     found = Origins()
     if config.training.init_from is not None and depth > 0:
         found = _of_model(Path(config.training.init_from), depth - 1)
-    own = [name for path in config.data.paths for name in _data_sets(Path(path), MAX_DEPTH)]
-    data_sets = dict.fromkeys([*found.data_sets, *own])
-    return replace(found, data_sets=tuple(data_sets))
+    data_sets = list(found.data_sets)
+    for path in config.data.paths:
+        data_sets += _data_sets(Path(path), MAX_DEPTH)
+    return replace(found, data_sets=tuple(dict.fromkeys(data_sets)))
 
 
 def _of_model(folder: Path, depth: int) -> Origins:
@@ -81,12 +85,19 @@ def _of_model(folder: Path, depth: int) -> Origins:
 def _of_folder(folder: Path) -> Origins:
     """Read the model card in a folder of transformers. The card of a fine-tuned model names the model it started from."""
     metadata = _metadata(folder / CARD)
-    cached = next((match for part in folder.parts if (match := _CACHED.fullmatch(part))), None)
-    if cached is not None:
-        base_model = f"{cached[1]}/{cached[2]}"
-    else:
+    base_model = _cached_model(folder)
+    if not base_model:
         base_model = _value(metadata, "base_model", _ID)
     return Origins(base_model, _value(metadata, "license", _LICENSE))
+
+
+def _cached_model(folder: Path) -> str:
+    """Return the id of a model in the cache of the hub's client; "" for another folder."""
+    for part in folder.parts:
+        match = _CACHED.fullmatch(part)
+        if match is not None:
+            return f"{match[1]}/{match[2]}"
+    return ""
 
 
 def _metadata(card: Path) -> str:
@@ -115,11 +126,15 @@ def _data_sets(folder: Path, depth: int) -> Iterator[str]:
     source: dict[str, object] = {}
     with suppress(OSError, ValueError):
         source = load_index(folder).source
-    if source.get("kind") == "c4":
+    kind = source.get("kind")
+    if kind == "c4":
         yield C4
-    elif source.get("kind") == "hub":
-        yield from (name for name in _texts(source.get("inputs")) if _DATA_SET.fullmatch(name))
-    elif depth > 0 and source.get("kind") not in SOURCES:
+    elif kind == "hub":
+        for name in _texts(source.get("inputs")):
+            if _DATA_SET.fullmatch(name):
+                yield name
+    elif depth > 0 and kind not in SOURCES:
+        # Made from other data directories.
         earlier = _texts(source.get("folders")) or _texts([source.get("folder")])
         for path in earlier:
             yield from _data_sets(Path(path), depth - 1)

@@ -1,14 +1,14 @@
-"""The tokenizer of an exported folder: an imported one file for file, a SentencePiece BPE model converted.
+"""Tokenizers of exports: an imported tokenizer is copied, a SentencePiece BPE model is converted.
 
 The converted files, which transformers' AutoTokenizer reads, give the same ids for every text. transformers' own conversion
-changes ids, so tokenizer.json is built here. What SentencePiece does and how it is said:
+changes ids, so tokenizer.json is built here:
 
-* It merges, of all adjacent pairs, the one whose union is the piece with the best score, leftmost first. tokenizer.json
-  ranks pairs instead: all ways to split a piece into two pieces get the piece's rank. Control and byte pieces never merge.
-* Its pieces write a space as U+2581. Here they hold the space itself, so that a U+2581 in the text is no piece and falls
-  back to bytes, as it does in training (megatape/data/tokenizers/sentencepiece.py).
+* SentencePiece merges the adjacent pair whose union is the piece with the best score, leftmost first. tokenizer.json ranks
+  pairs instead: all ways to split a piece into two pieces get the piece's rank. Control and byte pieces never merge.
+* Pieces of SentencePiece write a space as U+2581. Here they contain the space itself. A U+2581 in the text is no piece and
+  falls back to bytes, as in training (megatape/data/tokenizers/sentencepiece.py).
 * `<s>` and `</s>` written out in a text are text. tokenizer.json lists no added tokens, and split_special_tokens in
-  tokenizer_config.json keeps transformers from matching the ones it adds itself.
+  tokenizer_config.json keeps transformers from matching the ones that it adds itself.
 """
 
 import json
@@ -31,12 +31,15 @@ _Kind = ModelProto.SentencePiece
 
 
 class SpecialTokens(NamedTuple):
-    """Ids of the control tokens: what documents begin with, what ends a text, and padding. None: there is none.
+    """Ids of the control tokens, named as in transformers' configurations. None stands for a missing token.
 
-    Named as in transformers' configurations.
+    Our own tokenizers pad with `<unk>`: byte fallback never produces it, so padding takes no trained token away. The end token
+    would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents.
 
-    The padding of our own tokenizers is unknown: byte fallback never produces it, so no trained token is lost to padding. The
-    end token would be a bad choice: fine-tuning masks padding out of the loss, and with it the real ends of documents.
+    Attributes:
+        bos_token_id: Token at the beginning of a document.
+        eos_token_id: Token or tokens that end a text.
+        pad_token_id: Token for padding.
     """
 
     bos_token_id: int | None
@@ -45,22 +48,30 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(tokenizer: Tokenizer) -> SpecialTokens:
-    """Ids of the control tokens of an exported model. Raises UserError if the tokenizer cannot be exported."""
+    """Return the ids of the control tokens of an exported model. Raises UserError if the tokenizer cannot be exported."""
     if isinstance(tokenizer, JsonTokenizer):
-        stops = tokenizer.stop_ids
+        ends: int | list[int] = tokenizer.stop_ids
+        if len(tokenizer.stop_ids) == 1:
+            ends = tokenizer.stop_ids[0]
+        pad_id = None
         pad = tokenizer.special_token("pad")
-        return SpecialTokens(
-            tokenizer.bos_id, stops if len(stops) > 1 else stops[0], None if pad is None else tokenizer.token_id(pad)
-        )
+        if pad is not None:
+            pad_id = tokenizer.token_id(pad)
+        return SpecialTokens(tokenizer.bos_id, ends, pad_id)
     trainer = read_proto(tokenizer).trainer_spec
     return SpecialTokens(trainer.bos_id, trainer.eos_id, trainer.unk_id)
 
 
 def write_tokenizer(tokenizer: Tokenizer, max_length: int, folder: Path) -> None:
-    """Write the files of the tokenizer into `folder`. The eos ids of generation_config.json are in `special_tokens`.
+    """Write the files of a tokenizer. The end tokens of generation_config.json are in `special_tokens`.
 
-    max_length: positions the language model is meant for; beyond it transformers warns of a tokenizer of ours.
-    Raises UserError if the tokenizer cannot be exported.
+    Args:
+        tokenizer: Tokenizer to export.
+        max_length: Number of positions that the model is made for. transformers warns about longer texts.
+        folder: Folder to write into.
+
+    Raises:
+        UserError: The tokenizer cannot be exported.
     """
     if isinstance(tokenizer, JsonTokenizer):
         for name in tokenizer.files.keys() - {GENERATION_FILE}:
@@ -85,9 +96,11 @@ def write_tokenizer(tokenizer: Tokenizer, max_length: int, folder: Path) -> None
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> str:
-    """A paragraph for the model card."""
+    """Return the paragraph about a tokenizer in the model card."""
     if isinstance(tokenizer, JsonTokenizer):
-        begin = "with their text" if tokenizer.bos_id is None else f"with `{tokenizer.piece(tokenizer.bos_id)}`"
+        begin = "with their text"
+        if tokenizer.bos_id is not None:
+            begin = f"with `{tokenizer.piece(tokenizer.bos_id)}`"
         return (
             "The tokenizer's files are those of the model that this one was trained from. Training documents began\n"
             f"{begin} and ended with `{tokenizer.piece(tokenizer.eos_id)}`.\n"
@@ -101,15 +114,21 @@ def describe_tokenizer(tokenizer: Tokenizer) -> str:
 
 
 def read_proto(tokenizer: Tokenizer) -> ModelProto:
-    """The SentencePiece model of a tokenizer, if tokenizer.json can say exactly what it does.
+    """Read the SentencePiece model of a tokenizer.
 
-    Else ValueError says what it cannot.
+    Raises:
+        UserError: tokenizer.json cannot express what it does. The message says which part.
     """
     proto = ModelProto.FromString(tokenizer.files[SENTENCEPIECE_FILE])
     trainer = proto.trainer_spec
     normalizer = proto.normalizer_spec
-    pieces = [piece.piece for piece in proto.pieces if piece.type in (_Kind.USER_DEFINED, _Kind.UNUSED)]
-    merged = [piece.score for piece in proto.pieces if piece.type == _Kind.NORMAL and len(piece.piece) > 1]
+    other_pieces = []
+    merged_scores = []
+    for piece in proto.pieces:
+        if piece.type in (_Kind.USER_DEFINED, _Kind.UNUSED):
+            other_pieces.append(piece.piece)
+        if piece.type == _Kind.NORMAL and len(piece.piece) > 1:
+            merged_scores.append(piece.score)
     faults = {
         "it is not of type BPE": trainer.model_type != trainer.BPE,
         "it has no byte fallback": not trainer.byte_fallback,
@@ -117,8 +136,8 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
         "it removes extra whitespace": normalizer.remove_extra_whitespaces,
         "it does not escape whitespace": not normalizer.escape_whitespaces,
         "it puts whitespace at the end of words": trainer.treat_whitespace_as_suffix,
-        f"it has user-defined or unused pieces {pieces[:3]}": bool(pieces),
-        "two merged pieces have the same score": len(set(merged)) != len(merged),
+        f"it has user-defined or unused pieces {other_pieces[:3]}": bool(other_pieces),
+        "two merged pieces have the same score": len(set(merged_scores)) != len(merged_scores),
         "it has no <unk>, <s> or </s>": min(trainer.unk_id, trainer.bos_id, trainer.eos_id) < 0,
     }
     for fault, present in faults.items():
@@ -131,30 +150,35 @@ def read_proto(tokenizer: Tokenizer) -> ModelProto:
 
 
 def build_tokenizer(proto: ModelProto) -> tokenizers.Tokenizer:
-    """The tokenizer of a checked model: `<s> text` to ids, and ids to text."""
+    """Build the tokenizer of a SentencePiece model from `read_proto`. It begins each text with `<s>`."""
     vocabulary = {piece.piece.replace(SPACE_MARK, " "): index for index, piece in enumerate(proto.pieces)}
+    begin_id = proto.trainer_spec.bos_id
+    begin = proto.pieces[begin_id].piece
     unknown = proto.pieces[proto.trainer_spec.unk_id].piece
-    begin = proto.pieces[proto.trainer_spec.bos_id].piece
     tokenizer = tokenizers.Tokenizer(BPE(vocabulary, _merges(proto), unk_token=unknown, byte_fallback=True))
     decoding = byte_decoders()
     if proto.normalizer_spec.add_dummy_prefix:
-        # A space before the text and after each U+2581, unless nothing or another U+2581 follows: training encodes the
+        # Add a space before the text and after each U+2581, unless nothing or another U+2581 follows: training encodes the
         # parts between them one by one.
         tokenizer.normalizer = normalizers.Replace(Regex(rf"(?:\A|(?<={SPACE_MARK}))(?=[^{SPACE_MARK}])"), " ")
         decoding.append(decoders.Strip(" ", 1, 0))
     tokenizer.decoder = decoders.Sequence(decoding)
     tokenizer.post_processor = TemplateProcessing(
-        single=f"{begin} $A", pair=f"{begin} $A $B", special_tokens=[(begin, proto.trainer_spec.bos_id)]
+        single=f"{begin} $A", pair=f"{begin} $A $B", special_tokens=[(begin, begin_id)]
     )
     return tokenizer
 
 
 def _merges(proto: ModelProto) -> list[tuple[str, str]]:
-    """Pairs of pieces that merge, best first."""
-    scores = {piece.piece.replace(SPACE_MARK, " "): piece.score for piece in proto.pieces if piece.type == _Kind.NORMAL}
-    return [
-        (piece[:cut], piece[cut:])
-        for piece in sorted(scores, key=lambda piece: -scores[piece])
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
+    """Return the pairs of pieces that merge, best first."""
+    scores = {}
+    for piece in proto.pieces:
+        if piece.type == _Kind.NORMAL:
+            scores[piece.piece.replace(SPACE_MARK, " ")] = piece.score
+
+    merges = []
+    for text in sorted(scores, key=lambda text: -scores[text]):
+        for cut in range(1, len(text)):
+            if text[:cut] in scores and text[cut:] in scores:
+                merges.append((text[:cut], text[cut:]))
+    return merges

@@ -17,7 +17,8 @@ from transformers import GenerationConfig
 from megatape.commands.generate import Chat, read_conversation
 from megatape.commands.terminal import visible_json
 from megatape.errors import UserError
-from megatape.hf.loading import LoadedModel, read_tokenizer
+from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.loading import read_tokenizer
 from megatape.hf.sampling import Sampling
 from tests.helpers.conversations import MESSAGES, PLAIN, adopted
 from tests.helpers.imported import write_qwen

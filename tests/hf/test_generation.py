@@ -20,7 +20,8 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import RecordError, UserError
 from megatape.hf.export import export
 from megatape.hf.generation import ConversationPrompts, Prompt, continue_prompts, read_prompt
-from megatape.hf.loading import LoadedModel, load_exported, load_trained, read_tokenizer
+from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.loading import load_exported, load_trained, read_tokenizer
 from megatape.hf.sampling import Sampling
 from megatape.hf.streamed_text import Continuation
 from tests.helpers.command import Command

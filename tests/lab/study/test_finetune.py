@@ -16,7 +16,8 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.hf.architecture import read_architecture
 from megatape.hf.import_config import starting_config
-from megatape.hf.loading import LoadedModel, load_exported
+from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.loading import load_exported
 from megatape.hf.tokenizer import write_tokenizer
 from megatape.lab.study.finetune import BASE, METHODS, Settings, extension
 from megatape.lab.study.outcome import Outcome

@@ -23,7 +23,8 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from megatape.hf.export import export
-from megatape.hf.loading import LoadedModel, load_exported
+from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.loading import load_exported
 from megatape.lab.tasks import lm_eval
 from megatape.lab.tasks.lm_eval import LmEval
 from megatape.lab.tasks.lm_eval_model import LmEvalModel

@@ -15,7 +15,8 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.hf.export import export
-from megatape.hf.loading import LoadedModel, load_exported
+from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.loading import load_exported
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores, Prediction, read_tokens
 from tests.helpers import bounds
