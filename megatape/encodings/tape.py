@@ -1,11 +1,11 @@
-"""TAPE: a position tensor that every layer updates from the content (arXiv 2501.00712, section 3).
+"""TAPE (Zhu et al., arXiv 2501.00712, section 3): a position tensor that every layer updates from the content.
 
 Shapes as in model/transformer.py; I is the inner size of the feed-forward update.
 
-    e [B, N, L, R]   the position tensor; e[..., :R/2] are cosines and e[..., R/2:] sines of R/2 planes
+    e [B, N, L, R]   position tensor; e[..., :R/2] are the cosines and e[..., R/2:] the sines of R/2 planes
 
-Each angle is stored once. The authors' code stores it twice, in two tensors of full width. But every update
-of TAPE is linear over L with coefficients that do not depend on the plane, so both copies stay identical.
+Each angle is stored once. The authors' code stores it twice, in two tensors of full width. But every update of TAPE is linear
+over L with coefficients that do not depend on the plane, so both copies stay identical.
 """
 
 from typing import ClassVar
@@ -23,23 +23,34 @@ from megatape.encodings.rope import STATE_DTYPE, Rope
 from megatape.nn.parameters import parameter
 from megatape.nn.remat import recompute
 
+# Largest sizes whose weights and one token's state fit the registers of a program of the Triton kernels
+MAX_KERNEL_CHANNELS = 32
+MAX_KERNEL_INNER = 128
+MAX_KERNEL_HEAD_DIM = 128
+
 
 class TapeUpdate(StateUpdate):
-    """The two updates of e in one layer.
+    """Both updates of e in one layer.
 
     The equations are those of docs/model.md:
 
         e <- e + g * (A e)                            attention: the weights A of the values act on e too
         e <- e + W_down diag(silu(W_x m)) W_up * e    feed-forward: an L x L matrix for each token, from m = MLP(h)
 
-    Both act on the channel dimension L with coefficients that do not depend on the plane, which keeps
-    the model a function of relative positions. With grouped queries, all query heads of a group move
-    its channel l, each with its own gain: e_l += sum over the heads h of the group of g_h (A_h e_l).
+    Both act on the channel dimension L with coefficients that do not depend on the plane, which keeps the model a function of
+    relative positions. With grouped queries, all query heads of a group move its channel l, each with its own gain:
+    e_l += sum over the heads h of the group of g_h (A_h e_l).
 
-    The authors write the attention gain as an L x L matrix, but their contraction sums it over
-    columns: it acts as one scalar per head, which is what is stored here.
+    The authors write the attention gain as an L x L matrix, but their contraction sums it over columns: it acts as one scalar
+    per head, which is stored here.
 
-    attention, feed_forward: which updates there are. The ablations override the parts.
+    The ablations override the methods that make parameters and compute the updates.
+
+    Attributes:
+        gain: g, [H], divided by heads. Only with the attention update.
+        content: W_x, [I, D], on all tensor-parallel ranks. Only with the feed-forward update, like up and down.
+        up: W_up, [I, L], on all ranks.
+        down: W_down, [L, I], on all ranks.
     """
 
     def __init__(self, config: ModelConfig, tensor_axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
@@ -54,80 +65,122 @@ class TapeUpdate(StateUpdate):
         if attention:
             self._make_gain()
         if feed_forward:
-            self.content = parameter((self.inner, config.hidden_size), tensor_axis, role="position")  # W_x
+            self.content = parameter((self.inner, config.hidden_size), tensor_axis, role="position")
             self.multiply_adds += self.content.numel()
             self._make_mixing()
 
     def _make_gain(self) -> None:
-        # g starts at zero, so positions start out rotary. The authors' matrix has L entries per row, each
-        # of which Adam moves by the learning rate. Only their sum matters, so it learns L times as fast.
+        # The gain starts at zero, so positions start out rotary. The authors' matrix has L entries per row, and Adam moves each
+        # of them by the learning rate. Only their sum matters, so it learns L times as fast.
         self.gain = parameter((self.config.num_heads,), self.tensor_axis, 0, init=0.0, lr_scale=self.num_channels)
 
     def _make_mixing(self) -> None:
         inner = self.inner
         channels = self.num_channels
-        self.up = parameter((inner, channels), self.tensor_axis, init=0.0, role="position")  # W_up
-        self.down = parameter((channels, inner), self.tensor_axis, role="position")  # W_down
-        self.multiply_adds += inner * channels**2 + channels**2 * self.config.head_dim  # build the L x L matrix, apply it
+        self.up = parameter((inner, channels), self.tensor_axis, init=0.0, role="position")
+        self.down = parameter((channels, inner), self.tensor_axis, role="position")
+        build_matrix = inner * channels**2
+        apply_matrix = channels**2 * self.config.head_dim
+        self.multiply_adds += build_matrix + apply_matrix
 
     def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
-        """See StateUpdate.
+        """Compute the state after this layer, see StateUpdate.
 
-        What is computed from the arguments on the way to the result is cheap to compute and large to keep, so the backward pass
-        computes it again, except for the exchange between ranks.
+        Intermediate results are cheap to compute and large to keep, so the backward pass recomputes them, except for the
+        exchange between ranks.
         """
         assert state.initial is not None
         initial = local_tokens(state.initial, self.tensor_axis)
         delta = state.delta
         if self.tensor_axis.size > 1 and attended_state is not None:
-            gained = channels_to_tokens(self._gained(attended_state).to(m.dtype), self.tensor_axis)
-            delta = gained if delta is None else delta + gained
+            # A rank has all tokens of its heads here, and all channels of its tokens below.
+            gained = self._gained(attended_state).to(m.dtype)
+            delta = _add(delta, channels_to_tokens(gained, self.tensor_axis))
             attended_state = None
         if self.by_kernel and self.has_kernel(m.device):
-            delta = self._both_by_kernel(initial, delta, attended_state, m)
+            delta = self._update_by_kernel(initial, delta, attended_state, m)
         else:
-            delta = recompute(self._both, initial, delta, attended_state, m)
+            delta = recompute(self._update, initial, delta, attended_state, m)
         return PositionState(state.initial, delta)
 
     def has_kernel(self, device: torch.device) -> bool:
-        """Whether the kernels know this update, and its weights and one token's state fit the registers of a program."""
-        known = type(self) is TapeUpdate and self.feed_forward
-        fits = self.num_channels <= 32 and self.inner <= 128 and self.config.head_dim <= 128
-        return known and fits and device.type in ("cuda", "meta")
+        """Whether the kernels support this update, its sizes and the device."""
+        is_supported = type(self) is TapeUpdate and self.feed_forward
+        fits = (
+            self.num_channels <= MAX_KERNEL_CHANNELS
+            and self.inner <= MAX_KERNEL_INNER
+            and self.config.head_dim <= MAX_KERNEL_HEAD_DIM
+        )
+        return is_supported and fits and device.type in ("cuda", "meta")
 
-    def _both_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
-        from megatape.nn.kernels.update import fused_update  # triton need not be installed elsewhere
+    def _update_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
+        # Imported here, because triton need not be installed elsewhere.
+        from megatape.nn.kernels.update import fused_update
 
         gain = None if attended_state is None else self.gain
-        return fused_update(initial, delta, attended_state, gain, F.silu(F.linear(m, self.content)), self.up, self.down)
+        active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
+        return fused_update(initial, delta, attended_state, gain, active, self.up, self.down)
 
-    def _both(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
+    def _update(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
+        """Compute both updates.
+
+        Args:
+            initial: First term of e, [B, N/T, 1, W].
+            delta: Second term of e, [B, N/T, L, W], or None.
+            attended_state: A e [B, N/T, H, W], or None.
+            m: Output of the MLP, [B, N/T, D].
+
+        Returns:
+            Second term of e after the updates, [B, N/T, L, W] in the dtype of m.
+        """
         if attended_state is not None:
-            gained = self._gained(attended_state)
-            delta = gained if delta is None else delta + gained
+            # e <- e + g * (A e)
+            delta = _add(delta, self._gained(attended_state))
         if self.feed_forward:
+            # e <- e + W_down diag(silu(W_x m)) W_up * e
             active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
-            mixed = self._mixed(PositionState(initial, delta).tensor(self.num_channels), active)
-            delta = mixed if delta is None else delta + mixed
-        assert delta is not None  # no encoding has neither update
+            e = PositionState(initial, delta).tensor(self.num_channels)  # [B, N/T, L, W]
+            delta = _add(delta, self._mixed(e, active))
+        # Every encoding has at least one of the updates.
+        assert delta is not None
         return delta.to(m.dtype)
 
     def _gained(self, attended_state: Tensor) -> Tensor:
-        """Sum over each channel's query heads of g_h (A_h e): [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
-        gained = self._gains().to(STATE_DTYPE) * attended_state.to(STATE_DTYPE)
+        """Sum g_h (A_h e) over each channel's query heads, [B, N, H/T, W] -> [B, N, L/T, W], in float32."""
+        gained = self._gains().to(STATE_DTYPE) * attended_state.to(STATE_DTYPE)  # [B, N, H/T, W]
         channels = self.num_channels // self.tensor_axis.size
-        return gained if channels == gained.shape[2] else gained.unflatten(2, (channels, -1)).sum(3)
+        if gained.shape[2] == channels:
+            return gained
+        return gained.unflatten(2, (channels, -1)).sum(3)
 
     def _gains(self) -> Tensor:
-        """Of this rank's query heads, [H/T, 1], or [H/T, W] if they differ within a head."""
+        """Return the gains of this rank's query heads, [H/T, 1], or [H/T, W] if they differ within a head."""
         return self.gain[:, None]
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        """What the feed-forward update adds to e [B, N/T, L, W]. active: [B, N/T, I]."""
-        # The contraction over I involves the token, but the product of the weights, expanded to L x L, does not.
-        outer = (self.down.T[:, :, None] * self.up[:, None, :]).flatten(1)  # [I, L * L]
-        mixing = (active @ outer).unflatten(-1, (self.num_channels, self.num_channels))  # [B, N/T, L, L]
+        """Compute the addition of the feed-forward update.
+
+        Args:
+            e: Position tensor [B, N/T, L, W].
+            active: silu(W_x m), [B, N/T, I].
+
+        Returns:
+            W_down diag(active) W_up e, [B, N/T, L, W].
+        """
+        num_channels = self.num_channels
+        # Only the contraction over I involves the token. The outer products of the weights do not.
+        down = self.down.T[:, :, None]  # [I, L, 1]
+        up = self.up[:, None, :]  # [I, 1, L]
+        outer = (down * up).flatten(1)  # [I, L * L]
+        mixing = (active @ outer).unflatten(-1, (num_channels, num_channels))  # [B, N/T, L, L]
         return mixing.to(e.dtype) @ e
+
+
+def _add(delta: Tensor | None, addition: Tensor) -> Tensor:
+    """Add to the second term of e, which is None before the first update."""
+    if delta is None:
+        return addition
+    return delta + addition
 
 
 class Tape(Rope):
@@ -137,7 +190,7 @@ class Tape(Rope):
         e <- e + g * (A e)
         e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
 
-    In training the authors draw one random offset per batch; here each sample has its own.
+    In training, the authors draw one random offset per batch. Here each sample has its own.
     """
 
     moves_state = True
@@ -153,7 +206,7 @@ class Tape(Rope):
 
 
 class TapeAttentionOnly(Tape):
-    """Without the feed-forward update (the authors' `adattention`).
+    """TAPE without the feed-forward update (the authors' `adattention`).
 
     e <- e + g * (A e)
     """
@@ -162,7 +215,7 @@ class TapeAttentionOnly(Tape):
 
 
 class TapeMlpOnly(Tape):
-    """Without the attention update (the authors' `adamlp`): attention runs over the values alone.
+    """TAPE without the attention update (the authors' `adamlp`): attention averages the values only.
 
     e <- e + W_down diag(silu(W_x m)) W_up * e,  m = MLP(h)
     """

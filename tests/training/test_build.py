@@ -51,10 +51,10 @@ class BrokenUpdate(TapeUpdate):
     def has_kernel(self, device: torch.device) -> bool:
         return True
 
-    def _both_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_positions: Tensor | None, m: Tensor) -> Tensor:
-        if os.environ["RANK"] == "1" and attended_positions is not None:
-            attended_positions = attended_positions / self.gain[:, None]
-        return self._both(initial, delta, attended_positions, m)
+    def _update_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
+        if os.environ["RANK"] == "1" and attended_state is not None:
+            attended_state = attended_state / self.gain[:, None]
+        return self._update(initial, delta, attended_state, m)
 
 
 @pytest.fixture
