@@ -1,6 +1,6 @@
 """Interface of position encodings. The transformer knows no encoding by name.
 
-An exported model carries the file of its encoding, and runs it on one rank, with a cache. A call then has new tokens only: their
+An exported model carries the file of its encoding, and runs it on one rank, with a cache. A call then has new tokens only, whose
 keys follow those of earlier tokens, which are in the cache. In training the cache is empty.
 
 Shapes as in model/transformer.py. K is the number of keys, those in a cache and those of the N new tokens.
@@ -254,7 +254,7 @@ class Encoding:
 
 
 # Name of StateInitializer in files of encodings written for version 0.1. Exports carry this module, so the name stands here.
-StateInitializer = StateInitializer
+StateStart = StateInitializer
 
 
 def positioned_layers(config: ModelConfig) -> list[int]:

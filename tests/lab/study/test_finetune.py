@@ -19,7 +19,7 @@ from megatape.hf.import_config import starting_config
 from megatape.hf.loaded_model import LoadedModel
 from megatape.hf.loading import load_exported
 from megatape.hf.tokenizer import write_tokenizer
-from megatape.lab.study.finetune import BASE, METHODS, Settings, extension
+from megatape.lab.study.methods import BASE, METHODS, Settings, extension
 from megatape.lab.study.outcome import Outcome
 from megatape.lab.tasks.perplexity import evaluate_perplexity
 from tests.helpers import bounds
