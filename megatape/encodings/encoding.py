@@ -1,7 +1,7 @@
 """Interface of position encodings. The transformer knows no encoding by name.
 
-An exported model carries the file of its encoding, and runs it on one rank, with a cache. A call then has new tokens only, whose
-keys follow those of earlier tokens, which are in the cache. In training the cache is empty.
+An exported model carries the file of its encoding, and runs it on one rank, with a cache. A call then has new tokens only, and
+their keys follow those of earlier tokens, which are in the cache. In training the cache is empty.
 
 Shapes as in model/transformer.py. K is the number of keys, those in a cache and those of the N new tokens.
 """

@@ -52,7 +52,7 @@ class Subject:
         tokens: Token ids [B, N].
         positions: Position ids [B, N].
         state: State of the encoding at these positions.
-        x: Input of the blocks [B, N, C].
+        x: Input of the blocks [B, N, D].
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Plots the position tensors' dot products and attention, layer by layer, as in the paper's Figure 7.
+"""Plot of the position tensors' dot products and of attention, layer by layer, as in the paper's Figure 7.
 
 Shapes as in model/transformer.py.
 """
@@ -15,54 +15,81 @@ from megatape.errors import MissingPath, UserError
 from megatape.lab.pictures import save
 from megatape.lab.study.subjects import Subject, dot_products, probabilities, run
 
-MAX_COLUMNS = 6  # layers shown
+# Maximum number of layers to show.
+MAX_COLUMNS = 6
 PANEL_INCHES = 2.0
+# Share of the absolute values that a colour scale covers. A few large ones, such as those of a first token that draws all
+# attention, would leave the rest white.
+SCALE_QUANTILE = 0.99
+
+# Label, and an image [N, N] for each layer.
+Row = tuple[str, list[Tensor]]
 
 
 def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
-    """Write the plot as PNG files for light and dark grounds, and yield a description of it.
+    """Write the plot as PNG files for light and dark backgrounds, and yield a description of it.
 
-    One row of dot products for each model that has position tensors, taken as they enter a layer; then one row for each
-    model but the first, with its attention minus the first model's. All are means over sequences and over channels or
-    heads. Raises UserError if `out` is not a PNG or the models cannot be compared, FileNotFoundError without its folder.
+    The plot has a row of dot products for each model with position tensors, taken as they enter a layer; then a row for each
+    other model with its attention minus the first model's. All are means over sequences and over channels or heads.
+
+    Args:
+        subjects: Models with the same text.
+        out: PNG file.
+
+    Raises:
+        UserError: `out` is not a PNG, or the models cannot be compared.
+        FileNotFoundError: There is no folder for the file.
     """
     if out.suffix != ".png":
         raise UserError(f"out is {out}: give a name that ends in .png")
     if not out.parent.is_dir():
         raise MissingPath(f"out is {out}: no folder {out.parent}: create it or choose another")
     depths = {subject.model.config.num_layers for subject in subjects}
-    if len(depths) > 1 or any(not torch.equal(subject.tokens, subjects[0].tokens) for subject in subjects):
-        raise UserError(
-            f"the models have {', '.join(map(str, sorted(depths)))} layers, or different texts: give models of equal depth and "
-            "data"
-        )
+    first_tokens = subjects[0].tokens
+    have_same_text = all(torch.equal(subject.tokens, first_tokens) for subject in subjects)
+    if len(depths) > 1 or not have_same_text:
+        numbers = ", ".join(str(depth) for depth in sorted(depths))
+        raise UserError(f"the models have {numbers} layers, or different texts: give models of equal depth and data")
     layers = shown(depths.pop())
-    patterns = {subject.label: maps(subject, layers) for subject in subjects}
-    first = subjects[0].label
-    rows: list[tuple[str, list[Tensor]]] = [
-        (f"dot products:\n{label}", products) for label, (products, _) in patterns.items() if products
-    ]
-    for label, (_, attention) in patterns.items():
-        if label != first:
-            difference = [own - base for own, base in zip(attention, patterns[first][1], strict=True)]
-            rows.append((f"attention:\n{label}\n- {first}", difference))
+    rows = _rows(subjects, layers)
     if not rows:
-        raise UserError(f"nothing to show for {first} alone: it has no position tensor; give a second model")
+        raise UserError(f"nothing to show for {subjects[0].label} alone: it has no position tensor; give a second model")
     save(out, lambda figure: draw_panels(figure, rows, layers))
     yield "\n".join(subject.source for subject in subjects)
-    yield f"wrote {out}: {len(rows)} rows, layers {', '.join(map(str, layers))}"
+    yield f"wrote {out}: {len(rows)} rows, layers {', '.join(str(layer) for layer in layers)}"
+
+
+def _rows(subjects: list[Subject], layers: list[int]) -> list[Row]:
+    """Return the dot products of each model, then the attention of the other models minus the first one's."""
+    patterns = {subject.label: maps(subject, layers) for subject in subjects}
+    first = subjects[0].label
+    _, first_attention = patterns[first]
+    rows: list[Row] = []
+    for label, (products, _) in patterns.items():
+        if products:
+            rows.append((f"dot products:\n{label}", products))
+    for label, (_, attention) in patterns.items():
+        if label != first:
+            difference = [own - base for own, base in zip(attention, first_attention, strict=True)]
+            rows.append((f"attention:\n{label}\n- {first}", difference))
+    return rows
 
 
 def shown(num_layers: int) -> list[int]:
-    """Layers to show, counted from 1: the last one, and up to MAX_COLUMNS - 1 powers of two below it, the largest."""
+    """Return the layers to show, counted from 1: the last one, and the MAX_COLUMNS - 1 largest powers of two below it."""
     powers = [2**power for power in range(num_layers.bit_length()) if 2**power < num_layers]
     return [*powers[-MAX_COLUMNS + 1 :], num_layers]
 
 
 def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """(dot products, attention), each [N, N] per layer: means over sequences and over channels or heads.
+    """Return the means over sequences and over channels or heads.
 
-    There are no dot products for an encoding without position tensors.
+    Args:
+        subject: Model with its text.
+        layers: Layers, counted from 1.
+
+    Returns:
+        Dot products and attention, each [N, N] per layer. An encoding without position tensors has no dot products.
     """
     count, length = subject.tokens.shape
     products: dict[int, Tensor] = {}
@@ -77,15 +104,16 @@ def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor
     return list(products.values()), list(attention.values())
 
 
-def draw_panels(figure: Figure, rows: Sequence[tuple[str, list[Tensor]]], layers: list[int]) -> None:
-    """Draw a panel for each row and layer. A row has a label, an image [N, N] per layer, and a color scale of its own."""
+def draw_panels(figure: Figure, rows: Sequence[Row], layers: list[int]) -> None:
+    """Draw a panel for each row and layer. Each row has a colour scale of its own."""
     figure.set_size_inches(PANEL_INCHES * len(layers) + 2, PANEL_INCHES * len(rows) + 0.5)
     panels = figure.subplots(len(rows), len(layers), squeeze=False)
     for layer, panel in zip(layers, panels[0], strict=True):
         panel.set_title(f"layer {layer}")
     for line, (label, images) in zip(panels, rows, strict=True):
-        # A few large values, as of a first token that draws all attention, would leave the rest white.
-        limit = float(np.quantile(torch.stack(images).abs().numpy(), 0.99)) or 1.0  # torch.quantile takes at most 2**24 numbers
+        # Not torch.quantile, which takes at most 2**24 numbers.
+        magnitudes = torch.stack(images).abs().numpy()
+        limit = float(np.quantile(magnitudes, SCALE_QUANTILE)) or 1.0
         for panel, image in zip(line, images, strict=True):
             drawn = panel.imshow(image.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
             panel.set_xticks([])
