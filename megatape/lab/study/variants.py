@@ -1,9 +1,10 @@
 """Variants of a model to compare: an encoding, optionally with other model settings or with scaled frequencies in tests.
 
-A control has the parameters or the FLOPs of the model with another encoding, by another width of its MLP.
+A control has as many parameters or FLOPs as the model with another encoding. Its MLP has another width.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
@@ -13,19 +14,33 @@ from megatape.lab.encodings import parse_encodings, with_encoding
 from megatape.nn.limits import FP8_MULTIPLE
 from megatape.registry import ENCODINGS
 
+# Quantities that a control can share with another encoding.
 CONTROLS = ("params", "flops")
-SCALINGS = ("linear", "theta", "yarn")  # llama3 takes more than two lengths
+# Kinds of model.scaling. llama3 takes more than two lengths.
+SCALINGS = ("linear", "theta", "yarn")
+
+
+class Cost(NamedTuple):
+    """Cost of a model. The fields are in the order of CONTROLS.
+
+    Attributes:
+        parameters: Number of weights.
+        flops: FLOPs of the forward pass of a sample.
+    """
+
+    parameters: int
+    flops: int
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of a comparison.
+    """A row of a comparison.
 
     Attributes:
-        trained: Label without the scaling; variants with the same one share their training.
+        trained: Label without the scaling. Variants with the same one share their training.
         settings: Overrides of the configuration for training.
         scaling: Kind of model.scaling for tests that are longer than training, or None.
-        control: What a control has in common with another encoding, one of CONTROLS, and that encoding; None for others.
+        control: For a control, the shared quantity (of CONTROLS) and the other encoding. None for other variants.
     """
 
     trained: str
@@ -35,61 +50,79 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """As typed, with the scaling after the encoding."""
+        """Label in the form of the option, with the scaling after the encoding."""
+        if not self.scaling:
+            return self.trained
         encoding, *changes = self.trained.split(":")
-        return ":".join([f"{encoding}+{self.scaling}" if self.scaling else encoding, *changes])
+        return ":".join([f"{encoding}+{self.scaling}", *changes])
 
     def mlp_size(self, config: Config) -> int:
-        """Width of the MLP, of a control the one whose cost is nearest to that of the other encoding.
+        """Return the width of the MLP. That of a control brings its cost as close as possible to the other encoding's.
 
-        The cost is an affine function of the width, so that two widths give all.
+        The cost is an affine function of the width, so two widths determine it.
 
         Args:
-            config: With `settings`.
+            config: Configuration with `settings`.
 
         Raises:
-            UserError: The other encoding has fewer than the narrowest MLP.
+            UserError: Even the narrowest MLP costs more than the other encoding.
         """
         if self.control is None:
             return config.model.mlp_size
-        unit = config.parallel.tp * (1 if config.training.fp8 == "none" else FP8_MULTIPLE)
-        place = CONTROLS.index(self.control[0])
-        goal = _costs(config, with_encoding(config.model, self.control[1]), config.model.mlp_size)[place]
-        first, second = (_costs(config, config.model, count * unit)[place] for count in (1, 2))
-        width = unit * (1 + round((goal - first) / (second - first)))
-        if width < unit:
+        kind, encoding = self.control
+        quantity = CONTROLS.index(kind)
+        unit = config.parallel.tp
+        if config.training.fp8 != "none":
+            unit *= FP8_MULTIPLE
+        goal = _cost(config, with_encoding(config.model, encoding), config.model.mlp_size)[quantity]
+        first = _cost(config, config.model, unit)[quantity]
+        second = _cost(config, config.model, 2 * unit)[quantity]
+        num_units = 1 + round((goal - first) / (second - first))
+        if num_units < 1:
             raise UserError(f"encodings: {self.label}: even an MLP of width {unit} has more: exchange the two encodings")
-        return width
+        return unit * num_units
 
     def settings_for(self, config: Config) -> list[str]:
-        """Overrides of the configuration for training. config: with `settings`."""
-        return [*self.settings, *([f"model.mlp_size={self.mlp_size(config)}"] if self.control else [])]
+        """Return the overrides of the configuration for training, with the width of a control.
+
+        Args:
+            config: Configuration with `settings`.
+        """
+        settings = list(self.settings)
+        if self.control:
+            settings.append(f"model.mlp_size={self.mlp_size(config)}")
+        return settings
 
     def describe_control(self, config: Config) -> str:
-        """Costs of a control and of the other encoding. config: with `settings`."""
+        """Describe the costs of a control and of the other encoding.
+
+        Args:
+            config: Configuration with `settings`.
+        """
         assert self.control is not None
+        _, encoding = self.control
         width = self.mlp_size(config)
-        encoding = self.control[1]
-        length = config.data.sequence_length
-        parameters, flops = _costs(config, config.model, width)
-        wanted, wanted_flops = _costs(config, with_encoding(config.model, encoding), config.model.mlp_size)
+        own = _cost(config, config.model, width)
+        other = _cost(config, with_encoding(config.model, encoding), config.model.mlp_size)
         return (
-            f"`{self.label}` has mlp_size {width} instead of {config.model.mlp_size}: {parameters:,} parameters and {flops:,} "
-            f"FLOPs in the forward pass of {length} tokens; `{encoding}` has {wanted:,} and {wanted_flops:,}."
+            f"`{self.label}` has mlp_size {width} instead of {config.model.mlp_size}: {own.parameters:,} parameters and "
+            f"{own.flops:,} FLOPs in the forward pass of {config.data.sequence_length} tokens; `{encoding}` has "
+            f"{other.parameters:,} and {other.flops:,}."
         )
 
 
-def _costs(config: Config, model: ModelConfig, mlp_size: int) -> tuple[int, int]:
-    """Parameters, and FLOPs of the forward pass of a sample, with this width: in the order of CONTROLS."""
+def _cost(config: Config, model: ModelConfig, mlp_size: int) -> Cost:
+    """Return the cost of a model with an MLP of this width, for the samples of a run."""
     model = model.model_copy(update={"mlp_size": mlp_size})
     groups = config.training.num_shifted_groups
-    return count_parameters(model).total, forward_flops(model, config.data.sequence_length, groups)
+    return Cost(count_parameters(model).total, forward_flops(model, config.data.sequence_length, groups))
 
 
 def parse_variants(text: str) -> list[Variant]:
-    """The variants of a list such as "rope,tape+yarn,tape:position_size=12".
+    """Parse a list such as "rope,tape+yarn,tape:position_size=12".
 
-    Raises UserError for an unknown encoding or scaling, a scaling the encoding does not support, or a repeated variant.
+    Raises:
+        UserError: An encoding or a scaling is unknown, the encoding does not support the scaling, or a variant is repeated.
     """
     variants = [_parse(entry.strip()) for entry in text.split(",")]
     for variant in variants:
@@ -99,30 +132,50 @@ def parse_variants(text: str) -> list[Variant]:
 
 
 def _parse(entry: str) -> Variant:
-    head, *changes = entry.split(":")
+    """Parse a variant such as "tape+yarn:position_size=12:params=rope"."""
+    head, *all_changes = entry.split(":")
     encoding, plus, scaling = head.partition("+")
     parse_encodings(encoding)
-    if plus and not ENCODINGS[encoding].scalable:
+    if plus:
+        _check_scaling(head, encoding, scaling)
+    prefixes = tuple(f"{kind}=" for kind in CONTROLS)
+    controls = [change for change in all_changes if change.startswith(prefixes)]
+    changes = [change for change in all_changes if change not in controls]
+    sets_mlp_size = any(change.startswith("mlp_size=") for change in changes)
+    if len(controls) > 1 or (controls and sets_mlp_size):
+        raise UserError(f"encodings: {entry}: {controls[0]} chooses mlp_size: remove the other setting of it")
+    _check_changes(entry, changes)
+    control = None
+    if controls:
+        kind, _, other = controls[0].partition("=")
+        if parse_encodings(other) == [encoding]:
+            raise UserError(f"encodings: {entry}: {encoding} is its own encoding: name another one, as in rope:{kind}=tape")
+        control = (kind, other)
+    return Variant(
+        trained=":".join([encoding, *changes, *controls]),
+        settings=(f"model.encoding={encoding}", *(f"model.{change}" for change in changes)),
+        scaling=scaling or None,
+        control=control,
+    )
+
+
+def _check_scaling(head: str, encoding: str, scaling: str) -> None:
+    """Raise UserError unless the encoding supports the scaling."""
+    if not ENCODINGS[encoding].scalable:
         scalable = " and ".join(name for name, entry in ENCODINGS.items() if entry.scalable)
         raise UserError(f"encodings: {head}: {encoding} has no scaling; only {scalable} do")
-    if plus and scaling not in SCALINGS:
+    if scaling not in SCALINGS:
         raise UserError(f"encodings: {head}: {scaling!r} is not a scaling: {choose_one(scaling, SCALINGS)}")
-    controls = [change for change in changes if change.startswith(tuple(f"{kind}=" for kind in CONTROLS))]
-    if len(controls) > 1 or (controls and any(change.startswith("mlp_size=") for change in changes)):
-        raise UserError(f"encodings: {entry}: {controls[0]} chooses mlp_size: remove the other setting of it")
-    changes = [change for change in changes if change not in controls]
+
+
+def _check_changes(entry: str, changes: list[str]) -> None:
+    """Raise UserError unless the changes are settings of the model, each given once."""
     for change in changes:
         if "=" not in change or change.startswith(("encoding=", "scaling")):
             raise UserError(
                 f"encodings: {entry}: {change!r} is not a model setting: write one such as position_size=12; encoding and "
                 "scaling come first, as in tape+yarn"
             )
-    settings = (f"model.encoding={encoding}", *(f"model.{change}" for change in changes))
-    if len({change.partition("=")[0] for change in changes}) < len(changes):
+    keys = [change.partition("=")[0] for change in changes]
+    if len(set(keys)) < len(keys):
         raise UserError(f"encodings: {entry}: a setting is given twice")
-    control = None
-    for kind, _, other in (text.partition("=") for text in controls):
-        if parse_encodings(other) == [encoding]:
-            raise UserError(f"encodings: {entry}: {encoding} is its own encoding: name another one, as in rope:{kind}=tape")
-        control = kind, other
-    return Variant(":".join([encoding, *changes, *controls]), settings, scaling or None, control)

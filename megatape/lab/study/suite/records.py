@@ -1,4 +1,4 @@
-"""The scores of a suite, and their files: scores.json of each run, and a line of results.jsonl for each model and split."""
+"""Scores of a suite, and their files: scores.json of each run, and results.jsonl with a line for each model and split."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,6 +14,9 @@ from megatape.errors import UserError
 from megatape.lab.study.outcome import Result
 from megatape.utils.files import first_fault, read_regular, write_atomically
 
+# File of the scores in a run's folder.
+SCORES = "scores.json"
+
 
 class Score(NamedTuple):
     """Score of a model on one split.
@@ -21,7 +24,7 @@ class Score(NamedTuple):
     Attributes:
         score: Share of right answers.
         asked: Number of answers.
-        curve: (key, right, asked) by the answers' key.
+        curve: Key, right answers and number of answers, by the answers' key.
     """
 
     score: float
@@ -30,17 +33,24 @@ class Score(NamedTuple):
 
 
 def answer_places(task: SyntheticTask, sample: SyntheticSample) -> list[range]:
-    """For each answer, the places in the text of its tokens. The end token's place is the text's length."""
+    """Return the places in the text of each answer's tokens. The place of the end token is the text's length."""
     places = [range(answer.begin, answer.end) for answer in sample.answers]
     if task.answers_end:
-        places[-1] = range(places[-1].start, places[-1].stop + 1)
+        last = places[-1]
+        places[-1] = range(last.start, last.stop + 1)
     return places
 
 
 def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predicted: Sequence[Sequence[bool]]) -> Score:
-    """The score of one split. predicted: for each sample, whether each token of its answers was, in order.
+    """Return the score of a split.
 
-    A sample that counts as a whole has the key of its last answer.
+    An answer is right if all of its tokens are. In a task that scores samples, a sample is right if all of its answers are, and
+    it has the key of its last answer.
+
+    Args:
+        task: The task.
+        samples: Samples of the split.
+        predicted: For each sample, whether each token of its answers was predicted, in order.
     """
     right = Counter[int]()
     asked = Counter[int]()
@@ -60,24 +70,20 @@ def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predi
     return Score(right.total() / asked.total(), asked.total(), curve)
 
 
-SCORES = "scores.json"
-
-
 class Record(BaseModel):
-    """The score of one model on one split of a task.
+    """Score of a model on a split of a task.
 
     Attributes:
         task: Name of the task.
         split: Name of the split.
-        row: Encoding's label, or name of a baseline.
+        row: Label of the encoding, or name of the baseline.
         kind: Kind of row.
-        seed: training.seed of the run; None for a baseline without one.
-        learning_rate: Learning rate of the run; None for a baseline without one.
-        score: Share of right answers, or of examples whose answers are all right, as the task says, 0 to 1; None where the
-            encoding can't do the split.
-        reason: Reason why there is no score; None where there is one.
-        asked: Number of answers or examples that the score is a share of.
-        curve: (length or distance, right, asked), by length or distance.
+        seed: training.seed of the run, None for a baseline without a seed.
+        learning_rate: Learning rate of the run, None for a baseline.
+        score: Share of right answers or samples, 0 to 1. None if the encoding does not support the split.
+        reason: Reason why there is no score, or None.
+        asked: Number of answers or samples.
+        curve: Length or distance, right answers and number of answers, by length or distance.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -103,26 +109,34 @@ class Record(BaseModel):
 
     @classmethod
     def of(cls, found: Score | str, **place: Any) -> Self:
-        """The record of a score, or of the reason why there is none. place: the other fields."""
+        """Return the record of a score.
+
+        Args:
+            found: The score, or the reason why there is none.
+            place: The other fields.
+        """
         if isinstance(found, str):
             return cls(score=None, reason=found, asked=0, curve=(), **place)
         return cls(reason=None, **found._asdict(), **place)
 
     @property
     def model(self) -> tuple[str, str, str, str, int]:
-        """What only one record of a file may have, and their order."""
-        return self.task, self.split, self.kind, self.row, -1 if self.seed is None else self.seed
+        """Identity of the model and the split. It is unique in a file, whose records are in its order."""
+        seed = self.seed
+        if seed is None:
+            seed = -1
+        return self.task, self.split, self.kind, self.row, seed
 
 
 @dataclass(frozen=True)
 class Scores(Result):
-    """What is measured of one model, for SCORES in its run's folder.
+    """Measurements of a model, in the file SCORES of its run's folder.
 
     Attributes:
         definition: Hash of the task's definition.
         validation_loss: Loss in nats after the last step.
-        seconds: Time of its steps and its scoring, without the start of processes.
-        records: One of each split it was scored on.
+        seconds: Seconds of training steps and scoring, without process startup.
+        records: Records of the splits that the model was scored on.
     """
 
     definition: str
@@ -133,20 +147,29 @@ class Scores(Result):
     @property
     def summary(self) -> str:
         """The scores in one line."""
-        shown = (
-            f"{record.split} {'not applicable' if record.score is None else f'{record.score:.3f}'}" for record in self.records
-        )
-        return ", ".join([f"validation loss {self.validation_loss:.4f}", *shown])
+        parts = [f"validation loss {self.validation_loss:.4f}"]
+        for record in self.records:
+            score = "not applicable"
+            if record.score is not None:
+                score = f"{record.score:.3f}"
+            parts.append(f"{record.split} {score}")
+        return ", ".join(parts)
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Replace the file, sorted by task, split, row and seed."""
-    lines = [record.model_dump_json() for record in sorted(records, key=lambda record: record.model)]
-    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+    """Replace the file. Its lines are sorted by task, split, row and seed."""
+    ordered = sorted(records, key=lambda record: record.model)
+    text = "".join(f"{record.model_dump_json()}\n" for record in ordered)
+    write_atomically(path, text.encode())
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read what `write_records` wrote. Raises OSError, or UserError with the line if the file is corrupted."""
+    """Read a file that `write_records` wrote.
+
+    Raises:
+        UserError: The file is corrupted. The message has the number of the line.
+        OSError: The file cannot be read.
+    """
     found: dict[tuple, Record] = {}
     for number, line in enumerate(read_regular(path).splitlines(), start=1):
         place = f"{path}, line {number}"
