@@ -39,8 +39,10 @@ class OneRank:
 @pytest.mark.numerics
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_equals_torch(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three steps. Torch's iteration is always in bfloat16: for float32 its cast is taken away; for bfloat16 we get it, as on
-    a GPU. A scale of max(1, rows / columns), momentum without Nesterov, or decay after the update would fail."""
+    """Compare three steps. torch always iterates in bfloat16: for float32 its cast is removed; for bfloat16 ours has it, too.
+
+    A scale of max(1, rows / columns), momentum without Nesterov, or decay after the update would fail.
+    """
     if precision == torch.float32:
         monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)
     else:
@@ -64,7 +66,7 @@ def test_equals_torch(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_orthogonalizes() -> None:
-    """Singular values near 1, in either shape, and the vectors of the matrix; a matrix of zeros stays one."""
+    """Singular values are near 1, for tall and wide matrices, and singular vectors stay. A matrix of zeros stays zero."""
     matrix = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     for given, vectors in ((matrix, left @ right), (matrix.T, (left @ right).T)):
@@ -83,7 +85,7 @@ def test_bfloat16_differs_by_its_rounding() -> None:
         assert 1e-3 < float((rounded.float() - exact).norm() / exact.norm()) < 2e-2
 
 
-def test_flops_are_those_of_the_products() -> None:
+def test_flops_equal_those_of_the_products() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     for shape in SHAPES:
@@ -94,7 +96,7 @@ def test_flops_are_those_of_the_products() -> None:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_roles(encoding: str) -> None:
-    """By default Muon has the matrices of attention and MLP, and those alone; `orthogonalized` adds others."""
+    """By default Muon updates only the matrices of attention and MLP. `orthogonalized` adds others."""
     model = random_model(encoding=encoding)
     hidden = {name for name, weight in model.named_parameters() if name.endswith(".weight") and ".mlp." in name}
     hidden |= {name for name, _ in model.named_parameters() if ".attention." in name and name.split(".")[-2] in PROJECTIONS}
@@ -118,8 +120,8 @@ def _whole(model: nn.Module, roles: tuple[str, ...]) -> set[str]:
     return {name for group in groups if group["whole"] for name in group["names"]}
 
 
-def test_nothing_to_orthogonalize() -> None:
-    """Instead of a run of AdamW under the name of Muon."""
+def test_muon_needs_a_matrix() -> None:
+    """Otherwise AdamW would train under the name of Muon."""
     model = random_model(encoding="rope")
     with pytest.raises(UserError, match="optimizer.kind muon has no matrix to update"):
         _whole(model, ("position",))

@@ -46,7 +46,7 @@ class Fragile(Blocked):
 
 
 class BrokenUpdate(TapeUpdate):
-    """Its kernel is off on rank 1: it forgets the gain of attention's update, and so its gradient."""
+    """Position update with a broken kernel on rank 1: it forgets the gain of attention's update, and so its gradient."""
 
     def has_kernel(self, device: torch.device) -> bool:
         return True
@@ -59,15 +59,17 @@ class BrokenUpdate(TapeUpdate):
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Topology:
-    """As rank 1 of a run of two, the other of which finds no fault."""
+    """Simulate rank 1 of a run of two, whose other rank finds no fault."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr("megatape.training.build.LOG.info", lambda text, *values: print(text % values))
     monkeypatch.setattr("megatape.training.build.exchange", lambda fault, topology: ["", fault])
     return Topology(rank=0, world_size=2, local_rank=0)
 
 
-def test_the_next_one_is_taken(raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before the others, the one that fails; what it would have run is run by the next, and so is every other layer."""
+def test_next_backend_replaces_a_failing_one(
+    raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The preferred backend fails, so the next one runs its layers, and all others."""
     for encoding, expected in {"tape": ("sdpa",), "rope": ("sdpa",), "fire": ("blocked",)}.items():
         raw_config["model"]["encoding"] = encoding
         with patch.dict(BACKENDS, FRAGILE | BACKENDS, clear=True):
@@ -79,7 +81,7 @@ def test_the_next_one_is_taken(raw_config: dict[str, Any], alone: Topology, caps
         assert capsys.readouterr().out == told
 
 
-def test_a_forced_one_is_not_replaced(raw_config: dict[str, Any], alone: Topology) -> None:
+def test_forced_backend_is_not_replaced(raw_config: dict[str, Any], alone: Topology) -> None:
     raw_config["model"]["encoding"] = "rope"
     with patch.dict(BACKENDS, FRAGILE | BACKENDS, clear=True):
         raw_config["training"]["attention"] = "fragile"
@@ -91,10 +93,10 @@ def test_a_forced_one_is_not_replaced(raw_config: dict[str, Any], alone: Topolog
         working_backends(parse_config(raw_config, "test"), CPU, alone)
 
 
-def test_what_may_crash_is_tried_in_a_child(
+def test_backends_that_may_crash_are_tested_in_a_child(
     raw_config: dict[str, Any], alone: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU, on the first rank of a node: after a crash this process could not use CUDA any more."""
+    """This happens on a GPU, on the first rank of a node: after a crash, the process itself could no longer use CUDA."""
     tried = []
 
     def failure(name: str, *arguments: Any) -> str:
@@ -125,7 +127,7 @@ def test_what_may_crash_is_tried_in_a_child(
     assert tried == ["triton", "sdpa here"], "our own kernels, too, where they go first"
 
 
-def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:
+def test_no_backend_works(raw_config: dict[str, Any], alone: Topology) -> None:
     with patch.dict(BACKENDS, FRAGILE, clear=True):
         raw_config["model"]["encoding"] = "rope"
         config = parse_config(raw_config, "test")
@@ -133,10 +135,10 @@ def test_nothing_works(raw_config: dict[str, Any], alone: Topology) -> None:
             working_backends(config, CPU, alone)
 
 
-def test_an_update_whose_kernel_fails_is_plain(
+def test_failing_update_kernel_is_not_used(
     raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its results are compared, forward and backward; where there is none, nothing is tried."""
+    """The kernel's results are compared, forward and backward. Without a kernel, nothing is tested."""
     pytest.importorskip("triton")
     config = parse_config(raw_config, "test")
     assert not updates_by_kernel(config, CPU, alone) and not capsys.readouterr().out
@@ -155,10 +157,10 @@ def test_an_update_whose_kernel_fails_is_plain(
 
 
 @pytest.mark.parametrize("fault", ["wrong", "broken", "none"])
-def test_a_loss_kernel_that_fails(
+def test_failing_loss_kernel_is_not_used(
     fault: str, raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is compared with PyTorch's operators, with the run's z-loss and soft-cap; where there is none, nothing is tried."""
+    """The kernel is compared with PyTorch's operators, with the run's z-loss and soft-cap. Without one, nothing is tested."""
     raw_config["model"]["logit_softcap"], raw_config["training"]["z_loss"] = 5.0, 0.01
     config = parse_config(raw_config, "test")
     assert loss_by_kernel(config, CPU, alone) and not capsys.readouterr().out
@@ -179,8 +181,8 @@ def test_a_loss_kernel_that_fails(
     assert re.fullmatch(expected, capsys.readouterr().out)
 
 
-def test_ranks_agree(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """One of two ranks sees it fail."""
+def test_all_ranks_use_the_same_backends(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """A backend fails on one of two ranks."""
     raw_config["model"]["encoding"] = "rope"
     workers = tmp_path / "workers"
     results = run_workers(f"{__name__}:start_twice", 2, raw_config, workers)
@@ -197,7 +199,7 @@ def test_ranks_agree(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
 
 def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
-    """The backends of a run, and of one that resumes it with another; and whether updates by a broken kernel are used."""
+    """Return the backends of a run and of its resumption with another one, and whether a broken update kernel is used."""
     chosen: list[Any] = []
     for name, resume, backends in (("auto", None, FRAGILE | BACKENDS), ("blocked", "auto", BACKENDS.copy())):
         raw["training"]["attention"] = name
@@ -228,7 +230,7 @@ def fp8_config(raw_config: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.fp8
 @pytest.mark.slow
-def test_learns_as_without(fp8_config: dict[str, Any], tmp_path: Path) -> None:
+def test_fp8_learns_like_bfloat16(fp8_config: dict[str, Any], tmp_path: Path) -> None:
     fp8_config["training"] |= {"steps": 12, "activation_checkpointing": "selective"}
     fp8_config["optimizer"]["learning_rate"] = 5e-3
     cases = [{"name": recipe, "set": {"training.fp8": recipe}} for recipe in ("none", "tensorwise")]
@@ -267,7 +269,7 @@ def test_learns_as_without(fp8_config: dict[str, Any], tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_refused(fp8_config: dict[str, Any], section: str, values: dict[str, Any], told: str) -> None:
+def test_refused_settings(fp8_config: dict[str, Any], section: str, values: dict[str, Any], told: str) -> None:
     if "lora" in values:
         fp8_config["training"]["trainable"] = ["adapters"]
     fp8_config[section] = fp8_config.get(section, {}) | values
@@ -276,10 +278,10 @@ def test_what_is_refused(fp8_config: dict[str, Any], section: str, values: dict[
 
 
 @pytest.mark.fp8
-def test_all_ranks_can_or_none(
+def test_fp8_works_on_all_ranks_or_none(
     fp8_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One rank without torchao ends the run on all; a CPU says that it emulates."""
+    """A rank without torchao ends the run on all ranks. A CPU logs that it emulates FP8."""
     config, topology = parse_config(fp8_config, "test"), Topology(rank=0, world_size=2, local_rank=0)
     for fault in (None, UserError("torchao cannot be imported")):
         monkeypatch.setattr("megatape.distributed.exchange.exchange", lambda mine, *_, fault=fault: [mine, [None, fault]])

@@ -34,7 +34,7 @@ def config(raw_config: dict[str, Any]) -> Config:
 
 @pytest.mark.parametrize(("made", "status"), [(0, ExitStatus.USER_ERROR), (3, ExitStatus.DIED)])
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_error_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
+def test_out_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
     """A traceback of 48 lines hid the remedy. A run that made steps is restarted, a run that made none is not."""
     with pytest.raises(OutOfMemory) as found, MemoryGuard(config, ONE).explained_errors(lambda: made):
         raise ERRORS[error]
@@ -53,20 +53,20 @@ OTHER_ERRORS = [
 
 
 @pytest.mark.parametrize("error", OTHER_ERRORS, ids=lambda error: type(error).__name__)
-def test_other_errors_stay(config: Config, error: Exception) -> None:
+def test_other_errors_are_unchanged(config: Config, error: Exception) -> None:
     with pytest.raises(type(error)) as found, MemoryGuard(config, ONE).explained_errors():
         raise error
     assert found.value is error
 
 
-def test_what_cannot_fit_is_refused_before_the_first_step(config: Config) -> None:
+def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
     MemoryGuard(config, ONE, lambda: 2.0**40).check()
     with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
         MemoryGuard(config, ONE, lambda: 2.0**20, patience=0).check()
     assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
 
 
-def test_what_may_fit_is_not_refused(config: Config) -> None:
+def test_accepts_a_run_that_may_fit(config: Config) -> None:
     """Measured peaks are up to 20% below the plan."""
     memory = plan_total(config, 1, on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
@@ -75,14 +75,14 @@ def test_what_may_fit_is_not_refused(config: Config) -> None:
         MemoryGuard(config, ONE, lambda: 0.5 * total, patience=0).check()
 
 
-def test_memory_that_is_about_to_be_free_is_waited_for(config: Config) -> None:
+def test_waits_for_memory_of_ending_processes(config: Config) -> None:
     """When a run is started again, processes of its last start may still hold memory: a refusal would end it for good."""
     measured = iter([2.0**20, 2.0**40])
     MemoryGuard(config, ONE, lambda: next(measured), patience=0.5).check()
     assert next(measured, None) is None
 
 
-def test_the_remedy_fits(config: Config) -> None:
+def test_remedy_fits(config: Config) -> None:
     """The remedy is the smallest change: one setting rather than two."""
     larger = smallest_fitting_change(config, 1, False, 2.0**40)
     assert larger is not None

@@ -15,7 +15,7 @@ STEP = 8  # samples
 
 
 class Numbered(Loader):
-    """Whose batches are the number of samples consumed, and which notes what it was asked for."""
+    """Loader whose batches are the number of consumed samples, and which records its calls."""
 
     def __init__(self, failing: dict[int, Exception] | None = None) -> None:
         self.failing = failing or {}
@@ -43,8 +43,8 @@ def numbers(feed: Prefetcher, consumed: int) -> list[int]:
     return [int(batch.tokens[0, 0]) for batch in feed.get(consumed).batches]
 
 
-def test_a_feed_is_a_function_of_the_samples_consumed() -> None:
-    """Whatever was made ahead, also for a run that does not go on with the next step."""
+def test_batches_depend_only_on_consumed_samples() -> None:
+    """This holds for any prefetched steps, also if a run does not continue with the next one."""
     with Prefetcher(loader := Numbered(), torch.device("cpu")) as feed:
         assert numbers(feed, 0) == [0, 1] and feed.get(0).num_targets == 8
         assert feed.get(0).digest == 1
@@ -60,7 +60,7 @@ def test_a_feed_is_a_function_of_the_samples_consumed() -> None:
 
 
 def test_steps_are_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a step is computed the next ones are read, and after a rollback those that follow it."""
+    """Next steps are read while a step is computed. After a rollback, they are the steps after it."""
     with Prefetcher(loader := Numbered(), torch.device("cpu")) as feed:
         for first in (0, STEP, 7 * STEP, 2 * STEP):
             feed.start(first)
@@ -70,7 +70,7 @@ def test_steps_are_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader.asked == [step * STEP for step in (0, 1, 2, 3, 4, 7, 8, 9, 10, 2, 3, 4, 5)]
 
 
-def test_an_error_belongs_to_its_step() -> None:
+def test_read_error_belongs_to_its_step() -> None:
     feed = Prefetcher(Numbered({STEP: OSError("gone"), 2 * STEP: KeyError("ours")}), torch.device("cpu"))
     with suppress(KeyboardInterrupt), feed:
         assert feed.get(0).error == ""

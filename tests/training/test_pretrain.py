@@ -1,4 +1,4 @@
-"""The exit status of each way in which training ends (docs/training.md), and what is told of it."""
+"""Exit status and message of every end of training (docs/training.md)."""
 
 import errno
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from megatape.reliability.watch import RankFailed
 from megatape.training import pretrain
 
 EIO = OSError(errno.EIO, "Input/output error", "run/metrics.jsonl")
-# What training raises or returns -> the status.
+# Case -> error or result of training, and the exit status.
 IN_TRAINING: dict[str, tuple[Any, ExitStatus]] = {
     "all steps are made": ([False], ExitStatus.DONE),
     "a scheduler asked for the end": ([True], ExitStatus.UNFINISHED),
@@ -35,7 +35,7 @@ BEFORE_TRAINING: dict[str, tuple[str, Exception]] = {
     "data do not fit": ("start", UserError("other data")),
     "no port": ("meet", DistNetworkError("in use")),
 }
-# Errors of the program or the machine: their traceback is all that there is to see.
+# Errors of the program or the machine, of which the traceback is all the user sees.
 DEATHS = {
     "a disk fails": EIO,
     "an error of ours": ValueError("not enough values to unpack"),
@@ -45,7 +45,13 @@ DEATHS = {
 
 
 def end(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **ends: Any) -> ExitStatus:
-    """Start training, of which everything is a stand-in. ends: what these functions raise, or return in turn."""
+    """Start training with stand-ins for all its parts.
+
+    Args:
+        raw_config: Configuration.
+        monkeypatch: Fixture that replaces the parts.
+        ends: Errors to raise, or results to return in turn, by part.
+    """
     stubs: dict[str, Any] = {"discover": lambda: Topology(0, 1, 0), "hold": lambda *_: nullcontext()}
     for name in ("open_together", "introduction", "shut_down"):
         stubs[name] = Mock()
@@ -58,7 +64,7 @@ def end(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **ends: Any
 
 
 @pytest.mark.parametrize("name", IN_TRAINING)
-def test_in_training(
+def test_exit_statuses_in_training(
     raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
     outcome, status = IN_TRAINING[name]
@@ -72,10 +78,10 @@ def test_in_training(
 
 
 @pytest.mark.parametrize("name", BEFORE_TRAINING)
-def test_before_training(
+def test_exit_statuses_before_training(
     raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """A path, data or port of the user's: one line."""
+    """An invalid path, data folder or port is one line."""
     part, error = BEFORE_TRAINING[name]
     assert end(raw_config, monkeypatch, **{part: error}) is ExitStatus.USER_ERROR
     errors = capfd.readouterr().err
@@ -83,9 +89,7 @@ def test_before_training(
 
 
 @pytest.mark.parametrize("name", DEATHS)
-def test_a_fault_of_program_or_machine_keeps_its_traceback(
-    raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_unexpected_errors_keep_their_traceback(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with pytest.raises(type(DEATHS[name])) as met:
         end(raw_config, monkeypatch, train=DEATHS[name])
     assert met.value is DEATHS[name]

@@ -11,7 +11,7 @@ from megatape.training import spike_policy
 from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
 
 
-def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
+def test_spikes_are_recognized(raw_config: dict[str, Any]) -> None:
     training = parse_config(raw_config, "test").training.model_copy(update={"on_spike": "skip"})
     policy, steps = SpikePolicy(training, BatchSizes(8)), 0
 
@@ -41,8 +41,8 @@ def test_what_is_a_spike(raw_config: dict[str, Any]) -> None:
     assert policy.decide(4.1, 1.0) == Take() and "the loss" in policy.decide(5.0, 1.0).reason
 
 
-def test_checkpoints_for_a_rollback(raw_config: dict[str, Any]) -> None:
-    """Those that led to no spike; after a restart, too, which happens before 64 steps have followed."""
+def test_stable_and_protected_checkpoints(raw_config: dict[str, Any]) -> None:
+    """Checkpoints followed by a spike are no candidates, also after a restart within 64 steps."""
     raw_config["training"]["on_spike"] = "rewind"
     config = parse_config(raw_config, "test").training
     before, found = SpikePolicy(config, BatchSizes(8)), SpikePolicy(config, BatchSizes(8))
@@ -55,8 +55,8 @@ def test_checkpoints_for_a_rollback(raw_config: dict[str, Any]) -> None:
     assert SpikePolicy(config.model_copy(update={"on_spike": "skip"}), BatchSizes(8)).protected([90, 80], 100) == []
 
 
-def test_samples_of_the_last_steps_in_a_warm_up(raw_config: dict[str, Any]) -> None:
-    """A rollback skips those of the last 64 steps, whatever their size, and the next may follow 64 steps later."""
+def test_rollback_in_a_batch_size_warmup(raw_config: dict[str, Any]) -> None:
+    """A rollback skips the samples of the last 64 steps, of any size. The next one may follow 64 steps later."""
     batches = BatchSizes(64, ((8, 4000),))  # 500 steps of 8 samples
     policy = SpikePolicy(parse_config(raw_config, "test").training, batches)
     assert policy.may_roll_back(batches.consumed(70))
@@ -69,7 +69,7 @@ def test_samples_of_the_last_steps_in_a_warm_up(raw_config: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])
-def test_ranges_that_are_none(raw_config: dict[str, Any], ranges: Any) -> None:
+def test_invalid_sample_ranges(raw_config: dict[str, Any], ranges: Any) -> None:
     raw_config["training"]["skip_samples"] = ranges
     with pytest.raises(ValueError, match="training.skip_samples"):
         parse_config(raw_config, "test")

@@ -1,4 +1,4 @@
-"""What a training step waits for: numbers that the host reads from the device, and what ranks tell each other.
+"""Synchronization of a training step: numbers that the host reads from the device, and collectives.
 
 On a GPU each such read drains the queue of kernels. On a CPU there is nothing to drain, but the reads are the same.
 """
@@ -23,8 +23,10 @@ from megatape.training.trainer import Trainer
 from megatape.zero import compiler
 from tests.helpers.workers import run_workers
 
-READS = {"_local_scalar_dense", "nonzero", "equal"}  # operators for whose result the host waits
-PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}  # which call no operator on a CPU
+# Operators whose result the host waits for.
+READS = {"_local_scalar_dense", "nonzero", "equal"}
+# Reads that call no operator on a CPU.
+PYTHON_READS = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
 OURS, THEIRS = (str(Path(package.__file__ or "").parent) for package in (megatape, deepspeed))
 WRAPPERS = (compiler.__file__, f"{THEIRS}/comm/", f"{THEIRS}/utils/")
 # Exchanges of activations, which are not checked here, and sums of gradients, which are.
@@ -43,7 +45,7 @@ STEPS: dict[int, tuple[dict[str, int], set[str]]] = {  # by stage, ours and Deep
 
 
 class Waits(TorchFunctionMode):
-    """Counts reads and collectives by the function that asks for them and the operator."""
+    """Counts reads and collectives by calling function and operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +69,7 @@ class Waits(TorchFunctionMode):
 
 
 class Operators(TorchDispatchMode):
-    """The same for operators."""
+    """Counts reads and collectives that are operators."""
 
     def __init__(self, waits: Waits) -> None:
         super().__init__()
@@ -81,7 +83,7 @@ class Operators(TorchDispatchMode):
 
 
 def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
-    """For each of STEPS, what one step waits for and tells: ours, with how often, and DeepSpeed's."""
+    """Return, for each of STEPS, the reads and collectives of a step: ours with their numbers, and the names of DeepSpeed's."""
     found = []
     for stage in STEPS:
         config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{stage}"}}, "")
@@ -97,9 +99,9 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
 
 
 def test_a_step_has_one_exchange_and_reads_two_numbers(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A step reads the loss, to decide whether it is taken, and the norm, for which DeepSpeed has already waited.
+    """A step reads the loss, to decide whether to skip, and the norm, which DeepSpeed has already waited for.
 
-    The four micro-batches of a step have one sum of the gradients of replicated weights over tensor-parallel ranks.
+    The four micro-batches of a step share one sum of replicated weights' gradients over tensor-parallel ranks.
     """
     raw_config["parallel"] = {"tp": 2}
     raw_config["training"]["micro_batch_size"] = 2

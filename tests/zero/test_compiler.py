@@ -13,7 +13,7 @@ from tests.helpers.workers import run_workers
 
 
 @pytest.mark.slow
-def test_imported_when_something_is_compiled(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_compiler_is_imported_on_first_use(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"steps": 2, "activation_checkpointing": "full"}
     assert run_workers("tests.zero.test_compiler:train", 1, raw_config, tmp_path / "workers") == [[False, True]]
 

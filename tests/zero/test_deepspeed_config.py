@@ -14,7 +14,7 @@ from megatape.zero.deepspeed_config import Stage3Limits, deepspeed_config, stage
 from tests.helpers.workers import ROOT
 
 
-def test_deepspeed_gets_the_planners_limits(raw_config: dict[str, Any]) -> None:
+def test_deepspeed_gets_the_planned_limits(raw_config: dict[str, Any]) -> None:
     config = parse_config(raw_config | {"zero": {"stage": 3}}, "test")
     limits, section = stage3_limits(config), deepspeed_config(config, 1)["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
@@ -43,13 +43,13 @@ def test_limits_follow_the_largest_layer(raw_config: dict[str, Any], changes: di
     assert (limits.prefetch, limits.max_live_parameters) == (3 * block, 6 * block)
 
 
-def test_settings_need_no_deepspeed() -> None:
+def test_configuration_needs_no_deepspeed() -> None:
     """The planner reads them without training."""
     code = "import sys, megatape.zero.deepspeed_config; sys.exit('deepspeed' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-def test_the_documentation_lists_what_deepspeed_is_given(raw_config: dict[str, Any]) -> None:
+def test_docs_list_all_deepspeed_keys(raw_config: dict[str, Any]) -> None:
     """The DeepSpeed section of docs/architecture.md names each key of the ZeRO settings."""
     raw_config["zero"] = {"stage": 3, "offload_optimizer": True, "offload_parameters": True}
     given = deepspeed_config(parse_config(raw_config, "test"), 1)["zero_optimization"]

@@ -30,7 +30,7 @@ DEFAULTS = {
 }
 
 
-def test_an_address_that_nobody_knows_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_address_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a single host: torch would try it until the timeout of collectives, 35 minutes in a training run."""
     monkeypatch.setattr(launchers, "NAME_TIMEOUT", 0.0)
     places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "9"}
@@ -114,9 +114,7 @@ def test_environment_of_a_gpu(
     assert len(caplog.records) == 1
 
 
-def test_kernels_are_not_loaded_from_the_folder_of_another_user(
-    accelerator: Mock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_kernel_cache_of_another_user_is_not_used(accelerator: Mock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Everybody may make that folder in /tmp: its code would run as this user."""
     other = os.getuid() + 1
     (tmp_path / f"megatape-{other}").mkdir(mode=0o700)
@@ -130,7 +128,7 @@ def test_kernels_are_not_loaded_from_the_folder_of_another_user(
 
 @pytest.mark.parametrize(("installed", "is_tested"), [("0.20.1", False), ("0.19.7", False), ("0.19.8+cu130", True)])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_untested_version_of_deepspeed(
+def test_untested_version_of_deepspeed_is_a_warning(
     accelerator: Mock,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

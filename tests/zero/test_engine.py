@@ -1,4 +1,4 @@
-"""A step whose loss or gradient is not finite on any rank is taken by none, and what follows is as if it had not been."""
+"""If a loss or gradient is not finite on one rank, no rank takes the step, and the run continues as if it had not been."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ FAULTS = {
         pytest.param(["0", "1", "2", "2 bfloat16", "2 offload", "3 bfloat16", "3 offload"], marks=pytest.mark.slow),
     ],
 )
-def test_no_rank_takes_it(raw_config: dict[str, Any], tmp_path: Path, stages: list[str]) -> None:
+def test_no_rank_takes_a_nonfinite_step(raw_config: dict[str, Any], tmp_path: Path, stages: list[str]) -> None:
     raw_config["training"] |= {"steps": 5, "micro_batch_size": 2}  # two micro-batches, of which the first has the fault
     raw_config["parallel"] = {"tp": 2}
     payload = {"config": raw_config, "stages": stages}
@@ -61,8 +61,12 @@ def test_no_rank_takes_it(raw_config: dict[str, Any], tmp_path: Path, stages: li
 
 
 def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
-    """For some of STAGES: the faults that were found, whether each left all of this rank's numbers as they were, and whether
-    the run ends with those of one that made no such step."""
+    """Train at some of STAGES with FAULTS.
+
+    Returns:
+        For each stage the faults found, whether each left all numbers of this rank unchanged, and whether the run ends with the
+        numbers of a run without such steps.
+    """
     raw, results = payload["config"], []
     for stage in payload["stages"]:
         changes = STAGES[stage]
@@ -101,7 +105,7 @@ def _run(raw: dict[str, Any], stage: str, changes: dict[str, Any], topology: Top
 
 @contextmanager
 def _fault(run: Trainer, where: str) -> Iterator[None]:
-    """The first loss, or the first gradient of a parameter, is not finite."""
+    """Make the first loss, or the first gradient of a parameter, NaN."""
     if not where:
         yield
         return
@@ -126,7 +130,7 @@ def _once(number: float) -> Callable[[Tensor], Tensor]:
 
 
 def _numbers(run: Trainer) -> list[Tensor]:
-    """This rank's weights and optimizer state, and what the forward pass computes with."""
+    """Return this rank's master weights, optimizer state and compute weights."""
     state = run.engine.state
     masters = [state.piece(name, kind).values.clone() for kind, names in state.tensors.items() for name in names]
     counts = [values["step"].clone() for values in state.optimizer.state.values()]

@@ -16,7 +16,7 @@ from megatape.training.trainer import Trainer
 from tests.helpers.workers import run_workers
 
 
-def test_a_step_inspects_and_opens_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_step_inspects_no_signatures(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["zero"] = {"stage": 3}
     assert run_workers("tests.zero.test_hooks:count", 1, raw_config, tmp_path / "workers") == [[0, 0]]
 

@@ -86,7 +86,7 @@ def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
     return missing
 
 
-def test_no_other_file_uses_them() -> None:
+def test_no_other_file_uses_private_names() -> None:
     private = {name for names in PRIVATE_NAMES.values() for name in names} - {"compile", "original_muon", "enable_nvtx"}
     for path in (ROOT / "megatape").rglob("*.py"):
         if path.parts[-2:] not in ALLOWED:

@@ -30,7 +30,7 @@ FAULTS: dict[str, tuple[int, int, str, str, int, str]] = {
 
 
 @pytest.mark.slow
-def test_faults_are_found(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_differing_replicas_are_found(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"steps": 2}
     raw_config["parallel"] = {"tp": 2}
     results = run_workers("tests.zero.test_replicas:train_with_faults", 4, raw_config, tmp_path / "workers")

@@ -1,4 +1,4 @@
-"""Copies in host memory for checkpoints that are written in the background."""
+"""Copies in host memory for checkpoints written in the background."""
 
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -16,8 +16,8 @@ SIZES = {
 }
 
 
-def test_copies_take_the_bytes_that_the_plan_counts() -> None:
-    """One run of memory: blocks of powers of two, which torch pins, would take up to twice the plan's bytes."""
+def test_copies_take_the_planned_bytes() -> None:
+    """Copies share one block of memory. Blocks of powers of two, which torch pins, would take up to twice the bytes."""
     tensors = [torch.randn(size).to(dtype) for size, dtype in SIZES.values()]
     copies = host_copies(tensors)
     for tensor, copy in zip(tensors, copies, strict=True):
@@ -29,8 +29,8 @@ def test_copies_take_the_bytes_that_the_plan_counts() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 2])
-def test_memory_is_pinned_once_and_failures_show(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """Of tensors on a GPU. A limit on locked memory is an error, not copies that the step waits for."""
+def test_memory_is_pinned_once(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """Copies of tensors on a GPU are pinned. Exceeding a limit on locked memory is an error, not a slow copy."""
     tensors = [SimpleNamespace(nbytes=size * dtype.itemsize, dtype=dtype, is_cuda=True) for size, dtype in SIZES.values()]
     runtime, checked = Mock(), Mock()
     runtime.cudaHostRegister.return_value = status
@@ -43,8 +43,8 @@ def test_memory_is_pinned_once_and_failures_show(monkeypatch: pytest.MonkeyPatch
     assert [copy.numel() for copy in copies] == [size for size, _ in SIZES.values()]
 
 
-def test_a_rank_without_copies_pins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA refuses to register no bytes: the other tensor-parallel ranks hold what it would copy."""
+def test_rank_without_copies_pins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA refuses to register zero bytes. Other tensor-parallel ranks contribute the rank's pieces."""
     monkeypatch.setattr(torch.cuda, "cudart", lambda: pytest.fail("pinned"))
     empty = SimpleNamespace(nbytes=0, dtype=torch.float32, is_cuda=True)
     assert [copy.numel() for copy in host_copies([empty])] == [0]  # type: ignore[list-item]

@@ -20,7 +20,7 @@ def nested(depth: int) -> dict[str, Any]:
     return value
 
 
-def test_a_state_that_no_reader_takes_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_states_are_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """States with too many levels or bytes, alone or together, are dropped. The others are kept, and a warning comes once."""
     states = {
         "deepest": nested(MAX_STATE_DEPTH),

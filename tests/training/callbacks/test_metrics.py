@@ -35,7 +35,7 @@ from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
 
 
-def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_messages_of_a_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["evaluation"]["interval"] = 2
     cases = {"config": raw_config, "cases": [{"name": "told"}]}
     run_workers("tests.helpers.training_cases:train_cases", 2, cases, tmp_path / "workers")
@@ -76,8 +76,8 @@ def test_what_a_run_tells(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert environment["sample_flops"] > 1000
 
 
-def test_peak_memory_is_the_process_s_own() -> None:
-    """Not that of the process that started it."""
+def test_peak_memory_is_that_of_the_process() -> None:
+    """The parent's memory does not count."""
     taken = bytearray(b"1") * 2**30
     code = "from megatape.training.hardware import peak_memory; print(peak_memory())"
     child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
@@ -85,7 +85,7 @@ def test_peak_memory_is_the_process_s_own() -> None:
 
 
 def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
-    """Metrics of nine steps; during the fourth to the sixth no file can grow. Returns what was printed meanwhile."""
+    """Log metrics of nine steps, during the fourth to sixth of which no file can grow. Returns the printed lines."""
     config = parse_config(payload["config"], "test")
     folder = RunFolder(Path(config.run.directory))
     folder.directory.mkdir()
@@ -114,8 +114,10 @@ def log_on_a_full_disk(payload: dict[str, Any], topology: Topology) -> str:
 
 
 def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Training goes on with one warning. As soon as there is room it logs again, also the events, views and steps meanwhile, of
-    which the proof of `megatape ledger` needs the last."""
+    """Training continues with one warning. Once there is room, it logs again, including the missed events, views and steps.
+
+    The proof of `megatape ledger` needs the steps.
+    """
     target = "tests.training.callbacks.test_metrics:log_on_a_full_disk"
     (printed,) = run_workers(target, 1, {"config": raw_config}, tmp_path / "workers")
     run = RunFolder(Path(raw_config["run"]["directory"]))
@@ -211,8 +213,8 @@ def test_dry_run(raw_config: dict[str, Any]) -> None:
         report(parse_config(raw_config, "test"))
 
 
-def test_nothing_is_written_that_another_run_has(raw_config: dict[str, Any]) -> None:
-    """Neither metrics, events nor what ended the run."""
+def test_folder_of_another_run_is_not_written(raw_config: dict[str, Any]) -> None:
+    """Neither metrics, events nor the error that ended the run are written."""
     config = parse_config(raw_config, "test")
     folder = RunFolder(Path(config.run.directory))
     lease = Lease(folder.lease)
@@ -225,7 +227,7 @@ def test_nothing_is_written_that_another_run_has(raw_config: dict[str, Any]) -> 
     lease.release()
 
 
-def test_an_open_file_that_is_stale(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_stale_file_is_reopened(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """A file server has been started again: the file is opened again, and neither a step is lost nor the steps before."""
     sink = JsonLines(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path)))
     for step in range(1, 5):

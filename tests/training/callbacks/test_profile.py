@@ -25,7 +25,7 @@ COLLECTIVES = {
 }
 
 
-def test_a_trace_that_cannot_be_written(
+def test_unwritable_trace_is_a_warning(
     raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It ends no run; the summary is printed."""
