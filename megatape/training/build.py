@@ -5,7 +5,7 @@ import logging
 import torch
 
 from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
-from megatape.config import Config
+from megatape.config import Config, Fp8Recipe
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import RunData
 from megatape.distributed.exchange import exchange, on_all
@@ -92,7 +92,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     training = config.training
     check_division(config, mesh, topology, device)
     backends = working_backends(config, device, topology)
-    fp8 = working_product(config, device, topology)
+    fp8 = working_product(training.fp8, device, topology)
     update_by_kernel = updates_by_kernel(config, device, topology)
     by_kernel = loss_by_kernel(config, device, topology)
 
@@ -198,18 +198,17 @@ def _kernel_works_everywhere(fault: str, topology: Topology, instead: str) -> bo
     return not fault
 
 
-def working_product(config: Config, device: torch.device, topology: Topology) -> Product | None:
-    """Return the matrix product in FP8, or None if training.fp8 is none. Collective.
+def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> Product | None:
+    """Return the matrix product in FP8, or None without FP8. Collective.
 
     Args:
-        config: Configuration of the run.
+        recipe: Recipe of training.fp8.
         device: Device of this rank.
         topology: All ranks.
 
     Raises:
         UserError: A rank lacks torchao, or its device does not multiply in FP8. Raised on all ranks.
     """
-    recipe = config.training.fp8
     if recipe == "none":
         return None
     products: list[Product] = []

@@ -2,21 +2,9 @@
 
 from typing import Any
 
-from megatape.accounting.traffic import spanning_warning
-from megatape.config import Config
 from megatape.distributed.topology import Topology
-from megatape.reliability.run_log import RunLog
 from megatape.training.hardware import device_name
-from megatape.training.start import export_warning
 from megatape.utils.software import package_version, typed_command, versions
-
-
-def warn_about(config: Config, topology: Topology, log: RunLog) -> None:
-    """Warn about tensor-parallel ranks on several hosts, and about a model that cannot be exported."""
-    warnings = [spanning_warning(config, topology.world_size, topology.local_size), export_warning(config)]
-    for warning in warnings:
-        if warning:
-            log.warning(warning)
 
 
 def environment_record(topology: Topology, attention: str, sample_flops: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from megatape.accounting.traffic import spanning_warning
 from megatape.attention.attend import select_backend
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manager import CheckpointManager
@@ -38,8 +39,8 @@ from megatape.training.rollback import Rollbacks
 from megatape.training.saving import SaveSchedule
 from megatape.training.speed import Speed
 from megatape.training.spike_policy import Rollback, SpikePolicy
-from megatape.training.start import check_continues, initial_state, recorded_steps, restart, unevaluated_step
-from megatape.training.startup import environment_record, warn_about
+from megatape.training.start import check_continues, export_warning, initial_state, recorded_steps, restart, unevaluated_step
+from megatape.training.startup import environment_record
 from megatape.training.state import TrainState
 from megatape.training.status import Requests
 from megatape.training.step import StepOutput
@@ -333,7 +334,6 @@ class Trainer:
         steps = self.config.training.steps
         self.log.step = step
         if self.topology.is_main:
-            warn_about(self.config, self.topology, self.log)
             self._record_start()
         self.callbacks.on_start(step)
         if step >= steps:
@@ -348,7 +348,11 @@ class Trainer:
         return self._stop_requested()
 
     def _record_start(self) -> None:
-        """Record the event "started" or "resumed"."""
+        """Warn about the configuration, and record the event "started" or "resumed"."""
+        spanning = spanning_warning(self.config, self.topology.world_size, self.topology.local_size)
+        for warning in (spanning, export_warning(self.config)):
+            if warning:
+                self.log.warning(warning)
         step = self.state.step
         event: Any = "started"
         parts = [f"{plural(self.topology.world_size, 'rank')} on {self.engine.device.type}"]
@@ -394,7 +398,7 @@ class Trainer:
         return num_stops > 0
 
     def _roll_back(self) -> bool:
-        """Whether the run has gone back to a checkpoint after a spike."""
+        """Return to a checkpoint after a spike, if there is a stable one. Returns whether there is."""
         description = self.rollbacks.roll_back(self.state)
         if not description:
             return False

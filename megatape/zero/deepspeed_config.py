@@ -6,7 +6,7 @@ Does not import deepspeed, so that the planner can read it.
 from dataclasses import dataclass
 from typing import Any
 
-from megatape.config import Config
+from megatape.config import Config, ZeroConfig
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
         "gradient_accumulation_steps": config.accumulation(world_size),
         "gradient_clipping": gradient_clipping,
-        "zero_optimization": _zero_section(config),
+        "zero_optimization": _zero_section(config.zero, stage3_limits(config)),
         "zero_allow_untested_optimizer": True,
         # DeepSpeed's optimizer for offloaded state needs a compiler. torch's AdamW does not.
         "zero_force_ds_cpu_optimizer": False,
@@ -63,10 +63,8 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     return settings
 
 
-def _zero_section(config: Config) -> dict[str, Any]:
+def _zero_section(zero: ZeroConfig, limits: Stage3Limits) -> dict[str, Any]:
     """Return the section zero_optimization of DeepSpeed's configuration."""
-    zero = config.zero
-    limits = stage3_limits(config)
     section: dict[str, Any] = {
         "stage": zero.stage,
         "overlap_comm": zero.overlap,

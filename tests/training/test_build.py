@@ -287,7 +287,7 @@ def test_fp8_works_on_all_ranks_or_none(
         monkeypatch.setattr("megatape.distributed.exchange.exchange", lambda mine, *_, fault=fault: [mine, [None, fault]])
         if fault:
             with pytest.raises(ValueError, match="training.fp8 tensorwise does not work: rank 1: torchao cannot be imported"):
-                working_product(config, torch.device("cpu"), topology)
+                working_product(config.training.fp8, torch.device("cpu"), topology)
         else:
-            assert working_product(config, torch.device("cpu"), topology) is not None
+            assert working_product(config.training.fp8, torch.device("cpu"), topology) is not None
             assert "training.fp8 tensorwise is emulated on a CPU" in capsys.readouterr().out
