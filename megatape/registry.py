@@ -280,12 +280,12 @@ RULES: dict[str, Entry] = {
     "near_duplicates": _rule("near_duplicates:NearDuplicates", "near duplicates (MinHash)"),
 }
 
-# Formats of fine-tuning data, subclasses of megatape.data.finetuning.prompt_format.Format.
+# Formats of fine-tuning data, subclasses of megatape.data.finetuning.format.Format.
 _format = _in("megatape.data.finetuning")
 FORMATS: dict[str, Entry] = {
     "pairs": _format("prompt_format:Pairs", "fields `prompt` and `answer`"),
-    "scrolls_qa": _format("prompt_format:Answering", "SCROLLS' fields `input` and `output`: answer the question in `input`"),
-    "scrolls_summary": _format("prompt_format:Summarizing", "SCROLLS' fields `input` and `output`: summarize `input`"),
+    "scrolls_qa": _format("scrolls:Answering", "SCROLLS' fields `input` and `output`: answer the question in `input`"),
+    "scrolls_summary": _format("scrolls:Summarizing", "SCROLLS' fields `input` and `output`: summarize `input`"),
     "chat": _format("chat:Chat", "field `messages`, a list of `role` and `content`"),
     "sharegpt": _format("chat:ShareGPT", "field `conversations`, a list of `from` and `value`"),
     "alpaca": _format("prompt_format:Alpaca", "fields `instruction`, `input` if there is one, and `output`"),

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
-from megatape.data.finetuning.prompt_format import Limits
+from megatape.data.finetuning.example_source import ExampleSource
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.training.packing import ExampleDataset
 from tests.helpers.command import Command

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from megatape.data.finetuning.prepare import ExampleCounts, ExampleSource, prepare_examples
-from megatape.data.finetuning.prompt_format import Limits
+from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.packing import ExampleDataset

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from megatape.commands import generate
 from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.conversation import Conversation
-from megatape.data.finetuning.prompt_format import Limits
+from megatape.data.finetuning.format import Limits
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import RecordError, UserError
 from megatape.hf.export import export

@@ -23,7 +23,7 @@ from megatape.registry import FORMATS
 from megatape.utils.options import Count, option
 
 if TYPE_CHECKING:
-    from megatape.data.finetuning.prepare import ExampleSource
+    from megatape.data.finetuning.example_source import ExampleSource
     from megatape.data.tokenizers.tokenizer import Tokenizer
 
 
@@ -73,9 +73,10 @@ def run(options: Options) -> None:
     """Write the data directory, or show examples."""
     from tqdm import tqdm
 
-    from megatape.data.finetuning.prepare import ExampleCounts, ExampleSource, prepare_examples
+    from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
+    from megatape.data.finetuning.format import Limits
+    from megatape.data.finetuning.prepare import prepare_examples
     from megatape.data.finetuning.preview import describe_examples
-    from megatape.data.finetuning.prompt_format import Limits
 
     limits = options.fill(Limits, max_prompt=options.max_prompt_tokens, max_answer=options.max_answer_tokens)
     source = options.fill(ExampleSource, kind=options.source, inputs=options.input, limits=limits)
@@ -101,7 +102,8 @@ def run(options: Options) -> None:
 
 
 def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int) -> None:
-    from megatape.data.finetuning.prepare import ExampleCounts, read_examples
+    from megatape.data.finetuning.example_source import ExampleCounts
+    from megatape.data.finetuning.prepare import read_examples
     from megatape.data.finetuning.preview import LEGEND, show_example
 
     form = FORMATS[source.format].load()(tokenizer, source.limits)

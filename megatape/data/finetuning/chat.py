@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from megatape.data.finetuning.chat_rendering import Spans
 from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.data.finetuning.conversation import OPENAI, SHAREGPT, Conversation, MessageFields, parse_conversation
-from megatape.data.finetuning.prompt_format import Example, Format, Limits, RecordDropped
+from megatape.data.finetuning.format import Example, Format, Limits, RecordDropped
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError

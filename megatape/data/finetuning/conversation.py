@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from megatape.data.finetuning.prompt_format import missing_field
+from megatape.data.finetuning.fields import missing_field
 from megatape.errors import RecordError
 
 # Role and content (a text). Messages of the assistant may have `tool_calls`, messages of tools `tool_call_id` and `name`.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from megatape.data.finetuning.prompt_format import Example
+from megatape.data.finetuning.format import Example
 from megatape.data.shards.entries import Index
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.packing import ExampleDataset

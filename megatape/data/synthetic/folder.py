@@ -6,8 +6,8 @@ Tests are not written: they are drawn again where a model is scored.
 from pathlib import Path
 from typing import Any
 
-from megatape.data.finetuning.prepare import ExampleFolder
-from megatape.data.finetuning.prompt_format import Example
+from megatape.data.finetuning.example_folder import ExampleFolder
+from megatape.data.finetuning.format import Example
 from megatape.data.shards.entries import SPLITS, Index
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask

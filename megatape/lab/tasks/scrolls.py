@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import orjson
 from pydantic import AfterValidator
 
-from megatape.data.finetuning.prompt_format import Answering, Limits, Summarizing, text_of
+from megatape.data.finetuning.fields import text_of
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, choose_one, content_errors, path_errors
 from megatape.lab.paper import SCROLLS, SCROLLS_SETS

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from megatape.data.finetuning.chat import Chat, ShareGPT
-from megatape.data.finetuning.prompt_format import Limits, RecordDropped
+from megatape.data.finetuning.format import Limits, RecordDropped
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError
 from tests.helpers.conversations import MESSAGES, conversation

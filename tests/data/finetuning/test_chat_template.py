@@ -15,8 +15,9 @@ from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.chat_rendering import ChatRenderer
 from megatape.data.finetuning.chat_template import ChatTemplate, TypedTokens
 from megatape.data.finetuning.conversation import Conversation, parse_conversation
-from megatape.data.finetuning.prepare import ExampleSource, prepare_examples
-from megatape.data.finetuning.prompt_format import Limits
+from megatape.data.finetuning.example_source import ExampleSource
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.tokenizers.files import json_tokenizer, load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.errors import RecordError, UserError

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from megatape.data.finetuning.format import Example, Limits
 from megatape.data.finetuning.preview import show_example
-from megatape.data.finetuning.prompt_format import Example, Limits, Pairs
+from megatape.data.finetuning.prompt_format import Pairs
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 

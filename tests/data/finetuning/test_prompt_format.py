@@ -1,4 +1,4 @@
-"""Pairs: the tokens of prompt and answer, what is learned, and what is cut."""
+"""Pairs and Alpaca: the tokens of prompt and answer, what is learned, and what is cut."""
 
 from pathlib import Path
 from typing import Any
@@ -6,50 +6,13 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from megatape.data.finetuning.prompt_format import (
-    Alpaca,
-    Answering,
-    FieldMapping,
-    Limits,
-    RecordDropped,
-    Scrolls,
-    Summarizing,
-    first_words,
-)
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.prompt_format import Alpaca
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import RecordError, UserError
+from megatape.errors import RecordError
 from tests.helpers.examples import PAIRS, Prepare, examples, learned, words
-
-RECORD = {"question": "q", "answers": {"text": ["a", "b"], "start": [1]}, "a.b": "dotted", "kept": 1}
-
-
-def test_fields_by_name_and_path() -> None:
-    mapping = FieldMapping(["prompt=question", "answer=answers.text.1", "kept=a.b"])
-    assert mapping.apply(RECORD) == RECORD | {"prompt": "q", "answer": "b", "kept": "dotted"}
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("questions", "'questions' is missing; the record has 'question', 'answers', 'a.b', 'kept' (did you mean question?)"),
-        ("answers.txt.0", "'txt' is missing; answers has 'text', 'start' (did you mean text?)"),
-        ("answers.text.2", "'2' is missing; answers.text is a list of 2"),
-        ("answers.text.-1", "'-1' is missing; answers.text is a list of 2"),
-        ("question.x", "'x' is missing; question is 'q'"),
-    ],
-)
-def test_a_missing_part_is_named(path: str, message: str) -> None:
-    with pytest.raises(RecordError) as raised:
-        FieldMapping([f"answer={path}"]).apply(RECORD)
-    assert str(raised.value) == message
-
-
-@pytest.mark.parametrize("texts", [["prompt"], ["=a"], ["a="], ["a=b", "a=c"]])
-def test_malformed_mappings(texts: list[Any]) -> None:
-    with pytest.raises(UserError, match="fields '.*': give each field of the format once, such as answer=response"):
-        FieldMapping(texts)
 
 
 @pytest.mark.parametrize("family", [None, "llama3", "qwen", "llama2"])
@@ -131,49 +94,3 @@ def test_prompts_are_stanfords(tokenizer: Tokenizer) -> None:
 def test_bad_records(tokenizer: Tokenizer, record: dict[str, object], message: str) -> None:
     with pytest.raises(RecordError, match=message):
         Alpaca(tokenizer, Limits(2048)).example(record)
-
-
-def test_questions_of_scrolls(tokenizer: Tokenizer) -> None:
-    """The recipe at N = 8192: 7991 tokens, <s>, 200 tokens, </s>, of which the last 202 are learned."""
-    record = {"id": "a", "pid": "b", "input": f"What is it?\n\n{words(9000)}", "output": words(300)}
-    example = Answering(tokenizer, Limits(8192)).example(record)
-    prompt, answer = [tokenizer.bos_id, *tokenizer.encode(record["input"])], tokenizer.encode(record["output"])
-    assert example.ids == [*prompt[:7991], tokenizer.bos_id, *answer[:200], tokenizer.eos_id]
-    assert example.answers == [(7991, 8193)]
-    assert Answering(tokenizer, Limits(8192)).question(record["input"]) == prompt[:7991]
-    assert Answering(tokenizer, Limits(8192)).answer_tokens == 201
-    short = Answering(tokenizer, Limits(8192)).example(record | {"input": "What?", "output": "That."})
-    assert short.ids == [1, *tokenizer.encode("What?")] + [1, *tokenizer.encode("That."), tokenizer.eos_id]
-
-
-def test_summaries_of_scrolls(tokenizer: Tokenizer) -> None:
-    """The middle of the prompt is cut: its first tokens and the instruction fill the places that answers of 1000 leave."""
-    record = {"input": words(9000), "output": words(3000)}
-    example = Summarizing(tokenizer, Limits(8192)).example(record)
-    ((begin, end),) = example.answers
-    assert (begin, end) == (7191, 8193)
-    prompt = [1, *tokenizer.encode(f"Context:\n{record['input']}\n Please summarize this report:")]
-    kept = len(tokenizer.encode("\n Please summarize this report:"))
-    assert example.ids[:begin] == prompt[: 7191 - kept] + prompt[-kept:]
-    assert tokenizer.decode(example.ids[:begin]).endswith(" Please summarize this report:")
-    assert example.ids[begin:] == [1, *tokenizer.encode(record["output"])[:1000], tokenizer.eos_id]
-    assert Summarizing(tokenizer, Limits(8192)).question(record["input"]) == example.ids[:begin]
-
-
-def test_without_a_beginning_token_a_newline_separates(folders: dict[str, Path]) -> None:
-    tokenizer = load_tokenizer(folders["qwen"])
-    example = Answering(tokenizer, Limits(512)).example({"input": "What?", "output": "That."})
-    assert example.ids == tokenizer.encode("What?") + tokenizer.encode("\n") + tokenizer.encode("That.") + [tokenizer.eos_id]
-
-
-@pytest.mark.parametrize("form", [Answering, Summarizing])
-def test_empty_records_of_scrolls(tokenizer: Tokenizer, form: type[Scrolls]) -> None:
-    """An instruction alone is no prompt."""
-    for record, reason in (({"input": " \n", "output": "a"}, "empty prompt"), ({"input": "a", "output": ""}, "empty answer")):
-        with pytest.raises(RecordDropped, match=reason):
-            form(tokenizer, Limits(2048)).example(record)
-
-
-def test_first_words() -> None:
-    assert first_words(" a\n b  c d", 3) == " a\n b  c"
-    assert first_words("a b c ", 3) == "a b c "

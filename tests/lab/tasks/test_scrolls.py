@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from megatape.data.finetuning import prompt_format
-from megatape.data.finetuning.prompt_format import Answering, Limits, Summarizing
+from megatape.data.finetuning import scrolls
+from megatape.data.finetuning.format import Limits
+from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.loading import read_tokenizer
 from megatape.lab.paper import SCROLLS
@@ -125,7 +126,7 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
 
 
 @pytest.mark.parametrize(("name", "form"), [("quality", Answering), ("qmsum", Summarizing)])
-def test_prompts_are_those_of_fine_tuning(name: str, form: type[prompt_format.Scrolls], sets: Path) -> None:
+def test_prompts_are_those_of_fine_tuning(name: str, form: type[scrolls.Scrolls], sets: Path) -> None:
     """In batches of one length; N is the model's maximum or given, and so is the room for answers."""
     tokenizer = PromptTokenizer(Letters(), "letters")
     for positions, length, room in ((1300, None, None), (1300, 1050, None), (70, None, 20), (1300, 64, 7)):

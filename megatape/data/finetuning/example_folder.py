@@ -1,0 +1,110 @@
+"""Writes examples as a data directory: their tokens in shards, like those of any data, and the spans of their answers."""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatape.data.finetuning.format import Example
+from megatape.data.shards.entries import SPLITS, Answers, Index, Split
+from megatape.data.shards.index import build_index
+from megatape.data.shards.writer import SplitWriter, entropy
+from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.utils.files import create_file
+
+
+class ExampleFolder:
+    """Writes examples of both splits, and at the end the index.
+
+    Args:
+        directory: Folder to write into.
+        tokenizer: Tokenizer of the examples.
+
+    Attributes:
+        writers: Writers by split.
+    """
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
+        self._directory = directory
+        self._tokenizer = tokenizer
+        self.writers = {split: ExampleWriter(directory, split, tokenizer) for split in SPLITS}
+
+    def close(self, source: dict[str, Any], validation_share: float = 0.0, counts: Mapping[str, int] | None = None) -> Index:
+        """Write the remaining examples and the index.
+
+        Args:
+            source: Record of the origin of the examples.
+            validation_share: Share of the validation split; 0 if it was chosen otherwise.
+            counts: Counts of skipped, cut and dropped records.
+
+        Returns:
+            The index.
+        """
+        splits = {}
+        answers = {}
+        for name, writer in self.writers.items():
+            splits[name], answers[name] = writer.close()
+        return build_index(
+            self._directory,
+            self._tokenizer,
+            source=source,
+            validation_share=validation_share,
+            splits=splits,
+            answers=answers,
+            counts=dict(counts or {}),
+        )
+
+
+class ExampleWriter:
+    """Collects the examples of a split.
+
+    Args:
+        directory: Folder to write into.
+        split: Name of the split.
+        tokenizer: Tokenizer of the examples.
+
+    Attributes:
+        examples: Number of examples.
+    """
+
+    def __init__(self, directory: Path, split: str, tokenizer: Tokenizer) -> None:
+        self._path = directory / f"{split}-answers.npy"
+        self._tokens = SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id)
+        # Example, first token and end of each answer.
+        self._answers: list[tuple[int, int, int]] = []
+        # Number of times that each token is learned.
+        self._learned = np.zeros(tokenizer.vocab_size, np.int64)
+        self._num_tokens = 0
+        self._longest = 0
+        self.examples = 0
+
+    def add(self, example: Example) -> None:
+        """Append an example."""
+        ids = np.array(example.ids)
+        for begin, end in example.answers:
+            self._answers.append((self.examples, self._num_tokens + begin, self._num_tokens + end))
+            np.add.at(self._learned, ids[begin:end], 1)
+        self._tokens.add(ids, text_bytes=0)
+        self._num_tokens += ids.size
+        self._longest = max(self._longest, ids.size)
+        self.examples += 1
+
+    def close(self) -> tuple[Split, Answers]:
+        """Write the remaining examples. Returns the entries of the split in the index."""
+        stream = io.BytesIO()
+        np.lib.format.write_array(stream, np.array(self._answers, np.int64), version=(1, 0), allow_pickle=False)
+        content = stream.getvalue()
+        with create_file(self._path) as file:
+            file.write(content)
+        answers = Answers(
+            file=self._path.name,
+            sha256=hashlib.sha256(content).hexdigest(),
+            examples=self.examples,
+            tokens=int(self._learned.sum()),
+            longest=self._longest,
+            unigram_entropy=entropy(self._learned),
+        )
+        return self._tokens.close(), answers

@@ -1,0 +1,78 @@
+"""Fields of records: reading them, and giving them the names that a format expects."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from megatape.errors import RecordError, UserError, did_you_mean
+
+
+def text_of(record: dict[str, Any], name: str) -> str:
+    """Return the text in a field. Raises RecordError if the field is missing or not text."""
+    if name not in record:
+        raise missing_field(name, record)
+    if not isinstance(record[name], str):
+        raise RecordError(f"{name!r} is {record[name]!r:.40}, not a string")
+    return str(record[name])
+
+
+def missing_field(name: str, value: Any, place: str = "") -> RecordError:
+    """Return the error about a missing field, with the names of those present.
+
+    Args:
+        name: Name of the missing field.
+        value: Value that should contain it.
+        place: Path of the value in the record; empty: the record itself.
+    """
+    place = place or "the record"
+    if isinstance(value, list):
+        return RecordError(f"{name!r} is missing; {place} is a list of {len(value)}")
+    if not isinstance(value, dict):
+        return RecordError(f"{name!r} is missing; {place} is {value!r:.40}")
+    names = ", ".join(map(repr, value)) or "no fields"
+    question = did_you_mean(name, map(str, value)).strip()
+    if question:
+        names += f" ({question})"
+    return RecordError(f"{name!r} is missing; {place} has {names}")
+
+
+class FieldMapping:
+    """Copies values of a record into the fields of a format.
+
+    Args:
+        texts: Texts such as "answer=answers.text.0": a field of the format, and the path to its value in a record, by names of
+            fields and indices in lists.
+        fields: Fields of the format; empty: any.
+
+    Raises:
+        UserError: A text has another form, or the format has no such field.
+    """
+
+    def __init__(self, texts: Sequence[str], fields: Sequence[str] = ()) -> None:
+        self._paths: dict[str, str] = {}
+        for text in texts:
+            name, _, path = text.partition("=")
+            if not name or not path or name in self._paths:
+                raise UserError(f"fields {text!r}: give each field of the format once, such as answer=response")
+            if fields and name not in fields:
+                raise UserError(f"fields {text!r}: {did_you_mean(name, fields)}the format reads {', '.join(fields)}")
+            self._paths[name] = path
+
+    def apply(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Return the record with the format's fields. Raises RecordError with the missing part of a path."""
+        return record | {name: _value(record, path) for name, path in self._paths.items()}
+
+
+def _value(record: dict[str, Any], path: str) -> Any:
+    # Names may contain dots.
+    if path in record:
+        return record[path]
+    value: Any = record
+    parts = path.split(".")
+    for index, part in enumerate(parts):
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            raise missing_field(part, value, ".".join(parts[:index]))
+    return value
