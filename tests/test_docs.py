@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from megatape import registry
 from megatape.commands import evaluate
-from megatape.commands.main import COMMANDS as NAMED
-from megatape.commands.main import parser
+from megatape.commands.table import COMMANDS as NAMED
+from megatape.commands.table import parser
 from megatape.config import Config, load_config
 from megatape.config.annotations import sections_in
 from megatape.data.cleaning.rule import TextRule

@@ -23,7 +23,7 @@ def run(options: Options) -> None:
     """Print a script for the shell, which completes without starting Python."""
     import shtab
 
-    from megatape.commands.main import parser
+    from megatape.commands.table import parser
 
     root = parser()
     _add_values(root, shtab.FILE)

