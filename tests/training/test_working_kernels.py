@@ -1,6 +1,6 @@
-"""Ranks agree on an attention backend that works on all of them; a checkpoint records it, and a resumed run tells another.
+"""Ranks agree on attention backends and kernels that work on all of them, and on FP8.
 
-Runs with FP8 products learn as runs without do; and what of them is refused.
+A checkpoint records the attention backend, and a resumed run reports another one.
 """
 
 import os
@@ -28,9 +28,9 @@ from megatape.nn.loss import LossFormula
 from megatape.registry import BACKENDS, Entry
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_steps
-from megatape.training import build as training_build
-from megatape.training.build import loss_by_kernel, updates_by_kernel, working_backends, working_product
+from megatape.training import working_kernels
 from megatape.training.trainer import Start, Trainer
+from megatape.training.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
 from tests.helpers import bounds
 from tests.helpers.workers import run_workers
 
@@ -61,8 +61,8 @@ class BrokenUpdate(TapeUpdate):
 def alone(monkeypatch: pytest.MonkeyPatch) -> Topology:
     """Simulate rank 1 of a run of two, whose other rank finds no fault."""
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr("megatape.training.build.LOG.info", lambda text, *values: print(text % values))
-    monkeypatch.setattr("megatape.training.build.exchange", lambda fault, topology: ["", fault])
+    monkeypatch.setattr(working_kernels.LOG, "info", lambda text, *values: print(text % values))
+    monkeypatch.setattr(working_kernels, "exchange", lambda fault, topology: ["", fault])
     return Topology(rank=0, world_size=2, local_rank=0)
 
 
@@ -110,8 +110,8 @@ def test_backends_that_may_crash_are_tested_in_a_child(
     raw_config["model"] |= {"encoding": "rope", "hidden_size": 16 * raw_config["model"]["num_heads"]}
     raw_config["training"]["attention"] = "flex"
     config = parse_config(raw_config, "test")
-    monkeypatch.setattr(training_build, "failure_in_child", failure)
-    monkeypatch.setattr(training_build, "backend_failure", here)
+    monkeypatch.setattr(working_kernels, "failure_in_child", failure)
+    monkeypatch.setattr(working_kernels, "backend_failure", here)
     with pytest.raises(
         UserError, match=r"attention is flex, but it failed when rank 1 tried it \(its process ended with status"
     ):
@@ -142,7 +142,7 @@ def test_failing_update_kernel_is_not_used(
     pytest.importorskip("triton")
     config = parse_config(raw_config, "test")
     assert not updates_by_kernel(config, CPU, alone) and not capsys.readouterr().out
-    monkeypatch.setattr(training_build, "has_kernels", lambda device: True)
+    monkeypatch.setattr(working_kernels, "has_kernels", lambda device: True)
     monkeypatch.setattr(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis))
     assert not updates_by_kernel(config, CPU, alone)
     assert re.fullmatch(
@@ -214,7 +214,7 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
                 run.checkpoints.close()
     raw["model"]["encoding"] = "tape"
     with (
-        patch.object(training_build, "has_kernels", lambda device: topology.is_main),  # on the other rank triton is missing
+        patch.object(working_kernels, "has_kernels", lambda device: topology.is_main),  # on the other rank triton is missing
         patch.object(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis)),
     ):
         return [*chosen, updates_by_kernel(parse_config(raw, "test"), CPU, topology)]

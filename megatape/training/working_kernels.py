@@ -1,0 +1,144 @@
+"""Finds out which attention backends and kernels work on all ranks, before a run uses them."""
+
+import logging
+
+import torch
+
+from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
+from megatape.config import Config, Fp8Recipe
+from megatape.distributed.exchange import exchange, on_all
+from megatape.distributed.topology import Topology, name_ranks
+from megatape.encodings import encoding_of
+from megatape.errors import UserError
+from megatape.model.smoke_test import attention_needs, backend_failure, failure_in_child, loss_failure, update_failure
+from megatape.nn.fp8 import fp8_product
+from megatape.nn.kernels.launch import has_kernels
+from megatape.nn.linear import Product
+from megatape.registry import AUTO
+
+LOG = logging.getLogger(__name__)
+
+# Maximum number of tokens of the sample on which a backend or kernel is tested: two blocks of queries.
+TOKENS = 256
+
+
+def working_backends(config: Config, device: torch.device, topology: Topology) -> Backends:
+    """Return the first backends that work on all ranks and together support all layers, in order of preference. Collective.
+
+    If a backend fails on one rank, no rank uses it, and the main rank logs the reason in one line.
+
+    Args:
+        config: Configuration of the run.
+        device: Device of this rank.
+        topology: All ranks.
+
+    Raises:
+        UserError: training.attention forces a backend that does not support the model or fails, or no backend works. Raised on
+            all ranks.
+    """
+    needs = attention_needs(config, device.type)
+    forced = config.training.attention
+    check_forced_backend(needs[0], forced, config.model.encoding)
+    encoding = encoding_of(config.model)
+    groups = config.model.num_heads // config.model.num_kv_heads
+    tokens = min(config.data.sequence_length, TOKENS)
+    width = 0
+    if encoding.moves_state:
+        width = encoding.state_width
+
+    working: list[str] = []
+    faults: dict[str, str] = {}
+    unsupported = set(needs)
+    for name in backends_by_priority(forced, needs[0]):
+        backend = get_backend(name)
+        supported = [need for need in needs if backend.unsupported_reason(need) is None]
+        if not unsupported or not supported:
+            continue
+        trial = (name, supported, groups, width, tokens, device)
+        fault = ""
+        if device.type == "cuda" and (name == forced or backend.is_preferred_for(needs[0])):
+            # Test it in a child process of one rank per node, before it can harm the other ranks.
+            own_fault = ""
+            if topology.local_rank == 0:
+                own_fault = failure_in_child(*trial)
+            fault = _describe_ranks(own_fault, topology)
+        if not fault:
+            fault = _describe_ranks(backend_failure(*trial), topology)
+        if fault:
+            faults[name] = fault
+        else:
+            working.append(name)
+            unsupported -= set(supported)
+
+    described = "; ".join(f"{name}: it {fault}" for name, fault in faults.items())
+    if unsupported:
+        raise UserError(f"no attention backend works here: {described}")
+    if forced in faults:
+        able = ", ".join(working)
+        raise UserError(f"training.attention is {forced}, but it {faults[forced]}: choose {AUTO}, or one of {able}")
+    if faults and topology.is_main:
+        LOG.info("attention by %s instead of %s", select_backend(needs[0], tuple(working)), described)
+    return tuple(working)
+
+
+def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
+    """Whether a run updates the position state by our own kernels, if they exist for the device. Collective."""
+    fault = update_failure(config, min(config.data.sequence_length, TOKENS), device)
+    works = _kernel_works_everywhere(fault, topology, "position update by PyTorch instead of our kernel")
+    return works and has_kernels(device)
+
+
+def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
+    """Whether a run computes its loss by our own kernel, if it exists for the device. Collective."""
+    fault = loss_failure(config, TOKENS, device)
+    return _kernel_works_everywhere(fault, topology, "loss by PyTorch instead of our kernel")
+
+
+def _kernel_works_everywhere(fault: str, topology: Topology, instead: str) -> bool:
+    """Whether a kernel works on every rank. Collective.
+
+    If the kernel fails on one rank, no rank uses it, and the main rank logs the reason.
+
+    Args:
+        fault: Fault of this rank, or "".
+        topology: All ranks.
+        instead: Description of the fallback, for the log.
+    """
+    fault = _describe_ranks(fault, topology)
+    if fault and topology.is_main:
+        LOG.info("%s: it %s", instead, fault)
+    return not fault
+
+
+def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> Product | None:
+    """Return the matrix product in FP8, or None without FP8. Collective.
+
+    Args:
+        recipe: Recipe of training.fp8.
+        device: Device of this rank.
+        topology: All ranks.
+
+    Raises:
+        UserError: A rank lacks torchao, or its device does not multiply in FP8. Raised on all ranks.
+    """
+    if recipe == "none":
+        return None
+    products: list[Product] = []
+    on_all(lambda: products.append(fp8_product(recipe, device)), topology, context=f"training.fp8 {recipe} does not work: ")
+    if topology.is_main and device.type == "cpu":
+        LOG.info("training.fp8 %s is emulated on a CPU: it rounds as on a GPU, and is slower than bfloat16", recipe)
+    return products[0]
+
+
+def _describe_ranks(fault: str, topology: Topology) -> str:
+    """Return a description of the ranks with a fault, and of the first rank's fault; "" for none. Collective.
+
+    Args:
+        fault: Fault of this rank, or "".
+        topology: All ranks.
+    """
+    faults = exchange(fault, topology)
+    ranks = [rank for rank, text in enumerate(faults) if text]
+    if not ranks:
+        return ""
+    return f"failed when {name_ranks(ranks)} tried it ({faults[ranks[0]]})"
