@@ -19,7 +19,9 @@ from tests.helpers.bounds import assert_close
 from tests.helpers.models import random_model
 
 SHAPES = [(24, 24), (40, 16), (16, 40), (1, 8)]
-RATE, DECAY = 0.02, 0.1
+RATE = 0.02
+DECAY = 0.1
+PROJECTIONS = ("query", "key", "value", "output")
 
 
 class OneRank:
@@ -31,9 +33,12 @@ class OneRank:
 
     def update(self, group: dict[str, Any], compute: ComputeUpdate) -> None:
         for name in group["names"]:
-            if (gradient := self.weights[name].grad) is not None:
-                update = compute(gradient, self.states[name], group)
-                self.weights[name].mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"])
+            weight = self.weights[name]
+            if weight.grad is None:
+                continue
+            update = compute(weight.grad, self.states[name], group)
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.sub_(update, alpha=group["lr"])
 
 
 @pytest.mark.numerics
@@ -50,7 +55,15 @@ def test_equals_torch(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -
     generator = torch.Generator().manual_seed(0)
     ours = {str(shape): nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES}
     theirs = [nn.Parameter(weight.detach().clone()) for weight in ours.values()]
-    groups = [{"params": list(ours.values()), "names": list(ours), "whole": True, "lr": RATE, "weight_decay": DECAY}]
+    groups = [
+        {
+            "params": list(ours.values()),
+            "names": list(ours),
+            "whole": True,
+            "lr": RATE,
+            "weight_decay": DECAY,
+        }
+    ]
     optimizer = Muon(groups, MuonOptions(kind="muon", learning_rate=RATE))
     matrices = OneRank(ours)
     reference = torch.optim.Muon(theirs, lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
@@ -69,10 +82,13 @@ def test_orthogonalizes() -> None:
     """Singular values are near 1, for tall and wide matrices, and singular vectors stay. A matrix of zeros stays zero."""
     matrix = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    for given, vectors in ((matrix, left @ right), (matrix.T, (left @ right).T)):
+    orthogonal = left @ right
+    for given, expected in ((matrix, orthogonal), (matrix.T, orthogonal.T)):
         found = orthogonalize(given, torch.float32)
-        assert 0.6 < float(torch.linalg.svdvals(found).min()) < float(torch.linalg.svdvals(found).max()) < 1.25
-        assert float((found - vectors).norm() / vectors.norm()) < 0.35
+        singular_values = torch.linalg.svdvals(found)
+        assert 0.6 < float(singular_values.min())
+        assert float(singular_values.max()) < 1.25
+        assert float((found - expected).norm() / expected.norm()) < 0.35
     assert not orthogonalize(torch.zeros(3, 5), torch.float32).any()
 
 
@@ -81,8 +97,10 @@ def test_bfloat16_differs_by_its_rounding() -> None:
     generator = torch.Generator().manual_seed(0)
     for shape in [(128, 128), (384, 128), (512, 2048)]:
         matrix = torch.randn(shape, generator=generator)
-        exact, rounded = orthogonalize(matrix, torch.float32), orthogonalize(matrix, torch.bfloat16)
-        assert 1e-3 < float((rounded.float() - exact).norm() / exact.norm()) < 2e-2
+        exact = orthogonalize(matrix, torch.float32)
+        rounded = orthogonalize(matrix, torch.bfloat16)
+        difference = float((rounded.float() - exact).norm() / exact.norm())
+        assert 1e-3 < difference < 2e-2
 
 
 def test_flops_equal_those_of_the_products() -> None:
@@ -98,26 +116,44 @@ def test_flops_equal_those_of_the_products() -> None:
 def test_roles(encoding: str) -> None:
     """By default Muon updates only the matrices of attention and MLP. `orthogonalized` adds others."""
     model = random_model(encoding=encoding)
-    hidden = {name for name, weight in model.named_parameters() if name.endswith(".weight") and ".mlp." in name}
-    hidden |= {name for name, _ in model.named_parameters() if ".attention." in name and name.split(".")[-2] in PROJECTIONS}
+    hidden = set()
+    tables = set()
+    for name, _ in model.named_parameters():
+        is_mlp = ".mlp." in name and name.endswith(".weight")
+        is_projection = ".attention." in name and name.split(".")[-2] in PROJECTIONS
+        if is_mlp or is_projection:
+            hidden.add(name)
+        if name.endswith("bias.table"):
+            tables.add(name)
     assert _whole(model, ()) == hidden
-    with_embedding = {"embedding.weight", "head.weight"} | {n for n, _ in model.named_parameters() if n.endswith("bias.table")}
-    assert _whole(model, ("matrix", "embedding")) == hidden | with_embedding
+    embeddings = {"embedding.weight", "head.weight"} | tables
+    assert _whole(model, ("matrix", "embedding")) == hidden | embeddings
     position = _whole(model, ("matrix", "position")) - hidden
     own = ("bias.outer_weight", "bias.embedding", "gate.weight", "strength.weight", ".down", ".up")
-    assert all(".position." in name or name.endswith(own) for name in position)
-    assert not any("gain" in name for name in position)
-
-
-PROJECTIONS = ("query", "key", "value", "output")
+    for name in position:
+        assert ".position." in name or name.endswith(own)
+        assert "gain" not in name
 
 
 def _whole(model: nn.Module, roles: tuple[str, ...]) -> set[str]:
-    chosen = {"orthogonalized": roles} if roles else {}
-    options = MuonOptions.model_validate({"kind": "muon", "learning_rate": 1.0} | chosen)
-    groups = build_optimizer(model.named_parameters(), options).param_groups
-    assert {id(weight) for group in groups for weight in group["params"]} == {id(weight) for weight in model.parameters()}
-    return {name for group in groups if group["whole"] for name in group["names"]}
+    """Return the names of the weights that Muon updates as whole matrices.
+
+    Args:
+        model: Model, whose weights are all in a group.
+        roles: Roles in optimizer.orthogonalized, () for the default.
+    """
+    raw: dict[str, Any] = {"kind": "muon", "learning_rate": 1.0}
+    if roles:
+        raw["orthogonalized"] = roles
+    options = MuonOptions.model_validate(raw)
+    members: set[int] = set()
+    whole: set[str] = set()
+    for group in build_optimizer(model.named_parameters(), options).param_groups:
+        members.update(id(weight) for weight in group["params"])
+        if group["whole"]:
+            whole.update(group["names"])
+    assert members == {id(weight) for weight in model.parameters()}
+    return whole
 
 
 def test_muon_needs_a_matrix() -> None:

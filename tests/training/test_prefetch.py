@@ -1,4 +1,4 @@
-"""Batches that a thread makes some steps ahead: the same as without it, errors where they belong, and no thread that stays."""
+"""Prefetched batches: the same as without a thread, errors in their step, and no thread left over."""
 
 import threading
 from contextlib import suppress
@@ -11,7 +11,8 @@ from megatape.data.training.loader import Batch, Loader
 from megatape.training.prefetch import STEPS_AHEAD, Prefetcher
 from megatape.utils.targets import IGNORE_INDEX
 
-STEP = 8  # samples
+# Number of samples in a step.
+STEP = 8
 
 
 class Numbered(Loader):
@@ -45,8 +46,10 @@ def numbers(feed: Prefetcher, consumed: int) -> list[int]:
 
 def test_batches_depend_only_on_consumed_samples() -> None:
     """This holds for any prefetched steps, also if a run does not continue with the next one."""
-    with Prefetcher(loader := Numbered(), torch.device("cpu")) as feed:
-        assert numbers(feed, 0) == [0, 1] and feed.get(0).num_targets == 8
+    loader = Numbered()
+    with Prefetcher(loader, torch.device("cpu")) as feed:
+        assert numbers(feed, 0) == [0, 1]
+        assert feed.get(0).num_targets == 8
         assert feed.get(0).digest == 1
         feed.start(STEP)
         assert numbers(feed, STEP) == [STEP, STEP + 1]
@@ -55,13 +58,14 @@ def test_batches_depend_only_on_consumed_samples() -> None:
         assert numbers(feed, 5 * STEP) == [5 * STEP, 5 * STEP + 1]
         assert len(threads()) == 1
     assert threads() == []
-    assert len(loader.asked) == len(set(loader.asked)) and loader.asked == sorted(loader.asked), "each once, in order"
+    assert loader.asked == sorted(set(loader.asked)), "each once, in order"
     assert max(loader.asked) <= (5 + STEPS_AHEAD - 1) * STEP, "and no more steps ahead"
 
 
 def test_steps_are_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next steps are read while a step is computed. After a rollback, they are the steps after it."""
-    with Prefetcher(loader := Numbered(), torch.device("cpu")) as feed:
+    loader = Numbered()
+    with Prefetcher(loader, torch.device("cpu")) as feed:
         for first in (0, STEP, 7 * STEP, 2 * STEP):
             feed.start(first)
             last = first + (STEPS_AHEAD - 1) * STEP
@@ -75,9 +79,11 @@ def test_read_error_belongs_to_its_step() -> None:
     with suppress(KeyboardInterrupt), feed:
         assert feed.get(0).error == ""
         feed.start(STEP)
-        assert (feed.get(STEP).error, feed.get(STEP).batches) == ("gone", [])
+        assert feed.get(STEP).error == "gone"
+        assert feed.get(STEP).batches == []
         feed.start(2 * STEP)
-        with pytest.raises(KeyError, match="ours"):  # no fault of the data
+        # An error of the program is no fault of the data.
+        with pytest.raises(KeyError, match="ours"):
             feed.get(2 * STEP)
         feed.start(3 * STEP)
         raise KeyboardInterrupt
@@ -89,4 +95,6 @@ def test_read_error_belongs_to_its_step() -> None:
 def test_batches_for_a_gpu_are_pinned() -> None:
     with Prefetcher(Numbered(), torch.device("cuda", torch.cuda.current_device())) as feed:
         for batch in feed.get(0).batches:
-            assert batch.tokens.is_pinned() and batch.targets.is_pinned() and batch.document_starts is None
+            assert batch.tokens.is_pinned()
+            assert batch.targets.is_pinned()
+            assert batch.document_starts is None

@@ -1,71 +1,118 @@
 """The decisions of the spike policy, without a run."""
 
 import json
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
-from megatape.config import parse_config
+from megatape.config import TrainingConfig, parse_config
 from megatape.config.training import BatchSizes
 from megatape.training import spike_policy
 from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
 
+# Losses alternate between 3.0 and 3.1.
+MEAN = 3.05
+DEVIATION = 0.05
 
-def test_spikes_are_recognized(raw_config: dict[str, Any]) -> None:
-    training = parse_config(raw_config, "test").training.model_copy(update={"on_spike": "skip"})
-    policy, steps = SpikePolicy(training, BatchSizes(8)), 0
 
-    def observe(loss: float) -> None:
-        nonlocal steps
-        steps += 1
-        policy.observe(steps, loss, 1.0, policy.decide(loss, 1.0), has_fault=False)
+def policy_of(config: TrainingConfig, on_spike: str) -> SpikePolicy:
+    return SpikePolicy(config.model_copy(update={"on_spike": on_spike}), BatchSizes(8))
 
+
+def copy_of(policy: SpikePolicy, config: TrainingConfig, on_spike: str) -> SpikePolicy:
+    """Return a policy that continues from another one's state in a checkpoint."""
+    copied = policy_of(config, on_spike)
+    copied.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    return copied
+
+
+def observe(policy: SpikePolicy, step: int, loss: float) -> None:
+    decision = policy.decide(loss, 1.0)
+    policy.observe(step, loss, 1.0, decision, has_fault=False)
+
+
+@pytest.fixture
+def config(raw_config: dict[str, Any]) -> TrainingConfig:
+    return parse_config(raw_config, "test").training
+
+
+@pytest.fixture
+def steps() -> Iterator[int]:
+    """Numbers of steps, from 1."""
+    return count(1)
+
+
+@pytest.fixture
+def policy(config: TrainingConfig, steps: Iterator[int]) -> SpikePolicy:
+    """Return a policy that skips spikes, after enough steps to recognize them."""
+    policy = policy_of(config, "skip")
     for number in range(spike_policy.MIN_STEPS):
-        assert policy.decide(100.0, 100.0) == Take()  # too few to tell
-        observe(3.0 + 0.1 * (number % 2))
-    assert policy.decide(3.05 + 0.05 * 5.9, 1.0) == Take()
-    decision = policy.decide(3.05 + 0.05 * 6.1, 1.0)
-    assert isinstance(decision, Skip)
-    assert decision.reason.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
-    assert not decision.applies_update
+        assert policy.decide(100.0, 100.0) == Take(), "too few steps"
+        observe(policy, next(steps), 3.0 + 0.1 * (number % 2))
+    return policy
+
+
+def test_spikes_are_recognized(policy: SpikePolicy) -> None:
+    assert policy.decide(MEAN + 5.9 * DEVIATION, 1.0) == Take()
     assert policy.decide(-100.0, 1.0) == Take()
-    state = json.loads(json.dumps(policy.state_dict()))
-    for on_spike, kind in (("log", Take), ("rewind", Rollback)):
-        copied = SpikePolicy(training.model_copy(update={"on_spike": on_spike}), BatchSizes(8))
-        copied.load_state_dict(state)
-        other = copied.decide(4.0, 1.0)
-        assert type(other) is kind and other.reason == policy.decide(4.0, 1.0).reason != ""
-        assert other.applies_update == (kind is Take)
-    for number in range(spike_policy.WINDOW):  # a level that lasts is no spike
-        observe(4.0 + 0.1 * (number % 2))
-    assert policy.decide(4.1, 1.0) == Take() and "the loss" in policy.decide(5.0, 1.0).reason
+    decision = policy.decide(MEAN + 6.1 * DEVIATION, 1.0)
+    assert isinstance(decision, Skip)
+    assert not decision.applies_update
+    assert decision.reason.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
 
 
-def test_stable_and_protected_checkpoints(raw_config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("on_spike", "kind"), [("log", Take), ("skip", Skip), ("rewind", Rollback)])
+def test_decisions_survive_a_restart(
+    policy: SpikePolicy,
+    config: TrainingConfig,
+    on_spike: str,
+    kind: type[spike_policy.Decision],
+) -> None:
+    decision = copy_of(policy, config, on_spike).decide(4.0, 1.0)
+    assert type(decision) is kind
+    assert decision.reason == policy.decide(4.0, 1.0).reason != ""
+    assert decision.applies_update == (kind is Take)
+
+
+def test_lasting_level_is_no_spike(policy: SpikePolicy, steps: Iterator[int]) -> None:
+    for number in range(spike_policy.WINDOW):
+        observe(policy, next(steps), 4.0 + 0.1 * (number % 2))
+    assert policy.decide(4.1, 1.0) == Take()
+    assert "the loss" in policy.decide(5.0, 1.0).reason
+
+
+def test_stable_and_protected_checkpoints(config: TrainingConfig) -> None:
     """Checkpoints followed by a spike are no candidates, also after a restart within 64 steps."""
-    raw_config["training"]["on_spike"] = "rewind"
-    config = parse_config(raw_config, "test").training
-    before, found = SpikePolicy(config, BatchSizes(8)), SpikePolicy(config, BatchSizes(8))
+    before = policy_of(config, "rewind")
     before.observe(70, 1.0, 1.0, Take(), has_fault=True)
-    found.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    assert found.stable_checkpoints([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0]
-    assert found.stable_checkpoints([80, 70, 6, 5, 0], 134) == [70, 5, 0]
-    assert found.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70] and found.protected([90, 80], 100) == [80]
-    assert found.protected([200, 100, 80], 200) == [100, 200]
-    assert SpikePolicy(config.model_copy(update={"on_spike": "skip"}), BatchSizes(8)).protected([90, 80], 100) == []
+    policy = copy_of(before, config, "rewind")
+    assert policy.stable_checkpoints([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0]
+    assert policy.stable_checkpoints([80, 70, 6, 5, 0], 134) == [70, 5, 0]
+    assert policy.protected([90, 80, 70, 60, 5, 0], 100) == [5, 70]
+    assert policy.protected([90, 80], 100) == [80]
+    assert policy.protected([200, 100, 80], 200) == [100, 200]
+    assert policy_of(config, "skip").protected([90, 80], 100) == []
 
 
-def test_rollback_in_a_batch_size_warmup(raw_config: dict[str, Any]) -> None:
+def test_rollback_in_a_batch_size_warmup(config: TrainingConfig) -> None:
     """A rollback skips the samples of the last 64 steps, of any size. The next one may follow 64 steps later."""
-    batches = BatchSizes(64, ((8, 4000),))  # 500 steps of 8 samples
-    policy = SpikePolicy(parse_config(raw_config, "test").training, batches)
+    # 500 steps of 8 samples, then steps of 64.
+    batches = BatchSizes(64, ((8, 4000),))
+    policy = SpikePolicy(config, batches)
     assert policy.may_roll_back(batches.consumed(70))
     policy.roll_back({}, range(batches.consumed(100), batches.consumed(400)))
     assert policy.rolled_back == [(336 * 8, 400 * 8 - 1)]
-    assert [policy.may_roll_back(batches.consumed(step)) for step in (400, 464, 465)] == [False, False, True]
-    policy.roll_back({}, range(batches.consumed(500), batches.consumed(510)))  # the checkpoint is nearer than 64 steps
+    assert not policy.may_roll_back(batches.consumed(400))
+    assert not policy.may_roll_back(batches.consumed(464))
+    assert policy.may_roll_back(batches.consumed(465))
+
+    # The checkpoint is nearer than 64 steps.
+    policy.roll_back({}, range(batches.consumed(500), batches.consumed(510)))
+    assert policy.rolled_back[1] == (4000, 4000 + 10 * 64 - 1)
     policy.roll_back({}, range(batches.consumed(500), batches.consumed(600)))
-    assert policy.rolled_back[1:] == [(4000, 4000 + 10 * 64 - 1), (4000 + 36 * 64, 4000 + 100 * 64 - 1)]
+    assert policy.rolled_back[2] == (4000 + 36 * 64, 4000 + 100 * 64 - 1)
 
 
 @pytest.mark.parametrize("ranges", [[[1]], [[3, 2]], [[-1, 2]]])

@@ -15,11 +15,15 @@ from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT
 from tests.helpers.workers import run_workers
 
-DIVIDED, WHOLE = "blocks.1.attention.query.weight", "blocks.1.attention_norm.weight"  # over tensor-parallel ranks
-NEVER = 100  # beyond the last step
+# Weights that are divided over tensor-parallel ranks, and held whole by each.
+DIVIDED = "blocks.1.attention.query.weight"
+WHOLE = "blocks.1.attention_norm.weight"
+
+# Interval of checks beyond the last step.
+NEVER = 100
 LATER = "stage 0, after a check that found none"
 FIRST = "this first check points to gradients that are not summed over the ranks"
-# stage, rank whose memory fails, parameter, kind of its tensor, steps between checks, what is found
+# Name -> stage, rank whose memory fails, parameter, kind of its tensor, steps between checks, and error.
 FAULTS: dict[str, tuple[int, int, str, str, int, str]] = {
     "none": (0, -1, WHOLE, WEIGHT, 1, ""),
     "stage 0": (0, 3, DIVIDED, WEIGHT, 1, f"{DIVIDED} differs between ranks 1, 3"),
@@ -36,21 +40,30 @@ def test_differing_replicas_are_found(raw_config: dict[str, Any], tmp_path: Path
     results = run_workers("tests.zero.test_replicas:train_with_faults", 4, raw_config, tmp_path / "workers")
     for result in results:  # all ranks end with the same error
         for (name, (*_, expected)), error in zip(FAULTS.items(), result, strict=True):
-            assert expected in error if expected else error == "", (name, error)
-            assert (FIRST in error) == (bool(expected) and name != LATER), (name, error)
+            if expected:
+                assert expected in error, name
+            else:
+                assert error == "", name
+            suspects_code = bool(expected) and name != LATER
+            assert (FIRST in error) == suspects_code, (name, error)
     for name, (*_, expected) in FAULTS.items():
-        assert bool(list((tmp_path / "run" / name).glob("checkpoints/*"))) == (not expected), name
+        checkpoints = list((tmp_path / "run" / name).glob("checkpoints/*"))
+        assert bool(checkpoints) == (not expected), name
 
 
 def train_with_faults(raw: dict[str, Any], topology: Topology) -> list[str]:
-    """The errors of two steps with each fault."""
+    """Return the errors of two steps with each fault."""
     return [_train(raw, topology, name) for name in FAULTS]
 
 
 def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     stage, victim, parameter, kind, interval, _ = FAULTS[name]
-    raw = raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{name}"}}
-    config = parse_config(raw | {"training": raw["training"] | {"replica_check_interval": interval}}, name)
+    changes = {
+        "zero": {"stage": stage},
+        "run": {"directory": f"{raw['run']['directory']}/{name}"},
+        "training": raw["training"] | {"replica_check_interval": interval},
+    }
+    config = parse_config(raw | changes, name)
     print(f"case {name}", flush=True)
     run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     if name == LATER:
