@@ -10,37 +10,43 @@ from megatape.accounting.trace import run_pass
 from megatape.accounting.zero3 import gathered
 from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
-from megatape.zero.deepspeed_config import Stage3Limits, deepspeed_config, stage3_limits
+from megatape.zero.deepspeed_config import deepspeed_config, stage3_limits
 from tests.helpers.workers import ROOT
 
 
 def test_deepspeed_gets_the_planned_limits(raw_config: dict[str, Any]) -> None:
     config = parse_config(raw_config | {"zero": {"stage": 3}}, "test")
-    limits, section = stage3_limits(config), deepspeed_config(config, 1)["zero_optimization"]
+    limits = stage3_limits(config)
+    section = deepspeed_config(config, 1)["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
     assert section["stage3_max_live_parameters"] == limits.max_live_parameters
     assert section["stage3_max_reuse_distance"] == 0  # as accounting/zero3.py simulates
-    assert section["stage3_param_persistence_threshold"] == limits.persistence_threshold == config.model.hidden_size
+    assert limits.persistence_threshold == config.model.hidden_size
+    assert section["stage3_param_persistence_threshold"] == limits.persistence_threshold
 
 
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 256, "num_heads": 8, "num_kv_heads": 2, "mlp_size": 1024}])
 def test_limits_follow_the_largest_layer(raw_config: dict[str, Any], changes: dict[str, int], tp: int) -> None:
-    """The matrices of a rank's block, counted on the model, are gathered ahead, or a bucket; two blocks are there at a time."""
+    """A block's matrices, counted on the model, are gathered ahead, or a larger bucket. Two blocks are gathered at a time."""
     raw_config["model"] |= {"num_layers": 6, "vocab_size": 40} | changes
     raw_config["parallel"] = {"tp": tp}
 
-    def limits_by(bucket: int) -> tuple[Config, Stage3Limits]:
-        config = parse_config(raw_config | {"zero": {"stage": 3, "bucket_size": bucket}}, "test")
-        return config, stage3_limits(config)
+    def configure(bucket_size: int) -> Config:
+        return parse_config(raw_config | {"zero": {"stage": 3, "bucket_size": bucket_size}}, "test")
 
-    config, limits = limits_by(100)
+    config = configure(bucket_size=100)
     one = run_pass(config)
-    block = sum(layer.weight.numel() for layer in one.model.blocks[0].modules() if isinstance(layer, Linear))
-    assert (limits.prefetch, limits.max_live_parameters) == (block, 2 * block)
+    layers = [layer for layer in one.model.blocks[0].modules() if isinstance(layer, Linear)]
+    block = sum(layer.weight.numel() for layer in layers)
+    limits = stage3_limits(config)
+    assert limits.prefetch == block
+    assert limits.max_live_parameters == 2 * block
     assert 1.5 < gathered(one.events, 2, limits).live / block < 2.7
-    _, limits = limits_by(3 * block)
-    assert (limits.prefetch, limits.max_live_parameters) == (3 * block, 6 * block)
+
+    limits = stage3_limits(configure(bucket_size=3 * block))
+    assert limits.prefetch == 3 * block
+    assert limits.max_live_parameters == 6 * block
 
 
 def test_configuration_needs_no_deepspeed() -> None:
