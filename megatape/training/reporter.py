@@ -6,7 +6,7 @@ from megatape.data.training.mixture import MixtureOrder, named
 from megatape.reliability.lease import Lease
 from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
-from megatape.training.callbacks.callback import Callbacks
+from megatape.training.callbacks.collection import Callbacks
 from megatape.training.evaluation import Validation
 from megatape.training.hardware import peak_memory
 from megatape.training.state import TrainState

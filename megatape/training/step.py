@@ -109,7 +109,9 @@ class StepMetrics:
         record: dict[str, Any] = {}
         for name in NUMBERS:
             number = getattr(self, name)
-            record[name] = number if math.isfinite(number) else None
+            if not math.isfinite(number):
+                number = None
+            record[name] = number
         if self.corpora:
             record["corpora"] = self.corpora
         if self.validation:
@@ -133,5 +135,7 @@ class StepMetrics:
         numbers: dict[str, Any] = {}
         for name in NUMBERS:
             number = record[name]
-            numbers[name] = math.nan if number is None else number
+            if number is None:
+                number = math.nan
+            numbers[name] = number
         return cls(**numbers, validation=None, corpora=record.get("corpora", {}), skipped=record.get("skipped", ""))

@@ -30,7 +30,8 @@ from megatape.reliability.shared_folder import check_shared
 from megatape.reliability.signals import STOPPING, handled
 from megatape.run_folder import RunFolder
 from megatape.training.build import build_engine, build_evaluator, build_loader
-from megatape.training.callbacks.callback import Callbacks, RunContext
+from megatape.training.callbacks.callback import RunContext
+from megatape.training.callbacks.collection import Callbacks
 from megatape.training.divergence import DivergenceCheck
 from megatape.training.evaluation import Validation
 from megatape.training.interrupt import Interrupt

@@ -27,7 +27,7 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.signals import STOPPING
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import prove
-from megatape.training.callbacks.callback import Callbacks
+from megatape.training.callbacks.collection import Callbacks
 from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import read_lines
 from tests.helpers.workers import ROOT, Workers, free_port, run_workers

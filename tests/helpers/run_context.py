@@ -7,7 +7,8 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.training.callbacks.callback import Callbacks, RunContext
+from megatape.training.callbacks.callback import RunContext
+from megatape.training.callbacks.collection import Callbacks
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.callbacks.position_views import PositionViews
 from megatape.training.speed import Speed
