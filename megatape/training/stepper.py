@@ -75,7 +75,7 @@ class Stepper(AbstractContextManager["Stepper"]):
         self._pace = pace
         # Number of ranks that read and count the same sample.
         self._num_readers = engine.mesh["sample"].size
-        # Counts of the next step's batch, summed over all ranks; None if they were not exchanged yet.
+        # Counts of the next step's batch, summed over all ranks; None before the first exchange.
         self._next_batch: BatchCounts | None = None
 
     def __exit__(self, *error: object) -> None:
@@ -94,7 +94,9 @@ class Stepper(AbstractContextManager["Stepper"]):
         samples = range(state.samples, state.samples + self._loader.batches.after(state.samples))
         learning_rate = self._learning_rate(state.step)
         batches = self._read(samples.start)
-        counts = self._next_batch or self.exchange_status(samples.start).next_batch
+        counts = self._next_batch
+        if counts is None:
+            counts = self.exchange_status(samples.start).next_batch
         check_readable(counts.num_unreadable, batches.error, step, self._engine.topology)
         self.prefetcher.start(samples.stop)
 
