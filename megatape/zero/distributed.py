@@ -52,7 +52,7 @@ def initialize_distributed(
     disable_compiled_ops()
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
-        torch.set_num_threads(_threads(topology))
+        torch.set_num_threads(num_threads(topology))
         os.environ |= _compiler_caches(topology)
         # If its launcher has not set LOCAL_SIZE, DeepSpeed starts `numactl` to count NUMA nodes at each reduction of stage 3.
         os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
@@ -60,7 +60,7 @@ def initialize_distributed(
         _set_environment(topology, tensor_size)
         # Otherwise, when cuBLAS divides a product of bfloat16 along its sum, it would add the parts in bfloat16.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        device = _device_number(topology, accelerator.device_count())
+        device = device_number(topology, accelerator.device_count())
         accelerator.set_device(device)
         # DeepSpeed takes these variables for the number of the device, which differs if the scheduler shows each rank its own
         # GPU only.
@@ -128,7 +128,7 @@ def _compiler_caches(topology: Topology) -> dict[str, str]:
     return {variable: str(folder / name) for variable, name in unset.items()}
 
 
-def _threads(topology: Topology) -> int:
+def num_threads(topology: Topology) -> int:
     """Return this rank's share of the cores, or MEGATAPE_THREADS.
 
     The default of launchers, one thread or all cores per process, seldom suits a shared machine.
@@ -144,7 +144,7 @@ def _threads(topology: Topology) -> int:
     return int(threads)
 
 
-def _device_number(topology: Topology, visible: int) -> int:
+def device_number(topology: Topology, visible: int) -> int:
     """Return the index of this rank's GPU: the local rank, or 0 if the scheduler shows each rank only its own GPU.
 
     Args:

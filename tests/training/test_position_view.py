@@ -1,4 +1,4 @@
-"""What a run keeps of its position tensors."""
+"""Position views: the summaries of position tensors that a run writes."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_context
 from tests.helpers.workers import run_workers
 
-KIB_PER_LAYER = 8.4  # docs/training.md
+# Size in docs/training.md.
+KIB_PER_LAYER = 8.4
+
 CASES: dict[str, dict[str, Any]] = {
     "data": {"zero.stage": 3},
     "tensor": {"zero.stage": 2, "parallel.tp": 2, "model.num_kv_heads": 4},
@@ -39,9 +41,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """On data-, tensor-, sequence- and context-parallel ranks, as the weights of the same step give it on one process."""
+    """A view on data-, tensor-, sequence- and context-parallel ranks equals that of the checkpoint in one process."""
     raw_config["training"]["steps"] = 2
-    raw_config["model"]["max_positions"] = raw_config["data"]["sequence_length"] = 96
+    raw_config["model"]["max_positions"] = 96
+    raw_config["data"]["sequence_length"] = 96
     cases = [{"name": name, "set": changes} for name, changes in CASES.items()]
     results = run_workers(
         "tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers"
@@ -51,15 +54,19 @@ def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Pat
     assert not folders.pop("rope").positions.exists()
     for name, folder in folders.items():
         assert list(folder.list_position_views()) == [2]
-        view, reader = PositionView.load(folder.position_view(2)), CheckpointReader(folder.checkpoint(2))
+        view = PositionView.load(folder.position_view(2))
+        reader = CheckpointReader(folder.checkpoint(2))
         model = load_model(reader)
         gains = [getattr(block.position, "gain", None) for block in model.blocks[:-1]]
         if name == "tape_mlp_only":
             assert view.gains.shape == (1, 0)
         else:
-            assert view.gains[0].all() and len(view.gains) == len(gains), name
+            assert view.gains[0].all(), name
             for row, gain in zip(view.gains, gains, strict=True):
-                assert np.array_equal(row, np.zeros_like(row) if gain is None else gain.numpy(force=True)), name
+                expected_row = np.zeros_like(row)
+                if gain is not None:
+                    expected_row = gain.numpy(force=True)
+                assert np.array_equal(row, expected_row), name
         assert view.places.tolist() == list(range(0, 96, 2))
         if name == "bfloat16":
             continue
@@ -67,10 +74,14 @@ def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Pat
         assert view.tokens == [reader.tokenizer().decode([token]) for token in ids[::2].tolist()]
         _, layers = subjects.run(model, ids[None], torch.arange(96)[None])
         for layer, (products, norm) in enumerate(zip(view.products, view.norms, strict=True)):
-            expected, e = subjects.dot_products(layers[layer]), layers[layer].e
-            assert expected is not None and e is not None
-            assert_close(torch.as_tensor(products), expected[0, :, ::2, ::2].mean(0), bounds.POSITION_VIEW, what=(name, layer))
-            assert_close([norm], [float((2 * e.square().mean()).sqrt())], bounds.POSITION_VIEW, what=(name, layer))
+            e = layers[layer].e
+            assert e is not None
+            expected_norm = float((2 * e.square().mean()).sqrt())
+            assert_close([norm], [expected_norm], bounds.POSITION_VIEW, what=(name, layer))
+            expected = subjects.dot_products(layers[layer])
+            assert expected is not None
+            of_selected_tokens = expected[0, :, ::2, ::2].mean(0)
+            assert_close(torch.as_tensor(products), of_selected_tokens, bounds.POSITION_VIEW, what=(name, layer))
 
 
 def test_files_of_repeated_steps_are_replaced(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -81,15 +92,20 @@ def test_files_of_repeated_steps_are_replaced(raw_config: dict[str, Any], tmp_pa
     views = PositionViews(make_context(parse_config(raw_config, "test"), folder))
     views.on_start(20)
     assert list(folder.list_position_views()) == [10, 20, 30], "nothing is removed before a step is made"
-    for step, view in ((21, None), (25, some_view(scale=25))):
+
+    def make_step(step: int, view: PositionView | None) -> None:
         views.on_evaluate(step, Validation(1.0, view))
         views.on_step(StepMetrics(step, 1.0, 1.0, 1.0, step, step, 1.0, 1, None))
-        assert list(folder.list_position_views()) == [10, 20] + [25] * (step == 25)
+
+    make_step(21, None)
+    assert list(folder.list_position_views()) == [10, 20]
+    make_step(25, some_view(scale=25))
+    assert list(folder.list_position_views()) == [10, 20, 25]
     assert PositionView.load(folder.position_view(20)).norms[1] == pytest.approx(21**0.5)
 
 
 def test_size_on_disk(tmp_path: Path) -> None:
-    """As docs/training.md says, for the heads of a model of 70B."""
+    """The size is that of docs/training.md, for the heads of a model of 70B."""
     folder = RunFolder(tmp_path)
     some_view(num_layers=80, num_tokens=MAX_TOKENS, num_heads=64).save(folder, 1)
     assert folder.position_view(1).stat().st_size <= 80 * KIB_PER_LAYER * 1024
@@ -104,9 +120,13 @@ def test_corrupted(tmp_path: Path, fault: str) -> None:
     view.save(folder, 1)
     path = folder.position_view(1)
     content = path.read_bytes()
-    path.write_bytes(
-        {"empty": b"", "truncated": content[:-1], "tensors": content.replace(b"norms", b"forms")}.get(fault, content)
-    )
+    if fault == "empty":
+        content = b""
+    elif fault == "truncated":
+        content = content[:-1]
+    elif fault == "tensors":
+        content = content.replace(b"norms", b"forms")
+    path.write_bytes(content)
     with pytest.raises(ValueError, match="step-00000001.safetensors is corrupted"):
         PositionView.load(path)
 

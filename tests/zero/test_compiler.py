@@ -1,4 +1,4 @@
-"""Training does without torch's compiler, and what does compile still can."""
+"""Training does not import torch's compiler, which still works when something is compiled."""
 
 import sys
 from pathlib import Path
@@ -19,9 +19,14 @@ def test_compiler_is_imported_on_first_use(raw_config: dict[str, Any], tmp_path:
 
 
 def train(config: dict[str, Any], topology: Topology) -> list[bool]:
-    """Whether the compiler has been imported after training at every stage, and whether it works then."""
+    """Train at every stage, then compile a function.
+
+    Returns:
+        Whether the compiler was imported after training, and whether it is after compiling.
+    """
     cases = [{"name": f"stage{stage}", "set": {"zero.stage": stage}} for stage in range(4)]
-    assert not any("error" in result for result in train_cases({"config": config, "cases": cases}, topology))
+    for result in train_cases({"config": config, "cases": cases}, topology):
+        assert "error" not in result
     imported = "torch._dynamo.utils" in sys.modules
     traced = []
 
@@ -30,7 +35,9 @@ def train(config: dict[str, Any], topology: Topology) -> list[bool]:
         traced.append(torch.compiler.is_compiling())
         return 2 * x
 
-    assert marked(torch.ones(())) == 2 and not imported
+    assert marked(torch.ones(())) == 2
+    assert not imported
     compiled = torch.compile(lambda x: marked(x + 1) + 1, backend="eager")
-    assert compiled(torch.ones(())) == 5 and traced == [False, False]
+    assert compiled(torch.ones(())) == 5
+    assert traced == [False, False]
     return [imported, "torch._dynamo.utils" in sys.modules]

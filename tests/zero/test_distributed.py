@@ -1,4 +1,4 @@
-"""How a rank joins the others, which GPU it uses, and how many threads on a CPU."""
+"""Joining the process group, and this rank's GPU and number of threads."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from megatape.distributed import launchers
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.zero import distributed
-from megatape.zero.distributed import _device_number, _threads, initialize_distributed
+from megatape.zero.distributed import device_number, initialize_distributed, num_threads
 from megatape.zero.internals import version_warning
 
 DEFAULTS = {
@@ -31,7 +31,7 @@ DEFAULTS = {
 
 
 def test_unknown_address_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a single host: torch would try it until the timeout of collectives, 35 minutes in a training run."""
+    """Otherwise torch would retry until the timeout of collectives, 35 minutes in a training run, even on a single host."""
     monkeypatch.setattr(launchers, "NAME_TIMEOUT", 0.0)
     places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "9"}
     for name, value in places.items():
@@ -42,15 +42,16 @@ def test_unknown_address_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_device_of_a_local_rank() -> None:
     topology = Topology(5, 8, 1, local_size=4)
-    assert _device_number(topology, visible=4) == 1
-    assert _device_number(topology, visible=1) == 0  # the scheduler shows each rank only its own GPU
+    assert device_number(topology, visible=4) == 1
+    # The scheduler may show each rank only its own GPU.
+    assert device_number(topology, visible=1) == 0
     with pytest.raises(ValueError, match="8 ranks on .*, which shows 4 GPUs"):
-        _device_number(Topology(5, 8, 5, local_size=8), visible=4)
+        device_number(Topology(5, 8, 5, local_size=8), visible=4)
 
 
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mock]:
-    """One GPU, in the place of DeepSpeed's accelerator; what a rank sets in its environment and in torch is undone."""
+    """Replace DeepSpeed's accelerator by one GPU, and undo a rank's changes to the environment and torch."""
     accelerator = Mock()
     accelerator.device_name.side_effect = lambda number=None: "cuda" if number is None else f"cuda:{number}"
     accelerator.device_count.return_value = 1
@@ -155,11 +156,11 @@ def test_the_tested_version_is_the_pinned_one() -> None:
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEGATAPE_THREADS", raising=False)
     cores = len(os.sched_getaffinity(0))
-    assert _threads(Topology(0, 1, 0)) == cores
-    assert _threads(Topology(0, 2 * cores, 0, local_size=2 * cores)) == 1
+    assert num_threads(Topology(0, 1, 0)) == cores
+    assert num_threads(Topology(0, 2 * cores, 0, local_size=2 * cores)) == 1
     monkeypatch.setenv("MEGATAPE_THREADS", "3")
-    assert _threads(Topology(0, 1, 0)) == 3
+    assert num_threads(Topology(0, 1, 0)) == 3
     for wrong in ("0", "-1", "two", ""):
         monkeypatch.setenv("MEGATAPE_THREADS", wrong)
         with pytest.raises(ValueError, match="MEGATAPE_THREADS is"):
-            _threads(Topology(0, 1, 0))
+            num_threads(Topology(0, 1, 0))

@@ -22,7 +22,7 @@ def test_step_inspects_no_signatures(raw_config: dict[str, Any], tmp_path: Path)
 
 
 def count(raw: dict[str, Any], topology: Topology) -> list[int]:
-    """How many signatures a step inspects, and how many ranges it opens."""
+    """Return the numbers of signatures that a step inspects, and of ranges that it opens."""
     config = parse_config(raw, "test")
     run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     run.train_step()
