@@ -52,19 +52,9 @@ def initialize_distributed(
     disable_compiled_ops()
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
-        torch.set_num_threads(num_threads(topology))
-        os.environ |= _compiler_caches(topology)
-        # If its launcher has not set LOCAL_SIZE, DeepSpeed starts `numactl` to count NUMA nodes at each reduction of stage 3.
-        os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
+        _prepare_cpu(topology)
     else:
-        _set_environment(topology, tensor_size)
-        # Otherwise, when cuBLAS divides a product of bfloat16 along its sum, it would add the parts in bfloat16.
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        device = device_number(topology, accelerator.device_count())
-        accelerator.set_device(device)
-        # DeepSpeed takes these variables for the number of the device, which differs if the scheduler shows each rank its own
-        # GPU only.
-        os.environ |= dict.fromkeys({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"} & os.environ.keys(), str(device))
+        _prepare_gpu(topology, tensor_size)
     if topology.world_size > topology.local_size:
         export_interface(os.environ["MASTER_ADDR"])
     elif topology.world_size > 1 and is_on_one_host(topology):
@@ -79,6 +69,29 @@ def initialize_distributed(
     return own_device()
 
 
+def _prepare_cpu(topology: Topology) -> None:
+    """Set the number of threads, and the environment for training on a CPU."""
+    torch.set_num_threads(num_threads(topology))
+    os.environ |= _compiler_caches(topology)
+    # If its launcher has not set LOCAL_SIZE, DeepSpeed starts `numactl` to count NUMA nodes at each reduction of stage 3.
+    os.environ.setdefault("LOCAL_SIZE", str(topology.local_size))
+
+
+def _prepare_gpu(topology: Topology, tensor_size: int) -> None:
+    """Select this rank's GPU, and set the environment for training on it."""
+    _set_environment(topology, tensor_size)
+    # Otherwise, when cuBLAS divides a product of bfloat16 along its sum, it would add the parts in bfloat16.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    accelerator = get_accelerator()
+    device = device_number(topology, accelerator.device_count())
+    accelerator.set_device(device)
+    # DeepSpeed takes these variables for the number of the device, which differs if the scheduler shows each rank its own GPU
+    # only.
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
+        if name in os.environ:
+            os.environ[name] = str(device)
+
+
 def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelta) -> None:
     """Create the process group of all ranks for DeepSpeed, which itself would open a store on all network interfaces."""
     device = None
@@ -86,7 +99,12 @@ def _join(topology: Topology, backend: str, store: dist.Store, timeout: timedelt
     if get_accelerator().device_name() != "cpu" and topology.world_size > 1:
         device = own_device()
     dist.init_process_group(
-        backend, timeout=timeout, world_size=topology.world_size, rank=topology.rank, store=store, device_id=device
+        backend,
+        timeout=timeout,
+        world_size=topology.world_size,
+        rank=topology.rank,
+        store=store,
+        device_id=device,
     )
 
 

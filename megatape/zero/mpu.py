@@ -1,4 +1,4 @@
-"""The mesh, as DeepSpeed asks for it."""
+"""Adapter from our mesh to DeepSpeed's interface of parallelism."""
 
 import torch.distributed as dist
 

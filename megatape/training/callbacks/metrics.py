@@ -13,7 +13,7 @@ RECORD = "jsonl"
 
 
 class Metrics(Callback):
-    """The sinks of the main rank. Other ranks have none."""
+    """Callback with the sinks of the main rank. Other ranks have none."""
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
