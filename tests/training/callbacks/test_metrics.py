@@ -42,37 +42,60 @@ def test_messages_of_a_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
     run = Path(raw_config["run"]["directory"]) / "told"
 
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
-    fields = {"step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory"}
-    assert [set(entry) - fields for entry in entries] == [set(), {"validation_loss", "validation_selection"}] * 2
-    assert all(fields <= set(entry) for entry in entries)
-    assert [(entry["samples"], entry["tokens"]) for entry in entries] == [(8 * n, 8 * 32 * n) for n in range(1, 5)]
+    check_metrics(entries)
+    check_tensorboard(run / "tensorboard", entries)
+    check_events(run / "events.jsonl")
+    resolved = json.loads((run / "config.json").read_text())
+    assert resolved["model"]["head_dim"] == 4
+    assert resolved["zero"]["stage"] == 3
+    console = (tmp_path / "workers" / "rank0.log").read_text()
+    assert "unigram" in console
+    assert "step 4/4 [####################]" in console
+    assert "step 4" not in (tmp_path / "workers" / "rank1.log").read_text()
 
-    board = EventAccumulator(str(run / "tensorboard"))
+
+def check_metrics(entries: list[dict[str, Any]]) -> None:
+    """Check the lines of metrics.jsonl: four steps of 8 samples of 32 tokens, with an evaluation after every other step."""
+    assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
+    assert [entry["samples"] for entry in entries] == [8, 16, 24, 32]
+    assert [entry["tokens"] for entry in entries] == [256, 512, 768, 1024]
+    fields = {"step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory"}
+    evaluated_fields = fields | {"validation_loss", "validation_selection"}
+    assert [set(entry) for entry in entries] == [fields, evaluated_fields] * 2
+
+
+def check_tensorboard(folder: Path, entries: list[dict[str, Any]]) -> None:
+    """Check that TensorBoard has the numbers of metrics.jsonl, and the position views."""
+    board = EventAccumulator(str(folder))
     board.Reload()
     logged = {tag: [event.value for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
     assert logged["loss/train"] == pytest.approx([entry["loss"] for entry in entries])
     assert logged["gradient norm"] == pytest.approx([entry["grad_norm"] for entry in entries])
     assert logged["learning rate"] == pytest.approx([entry["lr"] for entry in entries])
     assert logged["loss/validation"] == pytest.approx([entries[1]["validation_loss"], entries[3]["validation_loss"]])
-    assert min(logged["speed/tokens per second"]) > 0 and min(logged["memory/peak GiB"]) > 0
-    norms = [logged[f"position tensor/norm in layer {layer}"] for layer in (1, 2)]
-    assert norms[0] == pytest.approx([1, 1]) and norms[1][0] == pytest.approx(1, abs=0.3) and norms[1][0] != 1.0
+    assert min(logged["speed/tokens per second"]) > 0
+    assert min(logged["memory/peak GiB"]) > 0
+    assert logged["position tensor/norm in layer 1"] == pytest.approx([1, 1])
+    first_norm = logged["position tensor/norm in layer 2"][0]
+    assert first_norm == pytest.approx(1, abs=0.3)
+    assert first_norm != 1.0
     assert board.Tags()["images"] == ["position tensor/dot products by layer"]
     assert board.Tags()["histograms"] == ["position tensor/gains of layer 1"]
 
-    resolved = json.loads((run / "config.json").read_text())
-    assert resolved["model"]["head_dim"] == 4 and resolved["zero"]["stage"] == 3
-    console = (tmp_path / "workers" / "rank0.log").read_text()
-    assert "unigram" in console and "step 4/4 [####################]" in console
-    assert "step 4" not in (tmp_path / "workers" / "rank1.log").read_text()
 
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+def check_events(path: Path) -> None:
+    """Check the lines of events.jsonl, and the environment that `megatape report` reads from the first one."""
+    events = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(event["event"], event["step"]) for event in events] == [("started", 0), ("checkpoint", 4), ("finished", 4)]
-    assert events[0]["detail"] == "2 ranks on cpu"
-    environment = events[0]["environment"]  # of `megatape report`
-    assert (environment["ranks"], environment["hosts"], environment["megatape"]) == (2, 1, package_version())
-    assert environment["python/torch/deepspeed"] == versions() and environment["device"] and environment["command"]
+    started = events[0]
+    assert started["detail"] == "2 ranks on cpu"
+    environment = started["environment"]
+    assert environment["ranks"] == 2
+    assert environment["hosts"] == 1
+    assert environment["megatape"] == package_version()
+    assert environment["python/torch/deepspeed"] == versions()
+    assert environment["device"]
+    assert environment["command"]
     assert environment["sample_flops"] > 1000
 
 
@@ -133,15 +156,25 @@ def test_full_disk(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
 
 def note_syncs(payload: dict[str, Any], topology: Topology) -> list[tuple[str, int]]:
-    """Train; what was written through to the disk, in order, and how many lines metrics.jsonl had then."""
-    synced, metrics, fsync = [], RunFolder(Path(payload["config"]["run"]["directory"], "run")).metrics, os.fsync
+    """Train, and record what is synced to the disk.
+
+    Returns:
+        The name of each synced file, in order, with the number of lines that metrics.jsonl had then, or 0 for other files.
+    """
+    synced = []
+    metrics = RunFolder(Path(payload["config"]["run"]["directory"], "run")).metrics
+    fsync = os.fsync
 
     def noted(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         name = path.name
-        if name.startswith("manifest.json."):  # It is written under a temporary name.
+        # The manifest is written under a temporary name.
+        if name.startswith("manifest.json."):
             name = "manifest.json"
-        synced.append((name, len(metrics.read_bytes().splitlines()) if path == metrics else 0))
+        num_lines = 0
+        if path == metrics:
+            num_lines = len(metrics.read_bytes().splitlines())
+        synced.append((name, num_lines))
         fsync(descriptor)
 
     with patch.object(os, "fsync", noted):
@@ -165,7 +198,7 @@ def test_metrics_are_on_disk_before_a_checkpoint(raw_config: dict[str, Any], tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
 def test_a_save_waits_for_the_metrics_of_its_steps(raw_config: dict[str, Any], tmp_path: Path, background: bool) -> None:
-    """The disk refuses the first steps and the first save, or all of them: then the save waits until the next one is due."""
+    """The disk refuses the first steps and the first save, or all metrics: then a save waits until the next one is due."""
     raw_config["checkpoint"] = {"interval": 3, "background": background}
     raw_config["training"]["steps"] = 8
     cases = [{"name": name, "fault": ["full disk", count]} for name, count in (("some", 4), ("all", 1000))]
@@ -179,7 +212,7 @@ def test_a_save_waits_for_the_metrics_of_its_steps(raw_config: dict[str, Any], t
 
 
 def test_events(raw_config: dict[str, Any]) -> None:
-    """What ended a run is kept, and a line that was not written whole spoils no other."""
+    """The error that ended a run is recorded, and a truncated line spoils no other."""
     config = parse_config(raw_config, "test")
     folder = RunFolder(Path(config.run.directory))
     folder.directory.mkdir()
@@ -200,7 +233,7 @@ def test_events(raw_config: dict[str, Any]) -> None:
 
 
 def test_dry_run(raw_config: dict[str, Any]) -> None:
-    """Without a cluster: one rank."""
+    """A dry run without a cluster plans for one rank."""
     config = parse_config(raw_config, "test")
     total = count_parameters(config.model).total
     text = report(config)
@@ -228,7 +261,7 @@ def test_folder_of_another_run_is_not_written(raw_config: dict[str, Any]) -> Non
 
 
 def test_stale_file_is_reopened(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A file server has been started again: the file is opened again, and neither a step is lost nor the steps before."""
+    """After a restart of the file server the file is opened again, and no step is lost."""
     sink = JsonLines(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path)))
     for step in range(1, 5):
         if step == 3:
