@@ -22,17 +22,22 @@ def test_copies_take_the_planned_bytes() -> None:
     copies = host_copies(tensors)
     for tensor, copy in zip(tensors, copies, strict=True):
         copy.copy_(tensor)
-    assert all(torch.equal(*pair) for pair in zip(tensors, copies, strict=True))  # none overlaps with another
-    [held] = {copy.untyped_storage().data_ptr(): copy.untyped_storage().nbytes() for copy in copies}.values()
+    for tensor, copy in zip(tensors, copies, strict=True):
+        assert torch.equal(tensor, copy), "copies overlap"
+    storages = [copy.untyped_storage() for copy in copies]
+    assert len({storage.data_ptr() for storage in storages}) == 1
     needed = sum(tensor.nbytes for tensor in tensors)
-    assert needed <= held < needed + ALIGNMENT * len(tensors)
+    assert needed <= storages[0].nbytes() < needed + ALIGNMENT * len(tensors)
 
 
 @pytest.mark.parametrize("status", [0, 2])
 def test_memory_is_pinned_once(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     """Copies of tensors on a GPU are pinned. Exceeding a limit on locked memory is an error, not a slow copy."""
-    tensors = [SimpleNamespace(nbytes=size * dtype.itemsize, dtype=dtype, is_cuda=True) for size, dtype in SIZES.values()]
-    runtime, checked = Mock(), Mock()
+    tensors = []
+    for size, dtype in SIZES.values():
+        tensors.append(SimpleNamespace(nbytes=size * dtype.itemsize, dtype=dtype, is_cuda=True))
+    checked = Mock()
+    runtime = Mock()
     runtime.cudaHostRegister.return_value = status
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch.cuda, "check_error", checked)

@@ -22,20 +22,35 @@ from megatape.training.step import StepMetrics
 from tests.helpers.run_context import make_callbacks, make_context
 from tests.helpers.workers import Workers
 
+# Sizes of the headers of a file and of each part in it, and of a block.
+HEADER_BYTES = 7
+BLOCK_BYTES = 2**15
+
+# Kinds of parts that complete a record: a whole record, and its last part.
+COMPLETE = (1, 4)
+
 
 def wandb_records(file: Path) -> Iterator[Any]:
-    """The records of an offline run: 7 bytes, then blocks of 32 KiB with parts of records, as in LevelDB's log."""
+    """Yield the records of an offline run.
+
+    The file has a header, then blocks with parts of records, as in LevelDB's log.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, place, record = file.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        if 2**15 - place % 2**15 < 7:  # the rest of a block is padding
-            place += 2**15 - place % 2**15
+    data = file.read_bytes()
+    offset = HEADER_BYTES
+    record = b""
+    while offset + HEADER_BYTES <= len(data):
+        rest_of_block = BLOCK_BYTES - offset % BLOCK_BYTES
+        if rest_of_block < HEADER_BYTES:
+            # The rest of the block is padding.
+            offset += rest_of_block
             continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        record += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # a whole record, or its last part
+        begin = offset + HEADER_BYTES
+        _, length, kind = struct.unpack("<IHB", data[offset:begin])
+        record += data[begin : begin + length]
+        offset = begin + length
+        if kind in COMPLETE:
             yield Record.FromString(record)
             record = b""
 
@@ -44,47 +59,65 @@ def wandb_records(file: Path) -> Iterator[Any]:
 @pytest.mark.trackers
 def test_real_packages_offline(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 4 steps, continued to 6 from step 2, is one record of 6 steps with losses and configuration."""
-    for name, value in {
+    environment = {
         "WANDB_MODE": "offline",
         "WANDB_PROJECT": "tests",
         "TRACKIO_DIR": str(tmp_path / "trackio"),
         "TRACKIO_PROJECT": "tests",
         "HF_HUB_OFFLINE": "1",
-    }.items():
+    }
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     raw_config["logging"]["sinks"] = ["jsonl", "wandb", "trackio"]
     raw_config["checkpoint"] = {"interval": 2, "keep": 5}
     raw_config["schedule"] = {"kind": "constant"}
-    path, run = tmp_path / "config.json", tmp_path / "run"
+    path = tmp_path / "config.json"
+    run = tmp_path / "run"
     path.write_text(json.dumps(raw_config))
     for number, steps in enumerate([4, 6]):
         words = ["pretrain", "--config", str(path), "--resume", "auto", "--set", f"training.steps={steps}"]
         with Workers(words, 2, tmp_path / f"start{number}") as workers:
             assert workers.statuses(180) == [0, 0], workers.logs()
             assert "warning: sink" not in workers.logs(), workers.logs()
-        shutil.rmtree(run / "checkpoints" / "step-00000004")  # steps 3 and 4 are made again
-    losses = {entry["step"]: entry["loss"] for entry in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
-    assert [*losses] == [1, 2, 3, 4, 5, 6]
+        # Without its checkpoint, steps 3 and 4 are made again.
+        shutil.rmtree(run / "checkpoints" / "step-00000004")
+    losses = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        losses[entry["step"]] = entry["loss"]
+    assert list(losses) == [1, 2, 3, 4, 5, 6]
+    check_wandb(run, losses)
+    check_trackio(losses)
 
+
+def check_wandb(run: Path, losses: dict[int, float]) -> None:
+    """Check the files of two starts of a run: one record, with the losses by step."""
     files = sorted((run / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(files) == 2
     records = [record for file in files for record in wandb_records(file)]
-    begun = [record.run for record in records if record.HasField("run")]
-    assert len(files) == 2 and len({one.run_id for one in begun}) == 1 and begun[0].project == "tests"
-    config = {item.key: json.loads(item.value_json) for item in begun[0].config.update}
-    assert config["training"]["global_batch_size"] == 8 and config["run"]["directory"] == str(run)
-    rows = [
-        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-        for record in records
-        if record.HasField("history")
-    ]
-    assert {row["_step"]: row["loss/train"] for row in rows} == pytest.approx(losses) and len(rows) == 6
+    starts = [record.run for record in records if record.HasField("run")]
+    assert len({start.run_id for start in starts}) == 1
+    assert starts[0].project == "tests"
+    config = {item.key: json.loads(item.value_json) for item in starts[0].config.update}
+    assert config["training"]["global_batch_size"] == 8
+    assert config["run"]["directory"] == str(run)
+    rows = []
+    for record in records:
+        if record.HasField("history"):
+            rows.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
+    assert len(rows) == len(losses)
+    assert {row["_step"]: row["loss/train"] for row in rows} == pytest.approx(losses)
     assert sum(record.HasField("exit") for record in records) == 2
 
+
+def check_trackio(losses: dict[int, float]) -> None:
+    """Check the database: one record, with the losses by step."""
     from trackio.sqlite_storage import SQLiteStorage
 
     (name,) = SQLiteStorage.get_runs("tests")
-    logs = SQLiteStorage.get_logs("tests", name)
-    assert {row["step"]: row["loss/train"] for row in logs} == pytest.approx(losses) and len(logs) == 6
+    rows = SQLiteStorage.get_logs("tests", name)
+    assert len(rows) == len(losses)
+    assert {row["step"]: row["loss/train"] for row in rows} == pytest.approx(losses)
     assert SQLiteStorage.get_run_config("tests", name)["training"]["global_batch_size"] == 8
 
 
@@ -93,7 +126,12 @@ def make_metrics(step: int) -> StepMetrics:
 
 
 class Kept(Tracker):
-    """A tracker in memory: record id -> steps."""
+    """Tracker in memory.
+
+    Attributes:
+        records: Steps of each record, by id.
+        finished: Number of finished records.
+    """
 
     name = "kept"
     records: ClassVar[dict[str, list[int]]] = {}
@@ -109,7 +147,7 @@ class Kept(Tracker):
 
 
 class Failing(Sink):
-    """Fails at everything, as a service that is away."""
+    """Sink that fails at everything, like an unreachable service."""
 
     def start(self, step: int) -> None:
         raise RuntimeError("no route to the service")
@@ -133,7 +171,7 @@ def context(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_one_record_without_duplicates(context: RunContext) -> None:
-    """Steps that a resumed run or a rollback makes again are in the record once."""
+    """Steps made again by a resumed run or after a rollback are in the record once."""
     for start, end in ((0, 4), (2, 6)):
         with make_callbacks(context) as callbacks:
             callbacks.on_start(start)
@@ -158,7 +196,8 @@ def test_faults_of_a_sink_cost_a_warning(context: RunContext, capsys: pytest.Cap
     told = capsys.readouterr().err
     for fault in ("no route to the service", "step 1 was not taken", "not finished"):
         assert told.count(f"warning: sink failing: RuntimeError: {fault}; training continues") == 1
-    assert list(Kept.records.values()) == [[1]] and Kept.finished == 1
+    assert list(Kept.records.values()) == [[1]]
+    assert Kept.finished == 1
     assert json.loads(context.folder.metrics.read_text())["step"] == 1
 
 
