@@ -12,6 +12,6 @@ from megatape.config.distribution import ClusterConfig, ParallelConfig, ZeroConf
 from megatape.config.file import load_config, load_recorded_config, parse_config, parse_model, save_config
 from megatape.config.model import LoraConfig, ModelConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
-from megatape.config.scaling import ScalingConfig
+from megatape.config.scaling import Llama3Scaling, ScalingConfig, YarnScaling
 from megatape.config.section import ResumeRule, Section
 from megatape.config.training import ActivationCheckpointing, Fp8Recipe, OptimizerConfig, ScheduleConfig, TrainingConfig

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal, Self, cast
 
-from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationInfo, model_validator
 
 from megatape.config.kinds import Registered
 from megatape.config.limits import Incompatibility, Limit, MultipleOf, check_limits
-from megatape.config.scaling import ScalingConfig
+from megatape.config.scaling import SCALING_KINDS, ScalingConfig
 from megatape.config.section import Fixed, Free, JsonList, Section, is_recorded
 from megatape.entries import EncodingEntry
 from megatape.errors import ConfigError
@@ -80,7 +80,7 @@ class ModelConfig(Section):
     """
 
     encoding: Fixed[EncodingName] = "tape"
-    scaling: Fixed[ScalingConfig | None] = None
+    scaling: Annotated[Fixed[ScalingConfig | None], SerializeAsAny(), BeforeValidator(SCALING_KINDS)] = None
     nope_every: Fixed[int | None] = Field(None, ge=2)
     rotary_fraction: Fixed[float] = Field(1.0, gt=0, le=1)
     attention_scale: Fixed[Literal["log_n"] | None] = None

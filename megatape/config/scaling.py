@@ -1,16 +1,13 @@
-"""The section that rescales rotary frequencies for longer contexts."""
+"""The section that rescales rotary frequencies for longer contexts. Its keys depend on its kind."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from megatape.config.kinds import ByKind
 from megatape.config.section import Fixed, Section
 from megatape.errors import ConfigError
-
-# Keys of each kind of scaling besides the factor, with their defaults. Required keys have ... as default.
-_YARN = {"original_length": ..., "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "attention_factor": None}
-_LLAMA3 = {"original_length": ..., "low_freq_factor": ..., "high_freq_factor": ...}
-SCALINGS: dict[str, dict[str, Any]] = {"linear": {}, "theta": {}, "yarn": _YARN, "llama3": _LLAMA3}
 
 
 class ScalingConfig(Section):
@@ -20,49 +17,86 @@ class ScalingConfig(Section):
         kind: linear divides positions by the factor, theta raises the base (NTK-aware), yarn and
             llama3 scale each frequency by its wavelength
         factor: ratio of the longer context to the original one
-        original_length: maximum length of a sequence before scaling (yarn, llama3: required)
-        beta_fast: frequencies with more turns within original_length are kept (yarn; default 32)
-        beta_slow: frequencies with fewer turns are divided by the factor (yarn; default 1)
-        truncate: round the range between beta_fast and beta_slow to whole planes (yarn; default
-            true)
-        attention_factor: modulus of both rotations (yarn; default 0.1 ln(factor) + 1)
-        low_freq_factor: frequencies with fewer turns within original_length are divided by the
-            factor (llama3: required)
-        high_freq_factor: frequencies with more turns are kept (llama3: required)
     """
 
     kind: Fixed[Literal["linear", "theta", "yarn", "llama3"]]
     factor: Fixed[float] = Field(gt=1)
-    original_length: Fixed[int | None] = Field(None, gt=0)
-    beta_fast: Fixed[float | None] = Field(None, gt=0)
-    beta_slow: Fixed[float | None] = Field(None, gt=0)
-    truncate: Fixed[bool | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, raw: Any) -> Any:
+        """Drop keys of other kinds that are null: earlier versions wrote the keys of all kinds."""
+        if not isinstance(raw, dict):
+            return raw
+        kept = {}
+        for name, value in raw.items():
+            is_foreign = name not in cls.model_fields and SCALING_KINDS.kinds_with(name)
+            if value is not None or not is_foreign:
+                kept[name] = value
+        return kept
+
+
+class YarnScaling(ScalingConfig):
+    """YaRN (https://arxiv.org/abs/2309.00071).
+
+    Attributes:
+        original_length: maximum length of a sequence before scaling
+        beta_fast: frequencies with more turns within original_length are kept
+        beta_slow: frequencies with fewer turns are divided by the factor
+        truncate: round the range between beta_fast and beta_slow to whole planes
+        attention_factor: modulus of both rotations; default 0.1 ln(factor) + 1
+    """
+
+    original_length: Fixed[int] = Field(gt=0)
+    beta_fast: Fixed[float] = Field(32.0, gt=0)
+    beta_slow: Fixed[float] = Field(1.0, gt=0)
+    truncate: Fixed[bool] = True
     attention_factor: Fixed[float | None] = Field(None, gt=0)
-    low_freq_factor: Fixed[float | None] = Field(None, gt=0)
-    high_freq_factor: Fixed[float | None] = Field(None, gt=0)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        defaults: dict[str, Any] = {"kind": ..., "factor": ...} | SCALINGS[self.kind]
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            if name not in defaults:
-                if value is not None:
-                    kinds = " and ".join(kind for kind, keys in SCALINGS.items() if name in keys)
-                    raise ConfigError(
-                        f"{name} {value} has no effect with scaling of kind {self.kind}, but with {kinds}: remove it"
-                    )
-            elif defaults[name] is not ...:
-                self._default(name, defaults[name])
-            elif value is None:
-                raise ConfigError(f"scaling of kind {self.kind} needs {name}: {field.description}")
-        self._check_below("beta_slow", "beta_fast")
-        self._check_below("low_freq_factor", "high_freq_factor")
+        if self.beta_slow >= self.beta_fast:
+            raise ConfigError(f"beta_slow {self.beta_slow} is not below beta_fast {self.beta_fast}: exchange them")
         return self
 
-    def _check_below(self, low: str, high: str) -> None:
-        """Raise ConfigError unless one value is below another, if the kind has them."""
-        least = getattr(self, low)
-        most = getattr(self, high)
-        if least is not None and least >= most:
-            raise ConfigError(f"{low} {least} is not below {high} {most}: exchange them")
+
+class Llama3Scaling(ScalingConfig):
+    """Scaling of Llama 3.1.
+
+    Attributes:
+        original_length: maximum length of a sequence before scaling
+        low_freq_factor: frequencies with fewer turns within original_length are divided by the
+            factor
+        high_freq_factor: frequencies with more turns are kept
+    """
+
+    original_length: Fixed[int] = Field(gt=0)
+    low_freq_factor: Fixed[float] = Field(gt=0)
+    high_freq_factor: Fixed[float] = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ConfigError(
+                f"low_freq_factor {self.low_freq_factor} is not below high_freq_factor {self.high_freq_factor}: exchange them"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of scaling, as ByKind reads it."""
+
+    options: type[ScalingConfig]
+
+    def load_options(self) -> type[ScalingConfig]:
+        return self.options
+
+
+SCALINGS: dict[str, type[ScalingConfig]] = {
+    "linear": ScalingConfig,
+    "theta": ScalingConfig,
+    "yarn": YarnScaling,
+    "llama3": Llama3Scaling,
+}
+SCALING_KINDS = ByKind({kind: _Kind(options) for kind, options in SCALINGS.items()}, "", ScalingConfig)

@@ -4,6 +4,7 @@ model.scaling changes the frequencies for longer contexts. Shapes as in model/tr
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +73,7 @@ def scaled_base(head_dim: int, base: float, factor: float) -> float:
     return base * factor ** (head_dim / (head_dim - 2))
 
 
-def _llama3(thetas: Tensor, scaling: ScalingConfig) -> tuple[Tensor, float]:
+def _llama3(thetas: Tensor, scaling: Any) -> tuple[Tensor, float]:
     """Scaling of Llama 3.1, as in its authors' code and in transformers.
 
     Planes that turn at least high_freq_factor times within the original length keep their frequency, those that turn at most
@@ -81,12 +82,11 @@ def _llama3(thetas: Tensor, scaling: ScalingConfig) -> tuple[Tensor, float]:
     length = scaling.original_length
     low = scaling.low_freq_factor
     high = scaling.high_freq_factor
-    assert length is not None and low is not None and high is not None  # the configuration checks it
     kept = ((length * thetas / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
     return thetas / scaling.factor * (1 - kept) + thetas * kept, 1.0
 
 
-def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) -> tuple[Tensor, float]:
+def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Tensor, float]:
     """YaRN (arXiv 2309.00071), as in its authors' code and in transformers.
 
     Planes that turn more than beta_fast times within the original length keep their frequency, those that turn less than
@@ -97,7 +97,6 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: ScalingConfig) ->
     length = scaling.original_length
     beta_fast = scaling.beta_fast
     beta_slow = scaling.beta_slow
-    assert length is not None and beta_fast is not None and beta_slow is not None  # the configuration checks it
 
     def plane_that_turns(times: float) -> float:
         return head_dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))

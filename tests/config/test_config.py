@@ -49,13 +49,19 @@ from tests.helpers.raw_config import MIXTURE, mixed, parse
             ["model.scaling.kind: must be 'linear', 'theta', 'yarn' or 'llama3', got 'ntk'"],
         ),
         ({"model__scaling": {"kind": "linear", "factor": 1.0}}, ["model.scaling.factor: must be greater than 1, got 1.0"]),
-        ({"model__scaling": {"kind": "yarn", "factor": 2.0}}, ["model.scaling", "yarn needs original_length"]),
+        ({"model__scaling": {"kind": "yarn", "factor": 2.0}}, ["model.scaling.original_length: Field required"]),
         (
             {"model__scaling": {"kind": "theta", "factor": 2.0, "original_length": 8}},
-            ["original_length 8 has no effect with scaling of kind theta"],
+            ["model.scaling.original_length: not a key of kind theta, but of yarn and llama3: remove it, or set model.scaling"],
         ),
-        ({"model__scaling": {"kind": "linear", "factor": 2.0, "beta_fast": 8.0}}, ["beta_fast 8.0 has no effect", "linear"]),
-        ({"model__scaling": {"kind": "llama3", "factor": 2.0, "original_length": 8}}, ["llama3 needs low_freq_factor"]),
+        (
+            {"model__scaling": {"kind": "linear", "factor": 2.0, "beta_fast": 8.0}},
+            ["scaling.beta_fast: not a key of kind linear"],
+        ),
+        (
+            {"model__scaling": {"kind": "llama3", "factor": 2.0, "original_length": 8}},
+            ["low_freq_factor: Field required"],
+        ),
         (
             {"model__scaling": {"kind": "yarn", "factor": 2.0, "original_length": 8, "beta_slow": 64.0}},
             ["beta_slow 64.0 is not below beta_fast 32.0"],

@@ -14,6 +14,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from megatape.accounting.parameters import meta_model
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.config import ModelConfig, ScalingConfig
+from megatape.config.scaling import SCALINGS
 from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
 from megatape.encodings.rope import frequencies
@@ -274,7 +275,7 @@ def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any], h
     parameters |= {"rope_type": scaling["kind"], "rope_theta": base}
     config = LlamaConfig(hidden_size=4 * head_dim, num_attention_heads=4, rope_parameters=parameters)
     expected, size = ROPE_INIT_FUNCTIONS[scaling["kind"]](config, torch.device("cpu"))
-    thetas, modulus = frequencies(head_dim, base, ScalingConfig(**scaling))
+    thetas, modulus = frequencies(head_dim, base, SCALINGS[scaling["kind"]](**scaling))
     assert_close(thetas / expected, torch.ones(head_dim // 2), bounds.FREQUENCIES)
     assert modulus == pytest.approx(size)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from megatape.config import ScalingConfig
+from megatape.config.scaling import Llama3Scaling
 from megatape.hf.architecture import read_architecture
 from megatape.hf.folder_weights import find_weights
 from tests.helpers.tiny_models import save_tiny
@@ -161,6 +161,6 @@ def test_published_configurations(tmp_path: Path, name: str) -> None:
     assert {field: getattr(found.model, field) for field in expected} == expected
     assert found.window == window and found.model.encoding == "rope"
     if name == "Llama-3.1-8B":
-        assert found.model.scaling == ScalingConfig(
+        assert found.model.scaling == Llama3Scaling(
             kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_length=8192
         )

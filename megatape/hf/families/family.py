@@ -111,7 +111,7 @@ def _rope_parameters(model: ModelConfig) -> dict[str, Any]:
         return {"rope_type": "default", "rope_theta": model.rotary_base}
     if scaling.kind == "theta":
         return {"rope_type": "default", "rope_theta": scaled_base(rotated_size(model), model.rotary_base, scaling.factor)}
-    parameters = {theirs: getattr(scaling, ours) for theirs, ours in SCALING.items()}
+    parameters = {theirs: getattr(scaling, ours, None) for theirs, ours in SCALING.items()}
     return {"rope_type": scaling.kind, "rope_theta": model.rotary_base} | {
         name: value for name, value in parameters.items() if value is not None
     }

@@ -68,7 +68,7 @@ def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
     base = {"rotary_base": rope["rope_theta"], "scaling": None}
     if kind == "default" or (kind == "linear" and rope["factor"] == 1):
         return base
-    takes = {"factor", *SCALINGS[kind]}
+    takes = SCALINGS[kind].model_fields
     scaling = {ours: rope[theirs] for theirs, ours in SCALING.items() if ours in takes and rope.get(theirs) is not None}
     if kind == "yarn":
         scaling.setdefault("factor", config.max_position_embeddings / rope["original_max_position_embeddings"])

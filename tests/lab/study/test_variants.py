@@ -7,7 +7,8 @@ import pytest
 
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
-from megatape.config import parse_config
+from megatape.config import ScalingConfig, parse_config
+from megatape.config.scaling import YarnScaling
 from megatape.lab.study.measure import with_scaling
 from megatape.lab.study.suite.experiment import Experiment, TaskFolder
 from megatape.lab.study.suite.plan import parse_plan
@@ -45,8 +46,8 @@ def test_scaling_is_for_tests_longer_than_training(raw_config: dict[str, Any]) -
     model = parse_config(raw_config, "test").model
     assert with_scaling(model, "yarn", 32, 32) is model
     yarn, linear = (with_scaling(model, kind, 32, 48).scaling for kind in ("yarn", "linear"))
-    assert yarn is not None and (yarn.kind, yarn.factor, yarn.original_length) == ("yarn", 1.5, 32)
-    assert linear is not None and (linear.kind, linear.factor, linear.original_length) == ("linear", 1.5, None)
+    assert yarn == YarnScaling(kind="yarn", factor=1.5, original_length=32)
+    assert linear == ScalingConfig(kind="linear", factor=1.5)
 
 
 @pytest.mark.parametrize("changes", [{}, {"encoding": "nope"}, {"num_kv_heads": 2, "mlp_size": 40}], ids=str)
