@@ -113,14 +113,14 @@ ENCODINGS: dict[str, EncodingEntry] = {
     "nope": _encoding("nope:NoPE", "no position encoding (NoPE)", _NO_LAYER),
 }
 
-# Normalizations of the content and of query and key heads: modules made of the number of channels, model.norm_eps and the
-# tensor axis.
+# Normalizations of the hidden state and of query and key heads: modules whose arguments are the number of channels,
+# model.norm_eps and the tensor axis.
 NORMALIZATIONS: dict[str, Entry] = {
     "rms": Entry("megatape.nn.norm:RMSNorm", "root mean square normalization (RMSNorm)"),
 }
 
-# Architectures of exported and imported models, by the model_type of their config.json. Unless export.family says otherwise,
-# the first that has a model's parts is used.
+# Architectures of exported and imported models, by the model_type of their config.json. Exports use the first one that has all
+# parts of the model, unless export.family names another.
 FAMILIES: dict[str, FamilyEntry] = {
     "llama": _family(
         "llama:Llama",
@@ -208,9 +208,9 @@ LEGACY_SCHEDULES: dict[str, ScheduleEntry] = {
     ),
 }
 
-# What follows a run, subclasses of megatape.training.callbacks.callback.Callback. The first three follow every run.
+# Callbacks of runs, subclasses of megatape.training.callbacks.callback.Callback. These three are part of every run.
 CALLBACKS: dict[str, Entry] = {
-    "metrics": Entry("megatape.training.callbacks.metrics:Metrics", "passes metrics on to the sinks"),
+    "metrics": Entry("megatape.training.callbacks.metrics:Metrics", "passing metrics on to the sinks"),
     "position_views": Entry("megatape.training.callbacks.position_views:PositionViews", "files of the position tensors"),
     "profile": Entry("megatape.training.callbacks.profile:Profile", "a trace of some steps, with --profile"),
 }
@@ -223,8 +223,10 @@ SINKS: dict[str, SinkEntry] = {
     "trackio": SinkEntry("megatape.training.sinks.trackers:Trackio", "Trackio", "trackio"),
 }
 
-# Attention backends in order of preference: with training.attention "auto", the first that supports the model and works runs.
+# Value of training.attention that selects the first backend that supports the model and works.
 AUTO = "auto"
+
+# Attention backends in order of preference.
 BACKENDS: dict[str, Entry] = {
     "sdpa": Entry("megatape.attention.backends.sdpa:Sdpa", "torch's scaled_dot_product_attention: no biases, no masks on GPUs"),
     "flex": Entry(
@@ -251,7 +253,7 @@ SOURCES: dict[str, Entry] = {
     "c4": Entry("megatape.data.sources.json_lines:C4", "C4's training files"),
     "hub": Entry("megatape.data.sources.hub:Hub", "a data set of the Hugging Face hub, streamed"),
     "jsonl": Entry("megatape.data.sources.json_lines:JsonLines", "lines of JSON with a field of text"),
-    "documents": Entry("megatape.data.sources.json_lines:Documents", "what --keep-documents has written"),
+    "documents": Entry("megatape.data.sources.json_lines:Documents", "documents written by --keep-documents"),
     "parquet": Entry("megatape.data.sources.parquet:Parquet", "Parquet files with a column of text"),
     "webdataset": Entry("megatape.data.sources.tars:Tars", "WebDataset tars with members .txt or .json"),
     "text": Entry("megatape.data.sources.text_files:TextFiles", "one document a file"),
@@ -259,24 +261,24 @@ SOURCES: dict[str, Entry] = {
     "python": Entry("megatape.data.sources.text_files:PythonLibrary", "the standard library of Python"),
 }
 
-# Rules by which documents are left out or changed, subclasses of megatape.data.cleaning.rule.Rule.
+# Rules that drop or change documents, subclasses of megatape.data.cleaning.rule.Rule.
 _rule = _in("megatape.data.cleaning")
 RULES: dict[str, Entry] = {
     "length": _rule("filters:Length", "minimum and maximum length in characters"),
-    "language": _rule("filters:Language", "languages by fastText's model"),
+    "language": _rule("filters:Language", "language, identified by fastText"),
     "c4_quality": _rule("quality:C4Quality", "C4's rules about lines and sentences"),
     "gopher_quality": _rule("quality:GopherQuality", "Gopher's rules about words"),
     "gopher_repetition": _rule("quality:GopherRepetition", "Gopher's rules about repetition"),
     "fineweb_quality": _rule("quality:FineWebQuality", "FineWeb's rules about lines"),
-    "decontaminate": _rule("decontamination:Decontaminate", "no 13 words of an evaluation in a row"),
+    "decontaminate": _rule("decontamination:Decontaminate", "13 consecutive words of an evaluation"),
     "personal_data": _rule("quality:PersonalData", "e-mail and IP addresses replaced"),
-    "urls": _rule("urls:Urls", "domains and URLs of lists"),
-    "license": _rule("filters:License", "licences by a field of the record"),
-    "repeated_lines": _rule("repeated_lines:RepeatedLines", "lines that an earlier document has"),
-    "repeated_paragraphs": _rule("repeated_lines:RepeatedParagraphs", "paragraphs that an earlier document has"),
-    "fasttext_classifier": _rule("classifier:FastTextClassifier", "scores by a model of fastText"),
-    "transformers_classifier": _rule("classifier:TransformersClassifier", "scores by a model of transformers"),
-    "distinct": _rule("distinct:Distinct", "no documents of data directories"),
+    "urls": _rule("urls:Urls", "listed domains and URLs"),
+    "license": _rule("filters:License", "licence, in a field of the record"),
+    "repeated_lines": _rule("repeated_lines:RepeatedLines", "lines of earlier documents"),
+    "repeated_paragraphs": _rule("repeated_lines:RepeatedParagraphs", "paragraphs of earlier documents"),
+    "fasttext_classifier": _rule("classifier:FastTextClassifier", "score of a fastText model"),
+    "transformers_classifier": _rule("classifier:TransformersClassifier", "score of a transformers model"),
+    "distinct": _rule("distinct:Distinct", "documents that data directories have already"),
     "near_duplicates": _rule("near_duplicates:NearDuplicates", "near duplicates (MinHash)"),
 }
 
@@ -291,42 +293,42 @@ FORMATS: dict[str, Entry] = {
     "alpaca": _format("prompt_format:Alpaca", "fields `instruction`, `input` if there is one, and `output`"),
 }
 
-# Token ids in the files of other systems, subclasses of megatape.data.formats.format.TokenFormat.
+# Files of token ids written by other systems, subclasses of megatape.data.formats.format.TokenFormat.
 TOKEN_FORMATS: dict[str, Entry] = {
     "megatron": Entry("megatape.data.formats.megatron:Megatron", "PATH.bin and PATH.idx of Megatron-LM"),
     "mds": Entry("megatape.data.formats.mds:Mds", "a folder of MosaicML streaming (MDS)"),
-    "flat": Entry("megatape.data.formats.format:Flat", "PATH.bin of ids alone, as nanoGPT and LongLoRA have it"),
+    "flat": Entry("megatape.data.formats.format:Flat", "PATH.bin with ids only, as in nanoGPT and LongLoRA"),
 }
 
 # Tasks of the suite that compares encodings, subclasses of megatape.data.synthetic.task.SyntheticTask.
-_task = _in("megatape.data.synthetic")
+_synthetic = _in("megatape.data.synthetic")
 SYNTHETIC_TASKS: dict[str, Entry] = {
-    "flip_flop": _task("flip_flop:FlipFlop", "read the bit that was written last"),
-    "copy": _task("by_length:Copy", "write a string again"),
-    "reverse": _task("by_length:Reverse", "write a string backwards"),
-    "sort": _task("by_length:Sort", "write the letters of a string in order"),
-    "nth_after_marker": _task("nth_after_marker:NthAfterMarker", "the n-th token after a marker"),
-    "recall": _task("recall:Recall", "the value of a key that was given before"),
-    "counting": _task("counting:Counting", "how often a variable was incremented"),
-    "selective_copy": _task("selective_copy:SelectiveCopy", "write a text again without its blanks"),
-    "parity": _task("by_length:Parity", "whether the number of ones is odd"),
-    "induction": _task("induction:Induction", "go on as the same letters did before"),
-    "passkey": _task("passkey:Passkey", "several numbers hidden in a text"),
-    "addition": _task("addition:Addition", "the sum of two numbers with reversed digits"),
-    "state_s3": _task("state_tracking:S3", "the product of permutations of three points"),
-    "state_a5": _task("state_tracking:A5", "the product of even permutations of five points"),
-    "state_s5": _task("state_tracking:S5", "the product of permutations of five points"),
-    "word_a5": _task("state_tracking:WordA5", "whether a word of permutations is the identity"),
-    "reassigned_recall": _task("recall:ReassignedRecall", "the last value of a key (MQRAR)"),
-    "two_back": _task("recall:TwoBack", "the last value but one of a key"),
-    "three_back": _task("recall:ThreeBack", "the last value but two of a key"),
-    "four_back": _task("recall:FourBack", "the last value but three of a key"),
-    "indirect_indexing": _task("indirect_indexing:IndirectIndexing", "the letter at a distance from a letter"),
-    "many_keys": _task("recall:ManyKeys", "the value of one of 256 keys"),
-    "ring": _task("navigation:Ring", "the symbol of a place to which a walk on a ring returns"),
-    "torus": _task("navigation:Torus", "the symbol of a place to which a walk on a torus returns"),
-    "dyck": _task("dyck:Dyck", "close the last bracket that is open"),
-    "contextual_counting": _task("contextual_counting:ContextualCounting", "the number of ones between brackets"),
+    "flip_flop": _synthetic("flip_flop:FlipFlop", "read the bit that was written last"),
+    "copy": _synthetic("by_length:Copy", "write a string again"),
+    "reverse": _synthetic("by_length:Reverse", "write a string backwards"),
+    "sort": _synthetic("by_length:Sort", "write the letters of a string in order"),
+    "nth_after_marker": _synthetic("nth_after_marker:NthAfterMarker", "the n-th token after a marker"),
+    "recall": _synthetic("recall:Recall", "the value of a key that was given before"),
+    "counting": _synthetic("counting:Counting", "how often a variable was incremented"),
+    "selective_copy": _synthetic("selective_copy:SelectiveCopy", "write a text again without its blanks"),
+    "parity": _synthetic("by_length:Parity", "whether the number of ones is odd"),
+    "induction": _synthetic("induction:Induction", "go on as the same letters did before"),
+    "passkey": _synthetic("passkey:Passkey", "several numbers hidden in a text"),
+    "addition": _synthetic("addition:Addition", "the sum of two numbers with reversed digits"),
+    "state_s3": _synthetic("state_tracking:S3", "the product of permutations of three points"),
+    "state_a5": _synthetic("state_tracking:A5", "the product of even permutations of five points"),
+    "state_s5": _synthetic("state_tracking:S5", "the product of permutations of five points"),
+    "word_a5": _synthetic("state_tracking:WordA5", "whether a word of permutations is the identity"),
+    "reassigned_recall": _synthetic("recall:ReassignedRecall", "the last value of a key (MQRAR)"),
+    "two_back": _synthetic("recall:TwoBack", "the last value but one of a key"),
+    "three_back": _synthetic("recall:ThreeBack", "the last value but two of a key"),
+    "four_back": _synthetic("recall:FourBack", "the last value but three of a key"),
+    "indirect_indexing": _synthetic("indirect_indexing:IndirectIndexing", "the letter at a distance from a letter"),
+    "many_keys": _synthetic("recall:ManyKeys", "the value of one of 256 keys"),
+    "ring": _synthetic("navigation:Ring", "the symbol of a place to which a walk on a ring returns"),
+    "torus": _synthetic("navigation:Torus", "the symbol of a place to which a walk on a torus returns"),
+    "dyck": _synthetic("dyck:Dyck", "close the last bracket that is open"),
+    "contextual_counting": _synthetic("contextual_counting:ContextualCounting", "the number of ones between brackets"),
 }
 
 # What settings do not support: tables of megatape/config/limits.py by the component that they are beside, in files that import
