@@ -1,0 +1,46 @@
+"""Entries of the registry claim nothing by default, and name parts that exist."""
+
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+
+from megatape import registry
+from megatape.config import families_with
+from megatape.entries import ConfigurableEntry, EncodingTraits, Entry, FamilyEntry
+from tests.helpers.raw_config import parse
+
+TABLES: dict[str, dict[str, Any]] = {
+    name: table
+    for name, table in vars(registry).items()
+    if name.isupper() and not name.startswith("_") and isinstance(table, dict)
+}
+
+
+def test_a_family_claims_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even for the plainest model, an architecture that states nothing is not chosen."""
+    monkeypatch.setitem(registry.FAMILIES, "own", FamilyEntry("own:Own", "claims nothing"))
+    assert "own" not in families_with(parse(model__encoding="rope").model)
+
+
+def test_an_encoding_claims_nothing_by_default() -> None:
+    traits = EncodingTraits()
+    assert not (traits.divides_heads or traits.by_layer or traits.rotates or traits.scalable or traits.shiftable)
+    assert traits.whole_samples and traits.reads_scores
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_parts_exist(table: str) -> None:
+    """Each target and each section can be imported, except those that need a package of an extra."""
+    for name, entry in TABLES[table].items():
+        if not isinstance(entry, Entry):
+            assert resolve_name(entry), name
+            continue
+        if not entry.is_built_in:
+            continue  # added by another test
+        try:
+            assert entry.load() is not None, name
+        except ModuleNotFoundError as error:
+            assert not f"{error.name}.".startswith("megatape."), name
+        if isinstance(entry, ConfigurableEntry):
+            assert entry.load_options().model_fields, name
