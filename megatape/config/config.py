@@ -1,5 +1,6 @@
 """The whole configuration: its sections, the checks that span them, and the numbers that follow from several of them."""
 
+from functools import cache
 from pkgutil import resolve_name
 from typing import Annotated, Self
 
@@ -23,7 +24,7 @@ ROUNDING = 1e-9  # Lengths in tokens that fill the run may round to more than al
 
 
 class Config(Section):
-    """The whole file. `docs/config.md` is made from these descriptions."""
+    """The whole configuration. docs/config.md is generated from the descriptions of its sections."""
 
     run: RunConfig
     model: ModelConfig
@@ -169,9 +170,15 @@ class Config(Section):
         return self.training.global_batch_size // samples
 
 
-def all_limits() -> list[Limit[Config]]:
+def all_limits() -> tuple[Limit[Config], ...]:
     """Return the limits of all components, in the order in which they are checked."""
+    return _load_limits(tuple(LIMITS.values()))
+
+
+@cache
+def _load_limits(targets: tuple[str, ...]) -> tuple[Limit[Config], ...]:
+    """Import tables of limits. Searches for settings parse thousands of configurations, so the result is cached."""
     limits: list[Limit[Config]] = []
-    for target in LIMITS.values():
+    for target in targets:
         limits += resolve_name(target)
-    return limits
+    return tuple(limits)

@@ -41,13 +41,13 @@ class InverseSqrtOptions(ScheduleConfig):
 
 
 def cosine_restarts(progress: float, config: CosineRestartsOptions) -> float:
-    """Cosine decay to `final_fraction` in each cycle of `cycle_fraction` of all steps."""
+    """Decay by a cosine to `final_fraction`, in cycles of `cycle_fraction` of all steps."""
     cycles = progress * (1 - config.warmup_fraction) / config.cycle_fraction
     begun = math.floor(cycles + ROUNDING)
     return cosine(max(0.0, cycles - begun), config)
 
 
 def inverse_sqrt(progress: float, config: InverseSqrtOptions) -> float:
-    """Square root of the warm-up's length over the steps since the start."""
+    """Decay by the square root of the warm-up's length over the steps since the start."""
     warmup = config.warmup_fraction
     return math.sqrt(warmup / (warmup + progress * (1 - warmup)))

@@ -85,24 +85,24 @@ def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig
 
 
 def linear(progress: float, config: ScheduleConfig) -> float:
-    """Linear decay to `final_fraction`."""
+    """Decay linearly to `final_fraction`."""
     final = config.final_fraction
     return final + (1 - final) * (1 - progress)
 
 
 def cosine(progress: float, config: ScheduleConfig) -> float:
-    """Cosine decay to `final_fraction` (https://arxiv.org/abs/1608.03983, without restarts)."""
+    """Decay by a cosine to `final_fraction` (https://arxiv.org/abs/1608.03983, without restarts)."""
     final = config.final_fraction
     return final + (1 - final) * (0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def constant(progress: float, config: ScheduleConfig) -> float:
-    """No decay."""
+    """Keep the peak."""
     return 1.0
 
 
 def wsd(progress: float, config: WsdOptions) -> float:
-    """The peak until the last `decay_fraction` of all steps, then a decay to `final_fraction`."""
+    """Keep the peak until the last `decay_fraction` of all steps, then decay to `final_fraction`."""
     remaining = (1 - progress) * (1 - config.warmup_fraction)  # fraction of all steps
     if remaining > config.decay_fraction - ROUNDING:
         return 1.0
