@@ -24,16 +24,41 @@ class Gpu(Section):
     host_bandwidth: float = Field(50e9, gt=0, description="bytes/s of host memory: its node's, divided by the node's GPUs")
 
 
-_UNITS = (2**30, 1e12, 1e12, 1e9, 1e9 / 8, 1e9, 1e9)
+def _gpu(
+    name: str,
+    gib: float,
+    tflops: float,
+    memory_tb: float,
+    node_gb: float,
+    network_gbit: float,
+    host_link_gb: float,
+    host_memory_gb: float,
+) -> Gpu:
+    """Return a GPU from the units of data sheets.
+
+    Args:
+        name: Part of the name that the driver reports.
+        gib: Device memory in GiB.
+        tflops: Dense bfloat16 TFLOP/s.
+        memory_tb: TB/s of device memory.
+        node_gb: GB/s to GPUs of its node.
+        network_gbit: Gbit/s to other nodes.
+        host_link_gb: GB/s between it and host memory.
+        host_memory_gb: GB/s of its share of host memory.
+    """
+    return Gpu(
+        name=name,
+        memory=gib * 2**30,
+        bfloat16_flops=tflops * 1e12,
+        memory_bandwidth=memory_tb * 1e12,
+        node_bandwidth=node_gb * 1e9,
+        network_bandwidth=network_gbit * (1e9 / 8),
+        host_link=host_link_gb * 1e9,
+        host_bandwidth=host_memory_gb * 1e9,
+    )
 
 
-def _gpu(name: str, *numbers: float) -> Gpu:
-    """Its numbers in the order of the fields: GiB, TFLOP/s, TB/s, GB/s, Gbit/s (the network), GB/s, GB/s."""
-    _, *fields = Gpu.model_fields
-    return Gpu(name=name, **{key: number * unit for key, number, unit in zip(fields, numbers, _UNITS, strict=True)})
-
-
-# Memory is about what the driver reports as usable; network and hosts are those of the vendors' reference systems (a DGX H100
+# Memory is about what the driver reports as usable. Network and hosts are those of the vendors' reference systems (a DGX H100
 # has 2 x 8 channels of DDR5-4800 for 8 GPUs, each on PCIe 5.0 x16).
 GPUS = {
     "a100-40g": _gpu("A100", 39, 312, 1.56, 300, 200, 32, 51),
@@ -49,7 +74,12 @@ GPUS = {
 
 @path_errors()
 def load_gpu(name: str) -> Gpu:
-    """A GPU by its key in the table above, or from a JSON file. Raises UserError or FileNotFoundError."""
+    """Return a GPU by its key in GPUS, or from a JSON file.
+
+    Raises:
+        UserError: The name is unknown, or the file does not describe a GPU.
+        FileNotFoundError: The file is missing.
+    """
     if name in GPUS:
         return GPUS[name]
     path = Path(name)
@@ -65,5 +95,9 @@ def load_gpu(name: str) -> Gpu:
 
 
 def named(device_name: str) -> Gpu | None:
-    """The GPU of the table with the name that the driver reports, or None."""
-    return next((gpu for gpu in reversed(GPUS.values()) if gpu.name in device_name), None)
+    """Return the GPU of GPUS with the name that the driver reports, or None."""
+    # "GH200" contains "H200", so later entries go first.
+    for gpu in reversed(GPUS.values()):
+        if gpu.name in device_name:
+            return gpu
+    return None

@@ -17,7 +17,12 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes needed, and available if the cluster says so."""
+    """A memory requirement.
+
+    Attributes:
+        bytes: Bytes needed.
+        available: Bytes available, None if the cluster does not state them.
+    """
 
     bytes: float
     available: float | None
@@ -35,25 +40,35 @@ class Need:
     def __str__(self) -> str:
         if self.available is None:
             return f"{format_bytes(self.bytes)}; cluster.host_gib (--host-gib) compares it with the node's"
-        result = "DOES NOT FIT"
-        if self.fits:
-            result = "fits"
+        result = "fits" if self.fits else "DOES NOT FIT"
         return f"{format_bytes(self.bytes)} of {format_bytes(self.available)}: {result}"
 
 
 def memory_needs(memory: Memory, cluster: ClusterConfig, gpu: Gpu) -> dict[str, Need]:
-    """Return the memory needed on a GPU, with contexts and fragmentation, and if offloading, by all ranks on a node's host."""
-    needs = {"of a GPU": Need(memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory, gpu.memory)}
+    """Return the memory needed on a GPU, and with offloading by all ranks on a node's host.
+
+    Args:
+        memory: Memory of a rank.
+        cluster: Machines of the run.
+        gpu: Their GPU.
+    """
+    on_gpu = memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory
+    needs = {"of a GPU": Need(on_gpu, gpu.memory)}
     if memory.host:
+        on_host = sum(memory.host.values()) * cluster.gpus_per_node
         available = None
         if cluster.host_gib is not None:
             available = cluster.host_gib * 2**30
-        needs["of a node's host"] = Need(sum(memory.host.values()) * cluster.gpus_per_node, available)
+        needs["of a node's host"] = Need(on_host, available)
     return needs
 
 
 def check_cluster(config: Config, cluster: ClusterConfig) -> None:
-    """Raise UserError unless the ranks of a sample fill nodes evenly, and batches divide among the others."""
+    """Check that the ranks of a sample fill nodes evenly, and that batches divide among the other ranks.
+
+    Raises:
+        UserError: They do not.
+    """
     parallel = config.parallel
     node = cluster.gpus_per_node
     sizes = {"parallel.tp": parallel.tp, "parallel.tp x parallel.sp": parallel.tp * parallel.sp}

@@ -1,13 +1,12 @@
 """Advice for a run whose memory does not suffice, while it starts or trains."""
 
 import time
-from collections.abc import Iterator
 from itertools import product
 from typing import Any, get_args
 
 from megatape.accounting.memory import Memory, plan_total
 from megatape.accounting.needs import MARGIN
-from megatape.config import ActivationCheckpointing, Config, parse_config
+from megatape.config import ActivationCheckpointing, Config, TrainingConfig, parse_config
 from megatape.errors import UserError
 
 REMEDY_SECONDS = 8.0  # Time limit of the search for a change. Other ranks wait meanwhile.
@@ -31,7 +30,7 @@ def smallest_fitting_change(
         The changes and the memory planned with them, or None if no change was found.
     """
     deadline = time.monotonic() + limit
-    for changes in _changes(config):
+    for changes in _changes(config.training, config.zero.stage):
         if time.monotonic() > deadline:
             return None
         candidate = _changed(config, changes, world_size)
@@ -46,29 +45,31 @@ def smallest_fitting_change(
     return None
 
 
-def _changes(config: Config) -> Iterator[Changes]:
-    """Yield changes, sorted by the number of changed settings and then by their cost in time."""
-    training = config.training
-    micro = [2**power for power in reversed(range(training.micro_batch_size.bit_length()))]
-    modes = [training.activation_checkpointing, *get_args(ActivationCheckpointing)]
-    stages = [stage for stage in (1, 2, 3) if stage > config.zero.stage]
-    values = product(
-        dict.fromkeys([training.micro_batch_size, *(size for size in micro if size < training.micro_batch_size)]),
-        dict.fromkeys(modes),
-        [config.zero.stage, *stages],
-    )
+def _changes(training: TrainingConfig, stage: int) -> list[Changes]:
+    """Return changes, sorted by the number of changed settings and then by their cost in time.
+
+    Args:
+        training: Settings of the run.
+        stage: ZeRO stage of the run.
+    """
+    powers = reversed(range(training.micro_batch_size.bit_length()))
+    micro_batches = [2**power for power in powers if 2**power < training.micro_batch_size]
+    modes = [mode for mode in get_args(ActivationCheckpointing) if mode != training.activation_checkpointing]
+    higher_stages = [other for other in (1, 2, 3) if other > stage]
+
+    # None leaves a setting as it is.
     candidates = []
-    for size, mode, stage in values:
+    for micro_batch, mode, higher_stage in product([None, *micro_batches], [None, *modes], [None, *higher_stages]):
         changes: Changes = {}
-        if size != training.micro_batch_size:
-            changes["training.micro_batch_size"] = size
-        if mode != training.activation_checkpointing:
+        if micro_batch is not None:
+            changes["training.micro_batch_size"] = micro_batch
+        if mode is not None:
             changes["training.activation_checkpointing"] = mode
-        if stage != config.zero.stage:
-            changes["zero.stage"] = stage
+        if higher_stage is not None:
+            changes["zero.stage"] = higher_stage
         if changes:
             candidates.append(changes)
-    yield from sorted(candidates, key=_cost)
+    return sorted(candidates, key=_cost)
 
 
 def _cost(changes: Changes) -> tuple[int, bool, bool]:
