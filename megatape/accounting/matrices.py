@@ -1,4 +1,4 @@
-"""State, work and traffic of an optimizer that updates matrices whole (zero/matrices.py), in one step."""
+"""State, work and traffic of an optimizer that updates whole matrices (zero/matrices.py), in one step."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,24 +8,27 @@ from math import prod
 from torch import nn
 
 from megatape.accounting.trace import run_weights
-from megatape.config import Config
+from megatape.config import Config, OptimizerConfig
 from megatape.nn.parameters import settings
 from megatape.optim.optimizer import is_whole, parameter_groups
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners
 
-EXCHANGED_BYTES = 4  # of an element of a gradient and of an update, whatever the precision
-FLAT_MULTIPLE = 2  # DeepSpeed pads the flat tensor of a group to a multiple of this number of elements on every rank
+STATE_BYTES = 4  # Optimizer state is in float32.
+EXCHANGED_BYTES = 4  # Elements of gradients and updates are exchanged in float32, whatever the precision.
+
+# DeepSpeed pads the flat tensor of a group to a multiple of this number of elements on every rank.
+FLAT_MULTIPLE = 2
 
 
 @dataclass(frozen=True)
 class MatrixPlan:
-    """The whole matrices of a run.
+    """Costs of the whole matrices of a run, zero for an optimizer that updates weights by element.
 
     Attributes:
-        state: bytes that the rank with most of it keeps for its matrices.
-        flops: of the updates by the rank with most of them.
-        sent: bytes that a rank sends to all others, on average: gradients to owners, and updates back.
+        state: Bytes of optimizer state on the rank that has most.
+        flops: FLOPs of the updates by the rank that computes most.
+        sent: Bytes that a rank sends to all others, averaged over ranks: gradients to owners, and updates back.
     """
 
     state: int
@@ -33,47 +36,91 @@ class MatrixPlan:
     sent: int
 
 
+@dataclass(frozen=True)
+class _Span:
+    """Elements of a weight in the flat tensor of its parameter group.
+
+    Attributes:
+        first: Index of the weight's first element.
+        group_size: Number of elements of the flat tensor.
+    """
+
+    first: int
+    group_size: int
+
+
 @cache
 def plan_matrices(config: Config, world_size: int) -> MatrixPlan:
-    """Zeros for an optimizer that updates weights by element."""
+    """Plan the whole matrices of a run.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+    """
     entry = OPTIMIZERS[config.optimizer.kind]
     tensor_size = config.parallel.tp
-    trained = {name: weight for name, weight in run_weights(config).model.named_parameters() if weight.requires_grad}
+    named_weights = run_weights(config).model.named_parameters()
+    trained = {name: weight for name, weight in named_weights if weight.requires_grad}
     matrices = {name: weight for name, weight in trained.items() if is_whole(weight, config.optimizer)}
     shapes = {name: settings(weight).shape for name, weight in matrices.items()}
+    spans = _flat_spans(trained, config.optimizer)
+
     state = Counter({0: 0})
     flops = Counter({0: 0})
     sent = 0
-    runs = _flat_runs(trained, config)
     for name, owner in assign_owners(shapes, entry, world_size).items():
-        whole = prod(shapes[name])
-        local = matrices[name].numel()
-        state[owner] += 4 * sum(map(prod, entry.matrix_shapes(shapes[name]).values()))
-        flops[owner] += entry.update_flops(shapes[name])
-        if config.zero.stage == 0:  # a whole replica is in reach of the owner, and all replicas get the update
-            sent += (whole - local) + (world_size - 1) * local
+        shape = shapes[name]
+        weight = matrices[name]
+        whole = prod(shape)
+        local = weight.numel()
+        for state_shape in entry.matrix_shapes(shape).values():
+            state[owner] += STATE_BYTES * prod(state_shape)
+        flops[owner] += entry.update_flops(shape)
+
+        if config.zero.stage == 0:
+            # The owner has the gradients of a whole replica, and all replicas get the update.
+            gradients = whole - local
+            updates = (world_size - 1) * local
         else:
-            held = _held(local, *runs[name], owner // tensor_size, config, config.replicas(world_size))
-            copies = 1 if hasattr(matrices[name], "partition_dim") else tensor_size
-            sent += (whole - held) + (copies * whole - held)
+            data_rank = owner // tensor_size
+            held = _held(local, spans[name], data_rank, config.replicas(world_size), config.zero.stage)
+            copies = tensor_size
+            if hasattr(weight, "partition_dim"):
+                copies = 1
+            gradients = whole - held
+            updates = copies * whole - held
+        sent += gradients + updates
     return MatrixPlan(max(state.values()), max(flops.values()), EXCHANGED_BYTES * sent // world_size)
 
 
-def _flat_runs(trained: dict[str, nn.Parameter], config: Config) -> dict[str, tuple[int, int]]:
-    """First element of each weight in the flat tensor of its parameter group at stages 1 and 2, and the size of that tensor."""
-    runs: dict[str, tuple[int, int]] = {}
-    for group in parameter_groups(trained.items(), config.optimizer):
+def _flat_spans(trained: dict[str, nn.Parameter], optimizer: OptimizerConfig) -> dict[str, _Span]:
+    """Return the place of each weight in the flat tensor of its parameter group, at the stages 1 and 2."""
+    spans: dict[str, _Span] = {}
+    for group in parameter_groups(trained.items(), optimizer):
         sizes = [weight.numel() for weight in group["params"]]
-        runs |= {name: (sum(sizes[:number]), sum(sizes)) for number, name in enumerate(group["names"])}
-    return runs
-
-
-def _held(local: int, first: int, group: int, data_rank: int, config: Config, ranks: int) -> int:
-    """Elements of a rank's share of a weight that a data-parallel rank has the master weights of, at stages 1 to 3."""
-    if config.zero.stage == 3:
-        size = -(-local // ranks)
         first = 0
+        for name, size in zip(group["names"], sizes, strict=True):
+            spans[name] = _Span(first, sum(sizes))
+            first += size
+    return spans
+
+
+def _held(local: int, span: _Span, data_rank: int, ranks: int, stage: int) -> int:
+    """Return the number of elements of a rank's share of a weight whose master weights are on a data-parallel rank.
+
+    Args:
+        local: Number of elements of the share.
+        span: Place of the share in the flat tensor of its parameter group.
+        data_rank: Number of the data-parallel rank.
+        ranks: Number of data-parallel ranks.
+        stage: ZeRO stage, 1 to 3.
+    """
+    if stage == 3:
+        first = 0
+        part = -(-local // ranks)
     else:
-        size = FLAT_MULTIPLE * -(-group // (FLAT_MULTIPLE * ranks))
-    start = data_rank * size
-    return max(0, min(start + size, first + local) - max(start, first))
+        first = span.first
+        part = FLAT_MULTIPLE * -(-span.group_size // (FLAT_MULTIPLE * ranks))
+    start = data_rank * part
+    overlap = min(start + part, first + local) - max(start, first)
+    return max(0, overlap)

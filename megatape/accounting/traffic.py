@@ -10,8 +10,10 @@ from functools import cache
 
 from torch import nn
 
+from megatape.accounting.extrapolation import scaled
 from megatape.accounting.matrices import plan_matrices
-from megatape.accounting.trace import OVERLAPPED, model_traffic, run_pass, run_weights, scaled
+from megatape.accounting.model_traffic import OVERLAPPED, model_traffic
+from megatape.accounting.trace import run_pass, run_weights
 from megatape.accounting.zero3 import gathered
 from megatape.config import Config
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes

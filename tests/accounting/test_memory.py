@@ -7,10 +7,14 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from megatape.accounting.memory import FP8_BYTES, checkpoint_bytes, plan_activations, plan_memory, recomputed_bytes
+from megatape.accounting.activation_memory import FP8_BYTES, plan_activations, recomputed_bytes
+from megatape.accounting.activations import activations
+from megatape.accounting.extrapolation import changed
+from megatape.accounting.memory import checkpoint_bytes, plan_memory
 from megatape.accounting.parameters import count_parameters
 from megatape.accounting.saved import saved_bytes
-from megatape.accounting.trace import activations, build, changed, on_shapes, run_pass
+from megatape.accounting.shapes import build, on_shapes
+from megatape.accounting.trace import run_pass
 from megatape.config import ActivationCheckpointing, load_config
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
@@ -63,7 +67,7 @@ def test_activations_are_those_saved(raw_config: dict[str, Any], size: str, kind
     batch = config.training.micro_batch_size, config.data.sequence_length
     assert activations(config, on_gpu=False).total == saved_bytes(model, *batch)
     planned = activations(config, on_gpu=True).total
-    with fused_on_shapes(), on_shapes(config):  # a GPU's, of all layers and tokens
+    with fused_on_shapes(), on_shapes(config.training.precision):  # a GPU's, of all layers and tokens
         assert planned == saved_bytes(build(config, config.model.num_layers), *batch)
 
 

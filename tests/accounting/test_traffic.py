@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.trace import OVERLAPPED, model_traffic
+from megatape.accounting.model_traffic import OVERLAPPED, model_traffic
 from megatape.accounting.traffic import leaving_node, plan_traffic, spanning_warning
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
 from megatape.utils.units import format_bytes

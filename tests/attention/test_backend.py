@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from megatape.accounting.memory import plan_activations
+from megatape.accounting.activation_memory import plan_activations
+from megatape.accounting.activations import activations
 from megatape.accounting.saved import saved_bytes
-from megatape.accounting.trace import activations
 from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends import sdpa

@@ -10,7 +10,7 @@ from megatape.accounting.gpus import load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.needs import memory_needs
 from megatape.accounting.parameters import count_parameters
-from megatape.accounting.trace import build
+from megatape.accounting.shapes import build
 from megatape.config import Config, load_config
 from megatape.data.synthetic.addition_problems import ALPHABET, longest_document
 from megatape.data.tokenizers.sentencepiece import character_tokenizer

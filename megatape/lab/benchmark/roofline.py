@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
+from megatape.accounting.activations import activations
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.memory import plan_memory
-from megatape.accounting.trace import activations
 from megatape.errors import UserError
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.results import Result, read_results, yes_no

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from megatape.accounting.activation_memory import plan_activations
 from megatape.accounting.flops import forward_flops
-from megatape.accounting.memory import plan_activations
 from megatape.accounting.saved import saved_bytes
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
+from megatape.accounting.extrapolation import scaled
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import Memory, plan_state
-from megatape.accounting.trace import scaled
 from megatape.config import Config
 from megatape.tools.planner.efficiency import DeviceTime, device_times
 from megatape.tools.planner.operations import Operation, Work

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from megatape.accounting.trace import build, changed, on_shapes, precision_of, scaled
+from megatape.accounting.extrapolation import changed, scaled
+from megatape.accounting.shapes import build, in_precision, on_shapes
 from megatape.attention.rotation import PositionState
 from megatape.config import Config
 from megatape.encodings.encoding import positioned_layers
@@ -49,7 +50,7 @@ def gained_by_fusion(config: Config) -> Work:
     recomputed = int(training.recomputes_blocks) + int(training.chunk_tokens is not None)
     gained: Work = Counter()
     compiled = _compiled(changed(config, "training", attention=AUTO))
-    with on_shapes(config):
+    with on_shapes(config.training.precision):
         # The last compiled part is the position update. It is missing here if kernels update the position state.
         for part, (forward, backward) in zip(_compiled_parts(config), compiled, strict=False):
             with count() as plain_forward:
@@ -69,7 +70,7 @@ def _compiled(config: Config) -> list[tuple[Work, Work]]:
 
     The parts run on shapes of a CPU, because there RMSNorm consists of operators that can be fused.
     """
-    with precision_of(config), FakeTensorMode():
+    with in_precision(config.training.precision), FakeTensorMode():
         return [compiled_work(part.function, part.weights, part.args) for part in _compiled_parts(config)]
 
 

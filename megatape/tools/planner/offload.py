@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from megatape.accounting.activation_memory import offloaded_bytes
 from megatape.accounting.gpus import Gpu
-from megatape.accounting.memory import offloaded_bytes, plan_state
+from megatape.accounting.memory import plan_state
 from megatape.accounting.trace import run_pass
 from megatape.accounting.traffic import element_bytes
 from megatape.accounting.zero3 import gathered

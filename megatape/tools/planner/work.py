@@ -7,7 +7,8 @@ A kernel reads each input once and writes each output once.
 
 import torch
 
-from megatape.accounting.trace import build, changed, count_once, depths, extrapolate_all, on_shapes
+from megatape.accounting.extrapolation import changed, count_once, depths, extrapolate_all
+from megatape.accounting.shapes import build, on_shapes
 from megatape.config import Config
 from megatape.tools.planner.counting import count
 from megatape.tools.planner.fusion import first_block_inputs, gained_by_fusion
@@ -35,14 +36,14 @@ def eager_work(config: Config) -> Work:
 @count_once
 def _eager_work(config: Config) -> Work:
     """Return the work of `eager_work`. Configurations with and without torch.compile share its cache."""
-    counts = {num_layers: _shallow_step(config, num_layers) for num_layers in depths(config)}
+    counts = {num_layers: _shallow_step(config, num_layers) for num_layers in depths(config.model)}
     return extrapolate_all(counts, config.model.num_layers)
 
 
 def _shallow_step(config: Config, num_layers: int) -> Work:
     """Return the work of a step with this number of layers."""
     shape = (config.training.micro_batch_size, config.data.sequence_length)
-    with on_shapes(config):
+    with on_shapes(config.training.precision):
         model = build(config, num_layers)
         tokens = torch.zeros(*shape, dtype=torch.long)
         with count() as work:
@@ -58,7 +59,7 @@ def attention_layer_work(config: Config) -> Work:
 
     `megatape benchmark efficiency` times the same layer.
     """
-    with on_shapes(config), torch.no_grad():
+    with on_shapes(config.training.precision), torch.no_grad():
         model = build(config, 2)
         block, x, positions = first_block_inputs(config, model)
         with count() as work:

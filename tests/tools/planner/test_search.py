@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from megatape.accounting.extrapolation import changed
 from megatape.accounting.gpus import load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.needs import CONTEXT, FRAGMENTATION, MARGIN
-from megatape.accounting.trace import changed
 from megatape.config import ClusterConfig, parse_config
 from megatape.errors import UserError
 from megatape.tools.planner.search import Space, needs_no_more_memory

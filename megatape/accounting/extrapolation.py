@@ -1,0 +1,63 @@
+"""Counts of a large run, extrapolated from shallow models and short samples."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from megatape.config import Config, ModelConfig, ZeroConfig
+
+Key = TypeVar("Key")
+Rest = ParamSpec("Rest")
+Count = TypeVar("Count")
+
+
+def count_once(function: Callable[Concatenate[Config, Rest], Count]) -> Callable[Concatenate[Config, Rest], Count]:
+    """Cache counts on shapes for all configurations that differ only in ZeRO, which changes none of them."""
+    cached = cast(Callable[Concatenate[Config, Rest], Count], cache(function))
+
+    @wraps(function)
+    def counted(config: Config, *args: Rest.args, **kwargs: Rest.kwargs) -> Count:
+        return cached(config.model_copy(update={"zero": ZeroConfig()}), *args, **kwargs)
+
+    return counted
+
+
+def changed(config: Config, section: str, **values: Any) -> Config:
+    """Return the configuration with other values in a section, unchecked."""
+    new_section = getattr(config, section).model_copy(update=values)
+    return config.model_copy(update={section: new_section})
+
+
+def depths(model: ModelConfig) -> tuple[int, int]:
+    """Return two depths from which the costs of a model's layers can be extrapolated.
+
+    These are 2 and 3, because all layers but the last are alike. With model.nope_every all periods of layers are alike. Then
+    both depths end where the model ends in its period, with at least two layers that have positions.
+    """
+    every = model.nope_every
+    if not every:
+        return 2, 3
+    first = 3 + (model.num_layers - 3) % every
+    return first, first + every
+
+
+def extrapolate(counts: Mapping[int, int], x: int) -> int:
+    """Return an affine function at `x`, given its values at two other places."""
+    (first, at_first), (second, at_second) = counts.items()
+    return at_first + (at_second - at_first) * (x - first) // (second - first)
+
+
+def extrapolate_all(counters: Mapping[int, Counter[Key]], x: int) -> Counter[Key]:
+    """Extrapolate each key of two counters."""
+    keys = dict.fromkeys(key for counter in counters.values() for key in counter)
+    result: Counter[Key] = Counter()
+    for key in keys:
+        counts = {place: counter[key] for place, counter in counters.items()}
+        result[key] = extrapolate(counts, x)
+    return result
+
+
+def scaled(counter: Counter[Key], times: int) -> Counter[Key]:
+    """Return a counter with each count multiplied."""
+    return Counter({key: count * times for key, count in counter.items()})
