@@ -1,4 +1,4 @@
-"""Health check of a container: python -m megatape.tools.cluster.health; MEGATAPE_RUN is the run's folder."""
+"""Health check of a container: `python -m megatape.tools.cluster.health`. MEGATAPE_RUN is the run's folder."""
 
 import os
 import sys
@@ -7,28 +7,35 @@ from pathlib import Path
 from megatape.run_folder import RunFolder
 from megatape.utils.files import file_system_time
 
-LONGEST_STEP = 600.0  # seconds without a new line in metrics.jsonl
+MAX_STEP_SECONDS = 600.0  # without a new line in metrics.jsonl
 
 
-def fault(run: Path) -> str:
-    """What is wrong with a run, or "" if nothing is.
+def unhealthy_reason(run: Path) -> str:
+    """Return the reason why a run is unhealthy, or "" if it is healthy.
 
-    The age of its last step is by the clock of its file system, which may differ from this host's. A run without metrics counts
-    as unhealthy, which container engines ignore during the start period.
+    The age of its last step is measured by the clock of its file system, which may differ from this host's. A run without
+    metrics counts as unhealthy. Container engines ignore that during the start period.
+
+    Args:
+        run: Folder of the run.
     """
     log = RunFolder(run).metrics
     if not log.exists():
         return f"{log}: not written yet"
     age = file_system_time(run) - log.stat().st_mtime  # seconds, negative after a clock was set back
-    return f"{log}: no step for {LONGEST_STEP:.0f} s" if abs(age) > LONGEST_STEP else ""
+    if abs(age) > MAX_STEP_SECONDS:
+        return f"{log}: no step for {MAX_STEP_SECONDS:.0f} s"
+    return ""
 
 
 def main() -> int:
-    """Print what is wrong with the run, or `healthy`. Returns the exit status, 1 if something is wrong."""
+    """Print the reason why the run is unhealthy, or `healthy`. Returns the exit status, 1 for an unhealthy run."""
     run = os.environ.get("MEGATAPE_RUN")
-    found = fault(Path(run)) if run else ""
-    sys.stdout.write(f"{found or 'healthy'}\n")
-    return 1 if found else 0
+    reason = ""
+    if run:
+        reason = unhealthy_reason(Path(run))
+    sys.stdout.write(f"{reason or 'healthy'}\n")
+    return 1 if reason else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""What to request from Slurm for a run: a part of the options of `megatape submit`."""
+"""Resources of a Slurm job, as a part of the options of `megatape submit`."""
 
 from megatape.utils.options import CommandOptions, Count, option
 
-CPUS_PER_GPU = 8  # by default: Slurm's own is one core, which prefetching, checkpoints and NCCL's threads would share
+# Default number of cores of a rank with a GPU. By Slurm's own default, prefetching, checkpoints and NCCL's threads would share
+# one core.
+CPUS_PER_GPU = 8
 
 
 class Job(CommandOptions):
@@ -51,12 +53,16 @@ class Job(CommandOptions):
 
     @property
     def ranks_per_node(self) -> int:
-        """One for each GPU, or those without GPUs."""
+        """Number of ranks on each node: one per GPU, or the ranks without GPUs."""
         ranks = self.gpus_per_node or self.cpu_ranks_per_node
         assert ranks is not None
         return ranks
 
     @property
     def requested_cpus(self) -> int | None:
-        """CPU cores of a rank to ask for. None: Slurm's default, or all cores of an exclusive node."""
-        return self.cpus_per_rank or (CPUS_PER_GPU if self.gpus_per_node and not self.exclusive else None)
+        """CPU cores per rank to request. None: Slurm's default, or all cores of an exclusive node."""
+        if self.cpus_per_rank:
+            return self.cpus_per_rank
+        if self.gpus_per_node and not self.exclusive:
+            return CPUS_PER_GPU
+        return None

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from megatape.tools.cluster.health import LONGEST_STEP, main
+from megatape.tools.cluster.health import MAX_STEP_SECONDS, main
 from megatape.utils.files import file_system_time
 
 
 def test_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the clock of the file system: this host's is an hour ahead."""
-    now, ahead = file_system_time(tmp_path), time.time() + 3600.0
+    """Ages are measured by the clock of the file system. The clock of this host is an hour ahead."""
+    now = file_system_time(tmp_path)
+    ahead = time.time() + 3600.0
     monkeypatch.setattr("time.time", lambda: ahead)
     monkeypatch.delenv("MEGATAPE_RUN", raising=False)
     assert main() == 0
@@ -21,7 +22,7 @@ def test_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out.endswith("metrics.jsonl: not written yet\n")
     log = tmp_path / "metrics.jsonl"
     log.touch()
-    for age, status in ((0.0, 0), (LONGEST_STEP - 60, 0), (LONGEST_STEP + 1, 1), (-(10.0**8), 1)):
+    for age, status in ((0.0, 0), (MAX_STEP_SECONDS - 60, 0), (MAX_STEP_SECONDS + 1, 1), (-(10.0**8), 1)):
         os.utime(log, (now - age, now - age))
         assert main() == status, age
     assert capsys.readouterr().out.endswith("no step for 600 s\n")
