@@ -22,14 +22,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
-BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
+PROGRAMS = ENVIRONMENT / "bin"
+if os.name == "nt":
+    PROGRAMS = ENVIRONMENT / "Scripts"
 CONFIG = "configs/tape_tiny.json"
-DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\] ")  # accelerators, hostfiles, process ids
-ALL = re.compile("")  # lines
+
+# Lines to hide: DeepSpeed's log about accelerators, hostfiles and process ids.
+DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\] ")
+ALL_LINES = re.compile("")
 
 
 def main() -> int:
-    """Do what the arguments ask for. Returns the exit status."""
+    """Run the command line. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", choices=["demo", "test", "install"], default="demo")
     parser.add_argument("--steps", type=int, help="number of training steps (default: the configuration's)")
@@ -63,41 +67,41 @@ def main() -> int:
 
 def install() -> None:
     """Create .venv with the tested versions, again whenever pyproject.toml or constraints.txt changes."""
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
-    done = ENVIRONMENT / "installed"
-    if done.exists() and done.read_text() == wanted:
+    constraints = (ROOT / "constraints.txt").read_text()
+    requirements = (ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()
+    requirements_hash = hashlib.sha256(requirements).hexdigest()
+    installed = ENVIRONMENT / "installed"
+    if installed.exists() and installed.read_text() == requirements_hash:
         return
     print(f"== installing into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
     venv.create(ENVIRONMENT, with_pip=True)
     # torch first: pip picks one of its builds here, and the packages that depend on it keep that build.
-    constraints = (ROOT / "constraints.txt").read_text()
     torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
-    # pip would compile every module to bytecode, on one core. Most are never imported; Python compiles the others when it
-    # first imports them.
-    install = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
-    run(*install, torch.group())
-    run(*install, "-c", "constraints.txt", "-e", ".[test]")
-    done.write_text(wanted)
+    # --no-compile: pip would compile every module to bytecode, on one core. Most modules are never imported.
+    pip_install = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+    run(*pip_install, torch.group())
+    run(*pip_install, "-c", "constraints.txt", "-e", ".[test]")
+    installed.write_text(requirements_hash)
 
 
 def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
-    """Corpus to generated text, each part with the command a user would type."""
+    """Go from a corpus to generated text, each part with the command that a user would type.
+
+    Args:
+        steps: Number of training steps, None for the configuration's.
+        c4: Folder of C4 files, None for the source of Python's standard library.
+        verbose: Whether to show the full log of DeepSpeed and its launcher.
+    """
     started = time.monotonic()
-    name = "c4" if c4 else "python"
+    name = "python"
+    if c4:
+        name = "c4"
     data = f"runs/data/{name}"
     directory = f"runs/tape_tiny_{name}"
-    if not (ROOT / data).exists():
-        print("== corpus, tokenizer, shards", flush=True)
-        source = ["--source", "c4", "--input", c4, "--partial"] if c4 else ["--source", "python"]
-        run("megatape", "prepare", "corpus", *source, "--output", data, "--validation-share", "0.05")
-    summarize_data(data)
-    print("== training with DeepSpeed ZeRO-3 in two processes", flush=True)
-    changes = [f"data.path={data}", f"run.directory={directory}"] + ([f"training.steps={steps}"] if steps else [])
-    options = [part for change in changes for part in ("--set", change)]
-    options += ["--verbose"] if verbose else []
-    train = ("deepspeed", "--num_accelerators", "2", "launch/pretrain.py", "--config", CONFIG, "--resume", "auto", *options)
-    run(*train, hidden=None if verbose else DEEPSPEED_LOG)
+    prepare_data(data, c4)
+    train(data, directory, steps, verbose)
+
     print("== export and report", flush=True)
     newest = max((ROOT / directory / "checkpoints").glob("step-????????"))
     exported = f"{directory}/hf-{newest.name}"
@@ -105,7 +109,8 @@ def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
         run("megatape", "export", str(newest.relative_to(ROOT)), exported)
     report = f"{directory}/report-{newest.name}"
     if not (ROOT / report).exists():
-        run("megatape", "report", directory, "--output", report, hidden=ALL)
+        run("megatape", "report", directory, "--output", report, hidden=ALL_LINES)
+
     print("== result", flush=True)
     show = "import sys; from megatape.lab.report.summary import summary; print(summary(*sys.argv[1:]))"
     run("python", "-c", show, directory, data, exported)
@@ -113,32 +118,84 @@ def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
     print(f"   next: .venv/bin/megatape generate {exported} --interactive", flush=True)
 
 
+def prepare_data(data: str, c4: str | None) -> None:
+    """Prepare the corpus, unless it exists, and print its size.
+
+    Args:
+        data: Folder of the prepared data.
+        c4: Folder of C4 files, None for the source of Python's standard library.
+    """
+    if not (ROOT / data).exists():
+        print("== corpus, tokenizer, shards", flush=True)
+        source = ["--source", "python"]
+        if c4:
+            source = ["--source", "c4", "--input", c4, "--partial"]
+        run("megatape", "prepare", "corpus", *source, "--output", data, "--validation-share", "0.05")
+    summarize_data(data)
+
+
 def summarize_data(data: str) -> None:
-    """Print a line about prepared data; a page has the rest."""
+    """Print a line about prepared data, and write a page with the rest."""
     report = f"{data}-report"
     if not (ROOT / report).exists():
-        run("megatape", "data", "report", data, "--output", report, hidden=ALL)
+        run("megatape", "data", "report", data, "--output", report, hidden=ALL_LINES)
     splits = json.loads((ROOT / data / "index.json").read_text())["splits"]
-    sizes = (f"{split['documents']:,} documents, {split['tokens']:,} tokens ({name})" for name, split in splits.items())
+    sizes = []
+    for name, split in splits.items():
+        sizes.append(f"{split['documents']:,} documents, {split['tokens']:,} tokens ({name})")
     print(f"{data}: {'; '.join(sizes)}; lengths and samples: {report}/index.html", flush=True)
 
 
+def train(data: str, directory: str, steps: int | None, verbose: bool) -> None:
+    """Train in two processes, or resume.
+
+    Args:
+        data: Folder of the prepared data.
+        directory: Folder of the run.
+        steps: Number of training steps, None for the configuration's.
+        verbose: Whether to show the full log of DeepSpeed and its launcher.
+    """
+    print("== training with DeepSpeed ZeRO-3 in two processes", flush=True)
+    options = ["--set", f"data.path={data}", "--set", f"run.directory={directory}"]
+    if steps:
+        options += ["--set", f"training.steps={steps}"]
+    hidden: re.Pattern[str] | None = DEEPSPEED_LOG
+    if verbose:
+        options.append("--verbose")
+        hidden = None
+    launch = ("deepspeed", "--num_accelerators", "2", "launch/pretrain.py")
+    run(*launch, "--config", CONFIG, "--resume", "auto", *options, hidden=hidden)
+
+
 def run(command: str, *arguments: str, hidden: re.Pattern[str] | None = None) -> None:
-    """Run a program of the environment in the repository's root, without the output lines that start with `hidden`."""
-    words = [str(BIN / command), *arguments]
-    environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+    """Run a program of the environment in the repository's root.
+
+    Args:
+        command: Name of the program.
+        arguments: Its arguments.
+        hidden: Pattern at the start of lines to hide, None to show all lines.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+        CalledProcessError: The program failed.
+    """
+    words = [str(PROGRAMS / command), *arguments]
+    environment = os.environ | {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', '')}"}
     if command == "deepspeed":
         # Otherwise DeepSpeed's launcher looks for modules in the current directory first.
         environment["PYTHONSAFEPATH"] = "1"
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # install() leaves compiling to Python
-    output = subprocess.PIPE if hidden else None
+    output = None
+    if hidden:
+        output = subprocess.PIPE
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=output, encoding="utf-8", errors="replace") as process:
         # Ctrl-C also reaches the program, which writes a checkpoint and reports it.
         interrupts: list[int] = []
         before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
         try:
             for line in process.stdout or ():
-                if not (hidden and hidden.match(line)):
+                is_hidden = hidden and hidden.match(line)
+                if not is_hidden:
                     print(line, end="", flush=True)
             process.wait()
         finally:

@@ -31,7 +31,7 @@ LINES = {
 def quickstart(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Namespace of launch/quickstart.py, with the programs of this interpreter's environment."""
     names = runpy.run_path(str(ROOT / "launch" / "quickstart.py"))
-    monkeypatch.setitem(names["run"].__globals__, "BIN", Path(sys.executable).parent)
+    monkeypatch.setitem(names["run"].__globals__, "PROGRAMS", Path(sys.executable).parent)
     return names
 
 
