@@ -5,7 +5,7 @@ from megatape.accounting.extrapolation import changed, count_once
 from megatape.accounting.shapes import num_chunks
 from megatape.accounting.traffic import element_bytes
 from megatape.attention.attend import check_forced_backend
-from megatape.config import Config
+from megatape.config import Config, ModelConfig, TrainingConfig
 from megatape.model.smoke_test import attention_needs
 from megatape.nn.loss import chunk_elements
 
@@ -38,8 +38,11 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
 
 def largest_temporary(config: Config, on_gpu: bool) -> int:
     """Return the peak of temporary bytes in the backward pass and the loss."""
-    backward = recomputed_bytes(config, on_gpu) + _rounding_bytes(config)
-    return max(backward, _logit_bytes(config, on_gpu))
+    tokens = config.training.micro_batch_size * config.data.sequence_length // config.parallel.sample_replicas
+    backward = recomputed_bytes(config, on_gpu) + _rounding_bytes(config.model, config.training, tokens)
+    size = element_bytes(config.training.precision)
+    loss = _logit_bytes(config.model, config.parallel.tp, tokens, size, on_gpu)
+    return max(backward, loss)
 
 
 def offloaded_bytes(config: Config, on_gpu: bool) -> int:
@@ -65,36 +68,40 @@ def recomputed_bytes(config: Config, on_gpu: bool) -> int:
     return chunked_layer - saved + chunk
 
 
-def _rounding_bytes(config: Config) -> int:
-    """Return the bytes that torchao uses at a time to round a matrix to FP8, unless that is compiled."""
-    model = config.model
-    training = config.training
+def _rounding_bytes(model: ModelConfig, training: TrainingConfig, tokens: int) -> int:
+    """Return the bytes that torchao uses at a time to round a matrix to FP8, unless that is compiled.
+
+    Args:
+        model: Configuration of the model.
+        training: Settings of the run.
+        tokens: Number of tokens of a micro-batch on a rank.
+    """
     if training.fp8 == "none" or training.compile:
         return 0
     largest_width = max(model.hidden_size, model.num_heads * model.head_dim, model.mlp_size)
-    return FP8_BYTES * largest_width * max(_tokens_per_rank(config), model.hidden_size)
+    return FP8_BYTES * largest_width * max(tokens, model.hidden_size)
 
 
-def _logit_bytes(config: Config, on_gpu: bool) -> int:
+def _logit_bytes(model: ModelConfig, tensor_size: int, tokens: int, size: int, on_gpu: bool) -> int:
     """Return the bytes of one chunk's logits, and of the output matrix's gradient while it is summed (nn/loss.py).
 
     On a GPU, a kernel overwrites the logits with their gradient, and chunks have the size of its largest one.
+
+    Args:
+        model: Configuration of the model.
+        tensor_size: Number of tensor-parallel ranks, which divide the vocabulary.
+        tokens: Number of tokens of a micro-batch on a rank.
+        size: Bytes of a number in compute.
+        on_gpu: Whether to plan for the kernel of a GPU.
     """
-    size = element_bytes(config)
-    rows = -(-config.model.vocab_size // config.parallel.tp)
-    max_tokens = max(1, chunk_elements(on_gpu) // rows)
-    tokens = min(_tokens_per_rank(config), max_tokens)
+    rows = -(-model.vocab_size // tensor_size)
+    chunk_tokens = min(tokens, max(1, chunk_elements(on_gpu) // rows))
 
     logit_bytes = size
     if not on_gpu:
         if size != 4:
             logit_bytes += 4 + size  # in float32, and as a gradient
-        if config.model.logit_softcap is not None:
+        if model.logit_softcap is not None:
             logit_bytes += 4 + 4  # before the soft-cap, and its slopes
-    gradient_bytes = rows * config.model.hidden_size * (4 + size)
-    return tokens * rows * logit_bytes + gradient_bytes
-
-
-def _tokens_per_rank(config: Config) -> int:
-    """Return the number of tokens of a micro-batch on each of the ranks that divide samples."""
-    return config.training.micro_batch_size * config.data.sequence_length // config.parallel.sample_replicas
+    gradient_bytes = rows * model.hidden_size * (4 + size)
+    return chunk_tokens * rows * logit_bytes + gradient_bytes

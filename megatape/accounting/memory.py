@@ -13,12 +13,13 @@ from megatape.accounting.parameters import count_parameters, meta_model
 from megatape.accounting.trace import run_pass, run_weights
 from megatape.accounting.traffic import GRADIENT_BYTES, always_whole, element_bytes, elements
 from megatape.accounting.zero3 import gathered
-from megatape.config import Config, OptimizerConfig
+from megatape.config import Config, OptimizerConfig, ZeroConfig
 from megatape.model.trainable import freeze
 from megatape.nn.parameters import settings
 from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS
 from megatape.zero.deepspeed_config import stage3_limits
+from megatape.zero.settings import Stage3Limits
 
 FLOAT32_BYTES = 4  # of an element of master weights, moments and the moving average
 
@@ -82,6 +83,7 @@ def plan_state(config: Config, world_size: int) -> Memory:
         world_size: Number of ranks.
     """
     zero = config.zero
+    limits = stage3_limits(config)
     ranks = config.replicas(world_size)
     one = run_weights(config)
     if zero.stage == 3:
@@ -100,9 +102,9 @@ def plan_state(config: Config, world_size: int) -> Memory:
         state = share
         master_weights = state
 
-    weight_bytes = element_bytes(config)
+    weight_bytes = element_bytes(config.training.precision)
     device = {
-        "weights": _weight_elements(config, parameters, ranks) * weight_bytes,
+        "weights": _weight_elements(parameters, ranks, zero, limits) * weight_bytes,
         "gradients": gradients * GRADIENT_BYTES,
         "master weights": master_weights * FLOAT32_BYTES,
         "moments": _optimizer_state(config, trained, world_size),
@@ -127,28 +129,29 @@ def plan_state(config: Config, world_size: int) -> Memory:
         host["weights"] = device.pop("weights")
 
     if zero.stage == 3:
-        device["gathered weights"] = gathered(one.events, ranks, stage3_limits(config)).live * weight_bytes
+        device["gathered weights"] = gathered(one.events, ranks, limits).live * weight_bytes
     if zero.stage:
         # Gradients that wait to be reduced, and their copy in transit.
         device["gradient buckets"] = 2 * min(zero.bucket_size, num_trained) * GRADIENT_BYTES
     return Memory(device, host)
 
 
-def _weight_elements(config: Config, parameters: list[nn.Parameter], ranks: int) -> float:
+def _weight_elements(parameters: list[nn.Parameter], ranks: int, zero: ZeroConfig, limits: Stage3Limits) -> float:
     """Return the number of weights on a rank between its uses of them.
 
     Args:
-        config: Configuration of the run.
         parameters: Weights of the rank's share of the model.
         ranks: Number of ranks that train the same weights.
+        zero: Settings of ZeRO.
+        limits: Limits of stage 3.
     """
-    if config.zero.stage < 3:
+    if zero.stage < 3:
         return elements(parameters)
-    whole = always_whole(parameters, config)
+    whole = always_whole(parameters, limits)
     padded = elements(parameters, ranks)
     total = elements(whole) + padded / ranks
-    if config.zero.hpz_ranks > 1:
-        second_copy = (padded - elements(whole, ranks)) / config.zero.hpz_ranks
+    if zero.hpz_ranks > 1:
+        second_copy = (padded - elements(whole, ranks)) / zero.hpz_ranks
         total += second_copy
     return total
 

@@ -19,6 +19,7 @@ from megatape.config import Config
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 from megatape.utils.units import format_bytes
 from megatape.zero.deepspeed_config import stage3_limits
+from megatape.zero.settings import Stage3Limits
 
 GRADIENT_BYTES = 4  # Gradients are summed over ranks in float32, whatever the precision.
 
@@ -107,7 +108,7 @@ def _stages_0_to_2(config: Config, ranks: int, micro_batches: int) -> Sent:
     if config.zero.stage == 2:
         reductions = micro_batches
     sent[ALL_REDUCE] = reductions * sent_bytes(ALL_REDUCE, elements(one.trained) * GRADIENT_BYTES, ranks)
-    sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trainable) * element_bytes(config), ranks)
+    sent[ALL_GATHER] = sent_bytes(ALL_GATHER, elements(trainable) * element_bytes(config.training.precision), ranks)
     return +sent
 
 
@@ -120,15 +121,16 @@ def _stage3(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]
         micro_batches: Number of micro-batches in a step.
     """
     one = run_pass(config)
-    weight_bytes = element_bytes(config)
-    gathered_elements = micro_batches * gathered(one.events, ranks, stage3_limits(config)).elements
+    limits = stage3_limits(config)
+    weight_bytes = element_bytes(config.training.precision)
+    gathered_elements = micro_batches * gathered(one.events, ranks, limits).elements
     copied_elements = 0  # gathered from the second copy
     if config.zero.hpz_ranks > 1:
-        divided = elements(one.trained, ranks) - elements(always_whole(one.trained, config), ranks)
+        divided = elements(one.trained, ranks) - elements(always_whole(one.trained, limits), ranks)
         copied_elements = gathered_elements - divided
         gathered_elements = divided
     # Gathered after the optimizer has changed them.
-    gathered_elements += elements(always_whole(list(one.model.parameters()), config), ranks)
+    gathered_elements += elements(always_whole(list(one.model.parameters()), limits), ranks)
 
     sent: Sent = Counter()
     sent[ALL_GATHER] = sent_bytes(ALL_GATHER, gathered_elements * weight_bytes, ranks)
@@ -139,15 +141,14 @@ def _stage3(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]
     return +sent, +copies
 
 
-def always_whole(parameters: list[nn.Parameter], config: Config) -> list[nn.Parameter]:
+def always_whole(parameters: list[nn.Parameter], limits: Stage3Limits) -> list[nn.Parameter]:
     """Return the parameters below DeepSpeed's persistence threshold, which stage 3 keeps gathered on every rank."""
-    largest = stage3_limits(config).persistence_threshold
-    return [parameter for parameter in parameters if parameter.numel() <= largest]
+    return [parameter for parameter in parameters if parameter.numel() <= limits.persistence_threshold]
 
 
-def element_bytes(config: Config) -> int:
-    """Return the bytes of one weight or activation in compute."""
-    if config.training.precision == "bfloat16":
+def element_bytes(precision: str) -> int:
+    """Return the bytes of one weight or activation in compute, in a precision such as "bfloat16"."""
+    if precision == "bfloat16":
         return 2
     return 4
 

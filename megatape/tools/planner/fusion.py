@@ -18,8 +18,8 @@ from torch.fx.node import map_arg
 from megatape.accounting.extrapolation import changed, scaled
 from megatape.accounting.shapes import build, in_precision, on_shapes
 from megatape.attention.rotation import PositionState
-from megatape.config import Config
-from megatape.encodings.encoding import positioned_layers
+from megatape.config import Config, ModelConfig
+from megatape.encodings.encoding import Encoding, EncodingModule, positioned_layers
 from megatape.model.block import Block
 from megatape.model.transformer import Transformer
 from megatape.registry import AUTO
@@ -98,29 +98,33 @@ def _compiled_parts(config: Config) -> list[CompiledPart]:
     ]
     is_by_kernel = position.by_kernel and position.has_kernel(x.device)
     if not is_by_kernel:
-        parts.append(_position_update(config, model, position, x, positions, num_moving))
+        parts.append(_position_update(config.model, model.encoding, position, x, positions, num_moving))
     return parts
 
 
 def _position_update(
-    config: Config, model: Transformer, position: Any, x: Tensor, positions: PositionState, times: int
+    config: ModelConfig,
+    encoding: Encoding,
+    position: EncodingModule,
+    x: Tensor,
+    positions: PositionState,
+    times: int,
 ) -> CompiledPart:
     """Return the position update as a part.
 
     Args:
-        config: Configuration of the run.
-        model: Model with at least one block.
+        config: Configuration of the model.
+        encoding: Its position encoding.
         position: Module that updates the position state.
         x: Content [batch, length, hidden size].
         positions: Initial position state.
         times: Number of blocks that run it.
     """
-    encoding = model.encoding
     leading = x.shape[:2]
-    delta = x.new_empty(*leading, config.model.num_kv_heads, encoding.state_width, requires_grad=True)
+    delta = x.new_empty(*leading, config.num_kv_heads, encoding.state_width, requires_grad=True)
     attended_positions = None
     if encoding.moves_state:
-        attended_positions = x.new_empty(*leading, config.model.num_heads, encoding.state_width, requires_grad=True)
+        attended_positions = x.new_empty(*leading, config.num_heads, encoding.state_width, requires_grad=True)
 
     def update(delta: Tensor, attended_positions: Tensor | None, m: Tensor) -> Tensor | None:
         return position(positions._replace(delta=delta), attended_positions, m).delta

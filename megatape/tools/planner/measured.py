@@ -8,7 +8,7 @@ from typing import Any
 
 from megatape.accounting.gpus import Gpu, named
 from megatape.accounting.parameters import count_parameters
-from megatape.config import Config, parse_config
+from megatape.config import Config, ModelConfig, parse_config
 from megatape.errors import MissingPath, UserError
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import middle
@@ -60,10 +60,10 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
     if gpu is None:
         raise UserError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/accounting/gpus.py")
 
-    own_size = _log_size(config)
+    own_size = _log_size(config.model)
     ranked = []
     for seconds, step_config in _steps_like(config, entries, results):
-        distance = abs(_log_size(step_config) - own_size)
+        distance = abs(_log_size(step_config.model) - own_size)
         ranked.append((distance, seconds, step_config))
     if not ranked:
         raise UserError(
@@ -88,6 +88,6 @@ def _steps_like(config: Config, entries: Mapping[str, dict[str, Any]], source: P
             yield float(entry["seconds"]), step_config
 
 
-def _log_size(config: Config) -> float:
+def _log_size(model: ModelConfig) -> float:
     """Return the logarithm of the number of parameters."""
-    return math.log(count_parameters(config.model).total)
+    return math.log(count_parameters(model).total)

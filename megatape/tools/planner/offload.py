@@ -67,7 +67,7 @@ def plan_offload(config: Config, world_size: int, limits: Stage3Limits | None = 
         limits: Limits of stage 3, by default those of the run.
     """
     zero = config.zero
-    size = element_bytes(config)
+    size = element_bytes(config.training.precision)
     micro_batches = config.accumulation(world_size)
     memory = plan_state(config, world_size)
     held = memory.device | memory.host

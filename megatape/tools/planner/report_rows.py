@@ -6,7 +6,7 @@ from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import Memory, checkpoint_bytes
 from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.accounting.traffic import plan_traffic
-from megatape.config import ClusterConfig, Config
+from megatape.config import ClusterConfig, Config, ParallelConfig
 from megatape.tools.planner.links import links
 from megatape.tools.planner.measured import MeasuredStep
 from megatape.tools.planner.offload import plan_offload
@@ -80,7 +80,7 @@ def sent_rows(config: Config, cluster: ClusterConfig) -> list[Row]:
         "tensor": "tensor-parallel ranks",
         "sequence": "sequence-parallel ranks",
         "context": "context-parallel ranks",
-        "data": _describe_replicas(config),
+        "data": _describe_replicas(config.parallel),
         "hpz": "ranks with a second copy of the weights, ZeRO",
         "all": "all ranks, whole matrices",
     }
@@ -99,11 +99,11 @@ def sent_rows(config: Config, cluster: ClusterConfig) -> list[Row]:
     return rows
 
 
-def _describe_replicas(config: Config) -> str:
+def _describe_replicas(parallel: ParallelConfig) -> str:
     """Name the ranks that train the same weights, such as "data- and context-parallel ranks, ZeRO"."""
     axes = ["data-"]
     for axis in ("context", "sequence"):
-        if config.parallel.axes[axis] > 1:
+        if parallel.axes[axis] > 1:
             axes.append(f"{axis}-")
     if len(axes) == 1:
         return "data-parallel ranks"
@@ -156,7 +156,7 @@ def speed_rows(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredS
 
     gpu_tokens = config.step_tokens / cluster.world_size
     rows.append(("tokens/s per GPU", f"{format_count(gpu_tokens / high)} to {format_count(gpu_tokens / low)}"))
-    full_steps = config.tokens / config.step_tokens  # number of steps if all had a full batch
+    full_steps = _full_steps(config)
     shortest = full_steps * low / SECONDS_PER_HOUR
     longest = full_steps * high / SECONDS_PER_HOUR
     if shortest < MAX_HOURS:
@@ -176,12 +176,17 @@ def cost_rows(config: Config, cluster: ClusterConfig, seconds: tuple[float, floa
         seconds: Seconds of a step, (low, high).
         price: Price of a GPU-hour.
     """
-    full_steps = config.tokens / config.step_tokens  # number of steps if all had a full batch
-    low, high = (full_steps * step_seconds * cluster.world_size / SECONDS_PER_HOUR for step_seconds in seconds)
+    gpu_steps = _full_steps(config) * cluster.world_size
+    low, high = (gpu_steps * step_seconds / SECONDS_PER_HOUR for step_seconds in seconds)
     rows = [("GPU-hours for the run", format_range(low, high))]
     if price is not None:
         rows.append((f"  cost at {price:g} a GPU-hour", format_range(price * low, price * high)))
     return rows
+
+
+def _full_steps(config: Config) -> float:
+    """Return the number of steps of a run if all of them had a full batch."""
+    return config.tokens / config.step_tokens
 
 
 def _measured_row(step: MeasuredStep) -> Row:

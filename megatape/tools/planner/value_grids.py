@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import isqrt
 from typing import Any, get_args
 
-from megatape.config import ActivationCheckpointing, ClusterConfig, Config
+from megatape.config import ActivationCheckpointing, ClusterConfig, Config, ZeroConfig
 
 Setting = dict[str, Any]  # section.key -> value, of one setting or of some that change together
 ValueGrid = list[Setting]  # values of one setting, or of some that change together
@@ -43,13 +43,12 @@ def value_grids(config: Config, cluster: ClusterConfig) -> list[ValueGrid]:
         "training.activation_checkpointing": get_args(ActivationCheckpointing),
     }
     grids = [[{key: value} for value in values_of_key] for key, values_of_key in values.items()]
-    grids.append(_offloading_grid(config))
+    grids.append(_offloading_grid(config.zero))
     return grids
 
 
-def _offloading_grid(config: Config) -> ValueGrid:
+def _offloading_grid(zero: ZeroConfig) -> ValueGrid:
     """Return the combinations of offloaded optimizer state and weights."""
-    zero = config.zero
     combinations = {(False, False), (True, False), (True, True), (zero.offload_optimizer, zero.offload_parameters)}
     grid = []
     for optimizer, parameters in sorted(combinations):
