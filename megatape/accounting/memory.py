@@ -18,8 +18,7 @@ from megatape.model.trainable import freeze
 from megatape.nn.parameters import settings
 from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS
-from megatape.zero.deepspeed_config import stage3_limits
-from megatape.zero.settings import Stage3Limits
+from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
 
 FLOAT32_BYTES = 4  # of an element of master weights, moments and the moving average
 

@@ -18,8 +18,7 @@ from megatape.accounting.zero3 import gathered
 from megatape.config import Config
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 from megatape.utils.units import format_bytes
-from megatape.zero.deepspeed_config import stage3_limits
-from megatape.zero.settings import Stage3Limits
+from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
 
 GRADIENT_BYTES = 4  # Gradients are summed over ranks in float32, whatever the precision.
 

@@ -64,7 +64,7 @@ def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
 
 @pytest.mark.parametrize("checkpointing", ["none", "selective"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_tape_keeps_more(checkpointing: Mode, dtype: torch.dtype) -> None:
+def test_tape_saves_two_more_tensors_per_layer(checkpointing: Mode, dtype: torch.dtype) -> None:
     """Two tensors of the hidden size per layer: A e and what e has moved by; in the last, queries and keys before rotation.
 
     The MLP's output, which moves e, is kept in place of the next block's input, its sum with one that is kept."""

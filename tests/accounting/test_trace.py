@@ -35,13 +35,13 @@ RUNS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", slow_but(RUNS[:2], RUNS), ids=str)
-def test_it_is_that_of_all_layers(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_extrapolation_equals_full_depth(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
     config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
     deep = deep_pass(config)
     assert deep is not None and _named(deep) == _named(one_pass(config, DEPTH))
 
 
 @pytest.mark.parametrize("changes", [{"training.frozen": ["blocks.3.*"]}, {"model.nope_every": 3}], ids=str)
-def test_layers_that_differ_all_run(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_differing_layers_all_run(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
     config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
     assert _named(run_pass(config)) == _named(one_pass(config, DEPTH))

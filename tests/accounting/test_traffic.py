@@ -175,7 +175,7 @@ def test_warning_of_samples_on_several_nodes(raw_config: dict[str, Any]) -> None
     assert f"each sends {outside} a step to other nodes" in warning
 
 
-def test_what_leaves_a_node() -> None:
+def test_bytes_leaving_a_node() -> None:
     ring: Sent = Sent({ALL_GATHER: 300, REDUCE_SCATTER: 200, ALL_REDUCE: 100})
     assert leaving_node(ring, 8, 8) == 0
     assert leaving_node(ring, 16, 8) == pytest.approx(600 / 8)

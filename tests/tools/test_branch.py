@@ -45,7 +45,7 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
     return folder / "stable"
 
 
-def test_equals_a_run_that_was_to_decay(stable: Path, command: Command) -> None:
+def test_branch_equals_a_run_configured_with_its_decay(stable: Path, command: Command) -> None:
     """It resumes after step 3; its data order, learning rates, weights and their moving average are those of `whole`, and its
     ledger covers all six steps. A decay that began a step late, or other samples, would differ."""
     checkpoint, out = stable / "checkpoints" / "step-00000003", stable.with_name("stable-decay-4-6")
@@ -98,14 +98,14 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["copied"]
 
 
-def test_names_that_are_relative(stable: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_names(stable: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is beside the run's, wherever the command was started."""
     monkeypatch.chdir(stable / "checkpoints")
     status, _, errors = command("branch", "step-00000005", "--decay-tokens", STEP)
     assert status == 0 and (stable.with_name("stable-decay-6-6") / "config.json").is_file(), errors
 
 
-def test_copies_where_links_do_not_work(
+def test_copies_if_links_are_not_supported(
     stable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
@@ -139,7 +139,7 @@ def test_a_snapshot_of_relative_links(
     assert not any(path.is_symlink() for path in branched.iterdir())
 
 
-def test_a_file_that_links_to_a_device(stable: Path, command: Command, tmp_path: Path) -> None:
+def test_link_to_a_device(stable: Path, command: Command, tmp_path: Path) -> None:
     """The error names the link, and nothing is written."""
     copied = tmp_path / "step-00000006"
     shutil.copytree(stable / "checkpoints" / "step-00000006", copied)

@@ -67,7 +67,7 @@ def test_a_run_with_modules_of_a_user_s_own_needs_no_import(runs: Path, command:
     assert "steps:     1 to 8, samples 0 to 63, none missing" in text
 
 
-def test_what_is_not_right(runs: Path, command: Command, tmp_path: Path) -> None:
+def test_invalid_steps(runs: Path, command: Command, tmp_path: Path) -> None:
     folder = RunFolder(runs / "alone")
     lines = folder.metrics.read_text().splitlines()
     other = RunFolder(tmp_path / "run")
@@ -89,7 +89,7 @@ def test_what_is_not_right(runs: Path, command: Command, tmp_path: Path) -> None
     assert "no step is recorded" in told([])
 
 
-def test_a_sample_for_the_second_time() -> None:
+def test_repeated_sample() -> None:
     corpus = CorpusUsage(3)
     for index in (2, 0, 1, 0):
         corpus.take(index)

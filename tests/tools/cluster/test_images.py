@@ -37,7 +37,7 @@ def test_hadolint(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_what_is_copied_reaches_the_builder(name: str) -> None:
+def test_copied_files_reach_the_builder(name: str) -> None:
     """Every COPY source exists and .dockerignore lets it through."""
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", (DOCKER / name).read_text(), re.MULTILINE):
@@ -55,7 +55,7 @@ def test_pinned_and_not_root(name: str) -> None:
     assert "HEALTHCHECK" in text
 
 
-def test_the_gpu_image_ends_as_the_cpu_image() -> None:
+def test_gpu_image_equals_cpu_image_but_for_packages() -> None:
     """Which is built in CI: only base and packages differ."""
     stages = [(DOCKER / name).read_text().split("\nFROM ")[-1].splitlines()[1:] for name in IMAGES]
     gpu, cpu = ([line for line in stage if not line.startswith("#")] for stage in stages)

@@ -138,7 +138,7 @@ def test_no_folder_ends_its_line(array: JobArray) -> None:
 
 
 @pytest.mark.parametrize(("name", "folder"), [("", "run"), ("a/b", "run"), ("a%j", "run"), ("a", "100%j")])
-def test_logs_lie_where_they_are_looked_for(array: JobArray, tmp_path: Path, name: str, folder: str) -> None:
+def test_invalid_log_names(array: JobArray, tmp_path: Path, name: str, folder: str) -> None:
     with pytest.raises(UserError, match="logs would be .*: choose another `name` or folder"):
         render_job(JobArray(array.configs, tmp_path / folder, False), new_job(name, 1, 1, False), SNAPSHOT)
 

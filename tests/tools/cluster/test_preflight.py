@@ -40,7 +40,7 @@ def test_collectives_are_checked(tmp_path: Path) -> None:
         assert [correct for _, correct, _ in wrong] == [True, True, True, False]
 
 
-def test_two_hosts_well(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
+def test_two_healthy_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
     config = write_config(tmp_path, cluster_config)
     (tmp_path / "hostfile").write_text("n1 slots=1\nn2 slots=1\n")
     started = time.monotonic()
@@ -158,7 +158,7 @@ def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_rank_that_freezes(raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_frozen_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The report of the others is still made."""
     first, frozen = start_ranks(write_config(tmp_path, raw_config), freezes=True)
     try:

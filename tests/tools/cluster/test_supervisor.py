@@ -147,7 +147,7 @@ def test_supervise(folder: RunFolder, name: str) -> None:
     assert len(starts(folder)) == number
 
 
-def test_a_command_that_does_not_exist(folder: RunFolder) -> None:
+def test_missing_command(folder: RunFolder) -> None:
     with pytest.raises(UserError, match="'nosuch' cannot be started .*No such file or directory.*: give the command"):
         supervise(["nosuch"], folder, 1)
 
@@ -185,7 +185,7 @@ def test_a_signal_ends_both(folder: RunFolder, number: signal.Signals) -> None:
         (signal.SIGINT, "stopped", 0, 1, 130),
     ],
 )
-def test_what_ranks_recorded_is_the_status_of_a_stop(
+def test_recorded_events_decide_the_status_of_a_stop(
     folder: RunFolder, number: signal.Signals, event: str, step: int, reported: int, status: int
 ) -> None:
     """Launchers end with statuses of their own if the whole process group gets a signal."""
@@ -208,7 +208,7 @@ def test_a_signal_ends_the_pause(folder: RunFolder) -> None:
     assert len(starts(folder)) == 1
 
 
-def test_a_signal_ends_ranks_whose_launcher_dies_by_it(folder: RunFolder) -> None:
+def test_signal_ends_ranks_of_a_killed_launcher(folder: RunFolder) -> None:
     """The ranks of `deepspeed` write their checkpoint after its end. They are waited for, although nobody reads the output of a
     closed terminal, and theirs is the status."""
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
@@ -222,13 +222,13 @@ def test_a_signal_ends_ranks_whose_launcher_dies_by_it(folder: RunFolder) -> Non
     assert len(starts(folder)) == 1 and folder.checkpoint(10).exists()
 
 
-def test_a_launcher_that_is_killed(folder: RunFolder) -> None:
+def test_killed_launcher(folder: RunFolder) -> None:
     """The next start waits for the end of its ranks, which would refuse it."""
     assert supervise(launched(trainer(folder, ["orphan 10", "0 20"]), folder), folder, 3) == 0
     assert len(starts(folder)) == 2
 
 
-def test_the_run_ends_with_a_supervisor_that_is_killed(folder: RunFolder) -> None:
+def test_run_ends_with_killed_supervisor(folder: RunFolder) -> None:
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     with subprocess.Popen([*supervisor, *trainer(folder, ["sleep 10", "0 20"])]) as process:
         wait_for((folder.directory / "asleep").exists, process)

@@ -86,7 +86,7 @@ def test_bytes_of_the_update_kernel() -> None:
     assert kernel.bytes == 10 * moved.numel() + angles + 2 * gates + of_weights + parts
 
 
-def test_products_of_kernels_are_those_of_their_source() -> None:
+def test_kernel_products_match_their_source() -> None:
     pytest.importorskip("triton")
     from megatape.attention.kernels import attention, distances
     from megatape.nn.kernels import update

@@ -66,7 +66,7 @@ def test_dry_run_prints_the_plan(plan: Command, command: Command, raw_config: di
     assert command("pretrain", "--config", tmp_path / "config.json", "--dry-run", *changes) == (0, planned, "")
 
 
-def test_what_it_refuses(plan: Command, tmp_path: Path) -> None:
+def test_errors(plan: Command, tmp_path: Path) -> None:
     assert "cluster.gpu: Field required" in plan("--nodes", "1", "--gpus-per-node", "2")[2]
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu")
     for gpu, message in (
@@ -201,7 +201,7 @@ def test_search(plan: Command) -> None:
     assert "the file's own settings do not divide evenly" in printed
 
 
-def test_a_search_says_that_it_ended_early(raw_config: dict[str, Any]) -> None:
+def test_search_report_mentions_its_time_limit(raw_config: dict[str, Any]) -> None:
     raw_config["cluster"] = {"nodes": 1, "gpus_per_node": 2, "gpu": "h100"}
     printed = search_report(parse_config(raw_config, "x"), limit=0.0)
     assert "the search ended at its limit of 0 seconds: there may be faster settings" in printed

@@ -39,7 +39,7 @@ def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[s
     return Space(config, cluster, load_gpu("h100").model_copy(update={"memory": memory}))
 
 
-def test_a_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
+def test_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
     """A cluster with many ranks has a large number of settings: a search once took minutes."""
     config = configure(raw_config, "x", {})
     cluster = ClusterConfig(nodes=2**16, gpus_per_node=8, gpu="h100")
@@ -86,7 +86,7 @@ def test_clusters_are_bounded(raw_config: dict[str, Any], setting: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "share", "changes"), CASES)
-def test_the_best_are_those_of_all(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> None:
+def test_pruned_search_finds_the_best(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> None:
     """Fails if a step down a grid saves time, or needs more memory, so that pruning drops what is better."""
     space = _space(raw_config, nodes, share, changes)
     valid = space.valid()

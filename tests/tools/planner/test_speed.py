@@ -24,7 +24,7 @@ def test_the_range_has_the_speed_of_published_runs(run: PublishedSpeed) -> None:
 
 
 @pytest.mark.parametrize(("compiled", "tokens"), [(False, 5762), (True, 6667)])
-def test_the_table_s_h100_has_them_too(compiled: bool, tokens: float) -> None:
+def test_h100_of_the_table_reaches_published_speeds(compiled: bool, tokens: float) -> None:
     """The published runs used H100s with slower memory and less power than those in the planner's table."""
     [run] = [run for run in QUICK if "torchtitan" in run.name and run.config.training.compile == compiled]
     speed = plan_speed(run.config, run.cluster, load_gpu("h100"))
@@ -33,7 +33,7 @@ def test_the_table_s_h100_has_them_too(compiled: bool, tokens: float) -> None:
 
 
 @pytest.mark.parametrize("size", slow_but(["155m"], ["155m", "1b"]))
-def test_steps_of_one_gpu_are_those_measured(size: str) -> None:
+def test_estimates_match_steps_measured_on_one_gpu(size: str) -> None:
     """Eager and compiled steps are both checked, so the gain of compiling is right as well."""
     entries = {entry["key"]: entry for _, entry in read_lines(RESULTS / "gpu_h200.jsonl")}
     gpu = load_gpu("h200")

@@ -44,7 +44,7 @@ def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
     assert "stage 3 (the file's)" in advice
 
 
-def test_what_stage_3_costs_is_said(at_stage_3: Config) -> None:
+def test_report_states_costs_of_stage_3(at_stage_3: Config) -> None:
     """Stage 3 costs a wait for each micro-batch, and hooks before and after each module, forward and backward."""
     advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
     hooks = 2 * 2 * len(list(build_model(at_stage_3.model).modules()))

@@ -1,0 +1,78 @@
+"""Offloaded, recomputed and temporary bytes of activations."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from megatape.accounting.activation_memory import FP8_BYTES, plan_activations, recomputed_bytes
+from megatape.accounting.memory import plan_memory
+from megatape.config import load_config
+from tests.helpers.plan_cases import configure
+from tests.helpers.slow import slow_but
+
+# A longer and deeper run than the fixture's.
+LONG = {"data.sequence_length": 256, "model.max_positions": 256, "model.num_layers": 5}
+
+
+def test_offloaded_streams(raw_config: dict[str, Any]) -> None:
+    """x before every block, e - e_0 before all but the first, and once e_0 are counted in host memory and not on the device."""
+    sizes = LONG | {"training.activation_checkpointing": "full"}
+    full, offloaded = (
+        plan_memory(configure(raw_config, "x", sizes | changes), 1, on_gpu=True)
+        for changes in ({}, {"training.activation_checkpointing": "offload"})
+    )
+    streams = 4 * 256 * ((2 * 5 - 1) * 32 + 4) * 4  # samples, tokens, layers, C = L R, R, bytes
+    assert offloaded.host == {"activations": streams}
+    assert full.device["activations"] + full.device["position encoding"] - streams == (
+        offloaded.device["activations"] + offloaded.device["position encoding"]
+    )
+    assert full.device["largest temporary"] == offloaded.device["largest temporary"]
+
+
+@pytest.mark.parametrize("mode", slow_but(["full"], ["none", "selective", "full", "offload"]))
+def test_chunks_divide_recomputed_bytes(raw_config: dict[str, Any], mode: str) -> None:
+    """With chunks of a quarter of the tokens, of MLP and position update a quarter is there at a time."""
+    changes = LONG | {"training.activation_checkpointing": mode}
+    again = {
+        tokens: recomputed_bytes(configure(raw_config, "x", changes | {"training.chunk_tokens": tokens}), on_gpu=True)
+        for tokens in (None, 256, 128, 64)
+    }
+    part = again[256] - again[128]
+    assert part > 0 and again[128] - again[64] == part / 2
+    assert again[256] == again[None] or mode in ("none", "selective")  # which keep that part without chunks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "chunk"), [("none", "null"), ("offload", "8192")])
+def test_memory_of_long_samples_is_linear(mode: str, chunk: str) -> None:
+    """Saved activations of the 8B file grow like the tokens of a sample. docs/planning.md has the table."""
+    shape = ["parallel.tp=1", "parallel.sp=8", "model.max_positions=131072"]
+    training = [f"training.activation_checkpointing={mode}", f"training.chunk_tokens={chunk}"]
+    saved = []
+    for length in (32_768, 131_072):
+        config = load_config("configs/tape_8b_gqa.json", [*shape, *training, f"data.sequence_length={length}"])
+        plan = plan_memory(config, 64, on_gpu=True)
+        saved.append(sum(plan.device[part] for part in ("activations", "position encoding")))
+    assert saved[1] / saved[0] == pytest.approx(4, rel=0.001)
+
+
+@pytest.mark.fp8
+def test_rounding_to_fp8(raw_config: dict[str, Any]) -> None:
+    """Bytes at the peak of torchao's rounding, and in the plan where the largest matrix is tokens x model.mlp_size."""
+    from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic  # seconds
+    from torchao.float8.float8_training_tensor import LinearMMConfig
+
+    matrix, held, peak = torch.randn(128, 512, dtype=torch.bfloat16), 0, 0
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        hp_tensor_to_float8_dynamic(matrix, torch.float8_e4m3fn, LinearMMConfig())
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    assert 0 <= peak - FP8_BYTES * matrix.numel() < 100  # the scale
+
+    raw_config["training"] |= {"precision": "bfloat16", "fp8": "tensorwise"}
+    config = configure(raw_config, "x", {"model.mlp_size": 512, "zero.stage": 2})
+    assert plan_activations(config, on_gpu=False)["largest temporary"] == FP8_BYTES * matrix.numel()

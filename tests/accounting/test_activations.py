@@ -1,0 +1,88 @@
+"""Planned activations equal those that a real forward pass saves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megatape.accounting.activations import activations
+from megatape.accounting.extrapolation import changed
+from megatape.accounting.saved import saved_bytes
+from megatape.accounting.shapes import build, on_shapes
+from megatape.config import ActivationCheckpointing
+from megatape.distributed.mesh import make_mesh
+from megatape.distributed.topology import Topology
+from megatape.model.build import build_model
+from megatape.utils.torch_internals import fused_on_shapes
+from tests.helpers.plan_cases import configure
+from tests.helpers.slow import slow_but
+from tests.helpers.workers import run_workers
+
+# Three sizes: the fixture's own, a wider one with grouped queries, a longer and deeper one.
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {},
+    "wide": {"model.hidden_size": 128, "model.num_kv_heads": 4, "model.mlp_size": 320, "model.vocab_size": 1000},
+    "long": {"data.sequence_length": 256, "model.max_positions": 256, "model.num_layers": 5},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "tape": {},
+    "rope": {"model.encoding": "rope"},
+    "lora": {
+        "model.lora": {"rank": 3, "alpha": 1.0, "dropout": 0.1, "targets": ["query", "output", "up"]},
+        "training.trainable": ["adapters"],
+    },
+    "interleaved": {"model.num_layers": 8, "model.nope_every": 3},
+    "checkpointed": {"training.activation_checkpointing": "full"},
+    "offload": {"training.activation_checkpointing": "offload", "model.num_kv_heads": 4},
+    "chunks": {"training.chunk_tokens": 20},
+    "selective": {"training.activation_checkpointing": "selective", "training.precision": "bfloat16", "model.qk_norm": True},
+    "bfloat16": {"training.precision": "bfloat16", "model.attention_bias": "qkvo", "model.qk_norm": True},
+}
+# Every kind in the small size, and in one that is larger.
+LARGER = {"tape": "wide", "lora": "wide", "bfloat16": "wide", "rope": "long", "checkpointed": "long", "selective": "long"}
+LARGER |= {"offload": "long", "chunks": "long"}
+LARGER["interleaved"] = "wide"
+SMALL = [("small", kind) for kind in KINDS]
+
+MODES: tuple[ActivationCheckpointing, ...] = ("none", "selective")
+
+
+@pytest.mark.parametrize(("size", "kind"), slow_but(SMALL, [*SMALL, *((LARGER[kind], kind) for kind in KINDS)]))
+def test_activations_equal_saved_bytes(raw_config: dict[str, Any], size: str, kind: str) -> None:
+    config = configure(raw_config, "x", SIZES[size] | KINDS[kind])
+    model = build_model(
+        config.model,
+        trainable=config.training.trainable,
+        frozen=config.training.frozen,
+        activation_checkpointing=config.training.activation_checkpointing,
+        chunk_tokens=config.training.chunk_tokens,
+    )
+    model.to(getattr(torch, config.training.precision))
+    batch = config.training.micro_batch_size, config.data.sequence_length
+    assert activations(config, on_gpu=False).total == saved_bytes(model, *batch)
+    planned = activations(config, on_gpu=True).total
+    with fused_on_shapes(), on_shapes(config.training.precision):  # a GPU's, of all layers and tokens
+        assert planned == saved_bytes(build(config, config.model.num_layers), *batch)
+
+
+@pytest.mark.parametrize("axis", slow_but(["tp"], ["tp", "sp", "cp"]))
+def test_activations_of_ranks_of_a_sample(raw_config: dict[str, Any], tmp_path: Path, axis: str) -> None:
+    config = configure(raw_config, "x", SIZES["long"] | {f"parallel.{axis}": 2})
+    planned = {
+        mode: activations(changed(config, "training", activation_checkpointing=mode), on_gpu=False).total for mode in MODES
+    }
+    for measured in run_workers("tests.accounting.test_activations:measure", 2, config.model_dump(), tmp_path):
+        assert planned == measured
+
+
+def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpointing, int]:
+    config = configure(raw, "x", {})
+    mesh, found = make_mesh(topology, config.parallel.axes), {}
+    tensor, sequence, context = mesh["tensor"], mesh["sequence"], mesh["context"]
+    for mode in MODES:
+        model = build_model(config.model, tensor, sequence_axis=sequence, context_axis=context, activation_checkpointing=mode)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter)
+        found[mode] = saved_bytes(model, config.training.micro_batch_size, config.data.sequence_length)
+    return found
