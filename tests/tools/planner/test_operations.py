@@ -12,7 +12,7 @@ from torch import Tensor
 from megatape.tools.planner.counting import count
 from megatape.tools.planner.operations import FLOAT32_SLOWDOWN, Work
 
-# What one call moves, for x of 6 x 8 in bfloat16.
+# Call on x of 6 x 8 in bfloat16, and the bytes that it moves.
 CALLS: dict[str, tuple[Callable[[Tensor], Any], float]] = {
     "a view": (lambda x: x.view(8, 6).T[:, 2:], 0),
     "reads and writes": (lambda x: x * 2, 48 * (2 + 2)),
@@ -42,48 +42,61 @@ def _bytes(work: Work) -> float:
 
 
 def test_bytes_of_the_rotation_kernels() -> None:
-    """Queries, keys and the terms of e are read once, or e twice forward; what is rotated and e are written once."""
+    """Queries, keys and the terms of e are read once (e twice in the forward pass). Rotated tensors and e are written once."""
     pytest.importorskip("triton")
     from megatape.attention.kernels.rotation import Rotation
 
-    tokens, heads, channels, size = 4096, 8, 2, 64
-    q, k, delta = (
-        torch.empty(1, tokens, count, size, dtype=torch.bfloat16, device="meta", requires_grad=True)
-        for count in (heads, channels, channels)
-    )
+    tokens = 4096
+    heads = 8
+    kv_heads = 2
+    size = 64
+
+    def empty(num_heads: int) -> Tensor:
+        return torch.empty(1, tokens, num_heads, size, dtype=torch.bfloat16, device="meta", requires_grad=True)
+
+    initial = torch.empty(1, tokens, 1, size, device="meta")
     with count() as forward:
-        rotated_q, rotated_k, e = Rotation.apply(q, k, torch.empty(1, tokens, 1, size, device="meta"), delta, True)
+        rotated_q, rotated_k, e = Rotation.apply(empty(heads), empty(kv_heads), initial, empty(kv_heads), True)
     assert e is not None
-    d_outputs = [torch.empty_like(output) for output in (rotated_q, rotated_k, e)]
+    outputs = (rotated_q, rotated_k, e)
     with count() as backward:
-        torch.autograd.backward((rotated_q, rotated_k, e), d_outputs)
-    angles, of_queries, of_keys = (tokens * size * number for number in (4, 2 * heads, 2 * channels))
-    assert _bytes(forward) == 2 * angles + 2 * of_queries + (2 + 3) * of_keys
-    assert _bytes(backward) == angles + 3 * of_queries + (3 + 3) * of_keys
+        torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
+    angle_bytes = 4 * tokens * size
+    query_bytes = 2 * tokens * size * heads
+    key_bytes = 2 * tokens * size * kv_heads
+    assert _bytes(forward) == 2 * angle_bytes + 2 * query_bytes + (2 + 3) * key_bytes
+    assert _bytes(backward) == angle_bytes + 3 * query_bytes + (3 + 3) * key_bytes
 
 
 def test_bytes_of_the_update_kernel() -> None:
-    """Those of docs/kernels.md, 6 forward and 10 backward, and of what is smaller than e: gates, gradients of weights."""
+    """The kernel moves 6 bytes per element of e forward and 10 backward (docs/kernels.md), and the smaller tensors."""
     pytest.importorskip("triton")
     from megatape.nn.kernels.update import PROGRAMS, fused_update
 
-    tokens, channels, size, inner = 4096, 8, 64, 4
+    tokens = 4096
+    kv_heads = 8
+    size = 64
+    inner = 4
 
     def empty(*sizes: int) -> Tensor:
         return torch.empty(*sizes, dtype=torch.bfloat16, device="meta", requires_grad=True)
 
-    moved, attended = empty(1, tokens, channels, size), empty(1, tokens, channels, size)
-    weights = empty(channels), empty(1, tokens, inner), empty(inner, channels), empty(channels, inner)
+    initial = torch.empty(1, tokens, 1, size, device="meta")
+    moved = empty(1, tokens, kv_heads, size)
+    attended = empty(1, tokens, kv_heads, size)
+    weights = (empty(kv_heads), empty(1, tokens, inner), empty(inner, kv_heads), empty(kv_heads, inner))
     with count() as forward:
-        out = fused_update(torch.empty(1, tokens, 1, size, device="meta"), moved, attended, *weights)
+        out = fused_update(initial, moved, attended, *weights)
     with count() as backward:
         out.backward(torch.empty_like(out))
-    angles, gates = tokens * size * 4, tokens * inner * 2
-    of_weights = 2 * (2 * channels * inner + channels)
-    assert _bytes(forward) == 6 * moved.numel() + angles + gates + of_weights
-    parts = PROGRAMS * (2 * channels * inner + channels) * 4
+
+    angle_bytes = 4 * tokens * size
+    gate_bytes = 2 * tokens * inner
+    num_weights = 2 * kv_heads * inner + kv_heads
+    assert _bytes(forward) == 6 * moved.numel() + angle_bytes + gate_bytes + 2 * num_weights
+    partial_sums = PROGRAMS * num_weights * 4
     kernel = max(backward, key=lambda operation: operation.bytes)
-    assert kernel.bytes == 10 * moved.numel() + angles + 2 * gates + of_weights + parts
+    assert kernel.bytes == 10 * moved.numel() + angle_bytes + 2 * gate_bytes + 2 * num_weights + partial_sums
 
 
 def test_kernel_products_match_their_source() -> None:
@@ -91,10 +104,13 @@ def test_kernel_products_match_their_source() -> None:
     from megatape.attention.kernels import attention, distances
     from megatape.nn.kernels import update
 
-    found = {kernel: products.content + products.state for kernel, products in attention.PRODUCTS.items()} | update.PRODUCTS
-    for kernel, products in found.items():
-        parts = [kernel, distances._d_scores] if kernel is attention.distances_kernel else [kernel]
-        assert sum(inspect.getsource(part.fn).count("tl.dot(") for part in parts) == products, kernel
+    counted = {kernel: products.content + products.state for kernel, products in attention.PRODUCTS.items()} | update.PRODUCTS
+    for kernel, num_products in counted.items():
+        functions = [kernel]
+        if kernel is attention.distances_kernel:
+            functions.append(distances._d_scores)
+        source = "".join(inspect.getsource(function.fn) for function in functions)
+        assert source.count("tl.dot(") == num_products, kernel
 
 
 def test_products_of_float32_are_slower() -> None:

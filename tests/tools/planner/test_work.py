@@ -19,18 +19,20 @@ def _flops(work: Work, kind: str) -> float:
 
 
 def _attention(work: Work, backend: str) -> dict[str, float]:
-    """FLOPs of attention by pass; those of another backend are an error."""
+    """Return the FLOPs of attention by pass. Another backend is an error."""
     found: dict[str, float] = {"forward": 0, "backward": 0}
     for operation, times in work.items():
-        if isinstance(operation.kind, Attention):
-            assert operation.kind[::2] == (backend, 16)
-            found[operation.kind.direction] += operation.flops * times
+        kind = operation.kind
+        if isinstance(kind, Attention):
+            assert kind.backend == backend
+            assert kind.head_dim == 16
+            found[kind.direction] += operation.flops * times
     return found
 
 
 @pytest.fixture
 def raw_half(raw_config: dict[str, Any]) -> dict[str, Any]:
-    """bfloat16, and heads that every kernel takes."""
+    """A configuration in bfloat16, with a head size that every kernel supports."""
     raw_config["model"] |= {"head_dim": 16, "num_heads": 4, "num_kv_heads": 4, "num_layers": 4}
     raw_config["training"]["precision"] = "bfloat16"
     raw_config["zero"] = {"stage": 2}
@@ -38,30 +40,38 @@ def raw_half(raw_config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(raw: dict[str, Any], encoding: str, **training: Any) -> Config:
-    model, training = raw["model"] | {"encoding": encoding}, raw["training"] | training
-    return parse_config(raw | {"model": model, "training": training}, "test")
+    changed = {
+        "model": raw["model"] | {"encoding": encoding},
+        "training": raw["training"] | training,
+    }
+    return parse_config(raw | changed, "test")
 
 
 def test_flops_of_rope_are_three_forward_passes(raw_half: dict[str, Any]) -> None:
-    """And attention's are those of FlashAttention, of which half the scores are masked: 2 of 4 products, and 5 of 10."""
+    """Attention has the FLOPs of FlashAttention without the masked half: 2 of 4 products forward, 5 of 10 backward."""
     config = _config(raw_half, "rope")
-    length, batch = config.data.sequence_length, config.training.micro_batch_size
+    length = config.data.sequence_length
+    batch = config.training.micro_batch_size
     attention = attention_flops(config.model, length) * batch
+    others = forward_flops(config.model, length) * batch - attention
     work = step_work(config)
-    assert _flops(work, "product") == 3 * (forward_flops(config.model, length) * batch - attention)
+    assert _flops(work, "product") == 3 * others
     assert _attention(work, "sdpa") == {"forward": attention / 2, "backward": 1.25 * attention}
 
 
 def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
-    """All but the head, and the last product of each block, whose result the backward pass does not need."""
-    plain, again = (step_work(_config(raw_half, "rope", activation_checkpointing=mode)) for mode in ("none", "full"))
+    """Everything is recomputed but the head, and the last product of each block, which the backward pass does not need."""
+    plain = step_work(_config(raw_half, "rope", activation_checkpointing="none"))
+    checkpointed = step_work(_config(raw_half, "rope", activation_checkpointing="full"))
+
     config = _config(raw_half, "rope")
-    length, batch = config.data.sequence_length, config.training.micro_batch_size
-    needless = config.model.vocab_size + config.model.num_layers * config.model.mlp_size
-    products = forward_flops(config.model, length) - attention_flops(config.model, length)
-    expected = products - 2 * config.model.hidden_size * needless * length
-    assert _flops(again, "product") - _flops(plain, "product") == expected * batch
-    assert _bytes(again) > _bytes(plain)
+    model = config.model
+    length = config.data.sequence_length
+    products = forward_flops(model, length) - attention_flops(model, length)
+    not_recomputed = 2 * model.hidden_size * (model.vocab_size + model.num_layers * model.mlp_size) * length
+    recomputed = (products - not_recomputed) * config.training.micro_batch_size
+    assert _flops(checkpointed, "product") - _flops(plain, "product") == recomputed
+    assert _bytes(checkpointed) > _bytes(plain)
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "fire", "tape_vector"])
@@ -71,14 +81,25 @@ def test_every_kind_of_attention(raw_half: dict[str, Any], encoding: str) -> Non
 
 
 def test_our_kernels_move_less(raw_half: dict[str, Any]) -> None:
-    """They read v and e where they lie. In return attention multiplies 3 and 10 times in layers that move the state, and 2 and
-    7 times in the last, where PyTorch's kernel takes 3 and 7, and 2 and 5."""
+    """Our kernels read v and e in place. In return they multiply more often.
+
+    Layers that move the state have 3 products forward and 10 backward, and the last layer 2 and 7. PyTorch's kernel has 3 and
+    7, and 2 and 5.
+    """
     pytest.importorskip("triton")
-    plain, ours = (step_work(_config(raw_half, "tape", attention=name)) for name in ("sdpa", "triton"))
+    plain = step_work(_config(raw_half, "tape", attention="sdpa"))
+    ours = step_work(_config(raw_half, "tape", attention="triton"))
+
     config = _config(raw_half, "tape")
-    layers, length, batch = config.model.num_layers - 1, config.data.sequence_length, config.training.micro_batch_size
-    assert 10 < (_bytes(plain) - _bytes(ours)) / (layers * batch * length * 64) < 60  # with a float32 copy of e: 400
-    once = batch * length**2 * 64  # half of a product's FLOPs: the rest is masked
-    assert _attention(plain, "sdpa") == {"forward": once * (3 * layers + 2), "backward": once * (7 * layers + 5)}
-    assert _attention(ours, "triton") == {"forward": once * (3 * layers + 2), "backward": once * (10 * layers + 7)}
-    assert _flops(ours, "fused") == 2 * layers * batch * length * 16**3 * (2 + 5)  # padded to 16
+    num_moving = config.model.num_layers - 1
+    length = config.data.sequence_length
+    batch = config.training.micro_batch_size
+    state_elements = num_moving * batch * length * 64
+    saved_bytes = (_bytes(plain) - _bytes(ours)) / state_elements
+    assert 10 < saved_bytes < 60  # with a float32 copy of e: 400
+
+    product = batch * length**2 * 64  # half of a product's FLOPs: the rest is masked
+    forward = product * (3 * num_moving + 2)
+    assert _attention(plain, "sdpa") == {"forward": forward, "backward": product * (7 * num_moving + 5)}
+    assert _attention(ours, "triton") == {"forward": forward, "backward": product * (10 * num_moving + 7)}
+    assert _flops(ours, "fused") == 2 * num_moving * batch * length * 16**3 * (2 + 5)  # padded to 16
