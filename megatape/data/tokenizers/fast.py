@@ -1,4 +1,4 @@
-"""The ids of a tokenizer, several times as fast, by the library gigatoken if it is installed.
+"""Faster tokenization with the same ids, by the library gigatoken if it is installed.
 
 Its ids are compared with the tokenizer's: on DIVERGENT_INPUTS and on texts with each added token when it is loaded, then on
 documents chosen by their hash. The tokenizer itself encodes texts with written out special tokens, which are text to MegaTAPE
@@ -7,7 +7,7 @@ and tokens to gigatoken, and texts with added tokens that gigatoken finds in oth
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -20,8 +20,10 @@ from megatape.errors import UserError
 
 LOG = logging.getLogger(__name__)
 
-COMPARED = 500  # one document in this many, by its hash, which takes 2% of the time where gigatoken is ten times as fast
-KEPT_CHARACTERS = 2**26  # of which gigatoken keeps every word, in at most 550 MB; then it is loaded again
+# One document in this many is compared, chosen by its hash. If gigatoken is ten times as fast, this takes 2% of the time.
+COMPARED = 500
+# gigatoken caches every word (up to 550 MB for this many characters). It is reloaded then, to empty the cache.
+RELOAD_AFTER_CHARACTERS = 2**26
 DIVERGENT_INPUTS = (
     "",
     "The fox's dog DON'T jump, I'M sure: it\u2019s 3.14 or 1,234,567 + 0x1F = 2\u00bd.",
@@ -63,7 +65,7 @@ class IdsDiffer(Exception):
     """gigatoken does not give the tokenizer's ids.
 
     Attributes:
-        number: Of the text among those encoded.
+        number: Index of the text among those encoded.
     """
 
     def __init__(self, number: int, difference: str) -> None:
@@ -72,19 +74,25 @@ class IdsDiffer(Exception):
 
 
 class FastTokenizer:
-    """Encodes documents as a tokenizer does, on one thread.
+    """Encodes documents like a tokenizer, on one thread.
+
+    Args:
+        tokenizer: Tokenizer with the right ids.
+        reload_after: Number of characters after which gigatoken is reloaded.
 
     Attributes:
-        begin, end: Ids that documents begin and end with, uint32.
+        begin: Ids that documents begin with, uint32.
+        end: Ids that documents end with, uint32.
 
     Raises:
         ModuleNotFoundError: gigatoken is not installed.
         UserError: It cannot read the tokenizer, or gives other ids.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, reload_after: int = RELOAD_AFTER_CHARACTERS) -> None:
         import gigatoken
 
+        self._reload_after = reload_after
         self._tokenizer = tokenizer
         self._load = gigatoken.Tokenizer.from_json
         try:
@@ -97,7 +105,8 @@ class FastTokenizer:
         self._set_marks(special)
         self.begin = np.array(tokenizer.begin, np.uint32)
         self.end = np.array([tokenizer.eos_id], np.uint32)
-        self._characters = 0  # since it was loaded
+        # Number of characters encoded since gigatoken was loaded.
+        self._num_characters = 0
         try:
             self._set_marks([*special, *self._divergent_tokens(special)])
             self._check(DIVERGENT_INPUTS)
@@ -107,12 +116,13 @@ class FastTokenizer:
     def _set_marks(self, marks: Iterable[str]) -> None:
         """Set the marks. The tokenizer itself encodes documents that contain one.
 
-        Documents are searched for one part of a mark after the other, since few contain even the first part: the last byte of
+        Documents are searched for one part of a mark after the other, because few contain even the first part: the last byte of
         its first character, which is found fast, its first two characters, the whole mark.
         """
         marks = list(marks)
-        self._last_bytes = {mark[:1].encode()[-1] for mark in marks}
-        self._marks = {mark[:2].encode() for mark in marks}, {mark.encode() for mark in marks}
+        self._marks = {mark.encode() for mark in marks}
+        self._mark_beginnings = {mark[:2].encode() for mark in marks}
+        self._mark_bytes = {mark[:1].encode()[-1] for mark in marks}
 
     def _divergent_tokens(self, special: Sequence[str]) -> list[str]:
         """Return the texts of added tokens that gigatoken finds in other places than the tokenizer.
@@ -127,11 +137,10 @@ class FastTokenizer:
         """
         content = orjson.loads(self._content)
         added = [token for token in content.get("added_tokens") or [] if token["content"] not in special]
-        try:
-            self._check(text for token in added for text in added_token_texts(token["content"]))
-        except IdsDiffer:  # Find out which tokens differ.
-            pass
-        else:
+        texts: list[str] = []
+        for token in added:
+            texts += added_token_texts(token["content"])
+        if self._agrees(texts):
             return []
         divergent = []
         for token in added:
@@ -143,53 +152,80 @@ class FastTokenizer:
                 divergent.append(token["content"])
         return divergent
 
+    def _agrees(self, texts: Iterable[str]) -> bool:
+        """Whether gigatoken gives the right ids of all of these texts."""
+        try:
+            self._check(texts)
+        except IdsDiffer:
+            return False
+        return True
+
     def _check(self, texts: Iterable[str]) -> None:
         """Compare the ids of all of these texts. Raises IdsDiffer."""
         contents = [text.encode() for text in texts]
         self._compare(contents, self._documents(contents), range(len(contents)))
 
     def encode_documents(self, contents: list[bytes]) -> list[np.ndarray]:
-        """`<s> text </s>` of each text in UTF-8, int32 [tokens].
+        """Encode texts in UTF-8 as `<s> text </s>`, int32 [tokens] each.
 
         Raises:
-            IdsDiffer: The ids of one text are wrong, so those of all texts are to be discarded.
+            IdsDiffer: The ids of one text are wrong, so discard those of all texts.
         """
         documents = self._documents(contents)
-        self._compare(
-            contents, documents, [number for number, text in enumerate(contents) if text and not crc32(text) % COMPARED]
-        )
+        compared = [number for number, text in enumerate(contents) if text and crc32(text) % COMPARED == 0]
+        self._compare(contents, documents, compared)
         return documents
 
     def _documents(self, contents: list[bytes]) -> list[np.ndarray]:
-        """Encode texts, by the tokenizer itself if a text has a mark. Raises IdsDiffer if gigatoken fails."""
-        suspects = {number for byte in self._last_bytes for number, text in enumerate(contents) if byte in text}
-        special = [n for n in suspects if all(any(mark in contents[n] for mark in marks) for marks in self._marks)]
-        plain = dict(enumerate(contents)) | dict.fromkeys(special, b"")
-        documents = self._encode(plain.values())
-        for number in special:
-            documents[number] = self._tokenizer.encode_documents([contents[number].decode()])[0]
+        """Encode texts, with the tokenizer itself if a text has a mark. Raises IdsDiffer if gigatoken fails."""
+        with_marks = self._with_marks(contents)
+        plain = list(contents)
+        for number in with_marks:
+            plain[number] = b""
+        documents = self._encode(plain)
+        for number in with_marks:
+            (documents[number],) = self._tokenizer.encode_documents([contents[number].decode()])
         return documents
 
+    def _with_marks(self, contents: list[bytes]) -> list[int]:
+        """Return the indices of the texts with a mark."""
+        suspects = set[int]()
+        for byte in self._mark_bytes:
+            suspects.update(number for number, text in enumerate(contents) if byte in text)
+        found = []
+        for number in suspects:
+            text = contents[number]
+            has_beginning = any(beginning in text for beginning in self._mark_beginnings)
+            if has_beginning and any(mark in text for mark in self._marks):
+                found.append(number)
+        return found
+
     def _encode(self, contents: Iterable[bytes]) -> list[np.ndarray]:
-        """The documents of texts."""
-        raw: list[np.ndarray] = []  # without control tokens
+        """Encode texts with gigatoken, as documents."""
+        ids_of_texts: list[np.ndarray] = []
         try:
             with panics_as_errors():
                 for content in contents:
-                    raw.append(self.unverified_ids(content))
+                    ids_of_texts.append(self.unverified_ids(content))
         except Exception as error:
-            raise IdsDiffer(len(raw), f"gigatoken fails ({error!r}) on a text that begins {content.decode()[:40]!r}") from error
-        parts = (part for text in raw for part in (self.begin, text, self.end))
-        ids = np.concatenate([*parts, self.end[:0]]).view(np.int32)  # all at once, also of no texts
-        ends = accumulate((self.begin.size + text.size + self.end.size for text in raw), initial=0)
-        return [ids[begin:end] for begin, end in pairwise(ends)]
+            raise IdsDiffer(
+                len(ids_of_texts), f"gigatoken fails ({error!r}) on a text that begins {content.decode()[:40]!r}"
+            ) from error
+        # Join all texts at once, which is faster. The empty array is for a batch without texts.
+        parts = [self.end[:0]]
+        ends = [0]
+        for ids in ids_of_texts:
+            parts += [self.begin, ids, self.end]
+            ends.append(ends[-1] + self.begin.size + ids.size + self.end.size)
+        all_ids = np.concatenate(parts).view(np.int32)
+        return [all_ids[begin:end] for begin, end in pairwise(ends)]
 
     def unverified_ids(self, text: str | bytes) -> np.ndarray:
-        """Ids of a text alone by gigatoken, uint32."""
-        if self._characters > KEPT_CHARACTERS:
+        """Return gigatoken's ids of a text alone, uint32."""
+        if self._num_characters > self._reload_after:
             self._gigatoken = self._load(self._content)
-            self._characters = 0
-        self._characters += len(text)
+            self._num_characters = 0
+        self._num_characters += len(text)
         return self._gigatoken.encode(text)
 
     def _compare(self, contents: list[bytes], documents: list[np.ndarray], numbers: Sequence[int]) -> None:
@@ -203,11 +239,11 @@ class FastTokenizer:
 
 
 def fast_tokenizer(tokenizer: Tokenizer, warn: Callable[[str], object] = LOG.warning) -> FastTokenizer | None:
-    """The fast form of a tokenizer, None if gigatoken is not installed or gives other ids.
+    """Load the fast form of a tokenizer. Returns None if gigatoken is not installed or gives other ids.
 
     Args:
-        tokenizer: Whose ids it must give.
-        warn: Gets the reason if it gives others.
+        tokenizer: Tokenizer with the right ids.
+        warn: Shows the reason if the ids differ.
     """
     try:
         return FastTokenizer(tokenizer)
@@ -219,7 +255,7 @@ def fast_tokenizer(tokenizer: Tokenizer, warn: Callable[[str], object] = LOG.war
 
 
 def _content(tokenizer: Tokenizer) -> tuple[str | bytes, list[str]]:
-    """The tokenizer.json that gigatoken reads, and the texts that are tokens to it and text to MegaTAPE."""
+    """Return the tokenizer.json that gigatoken reads, and the texts that are tokens to it and text to MegaTAPE."""
     if isinstance(tokenizer, JsonTokenizer):
         return tokenizer.files[JSON_FILE], tokenizer.special_texts
     assert isinstance(tokenizer, SentencePieceTokenizer)

@@ -1,4 +1,4 @@
-"""Tokenizers on disk: those that a user names, and those kept in data folders and checkpoints."""
+"""Reads tokenizers from disk: those given by a user, and those stored in data folders and checkpoints."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -12,10 +12,14 @@ from megatape.errors import MissingPath, UserError, path_errors
 
 @path_errors()
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a SentencePiece model, a tokenizer.json with its auxiliary files beside it, or a folder of transformers.
+    """Read a SentencePiece model, a tokenizer.json with its auxiliary files beside it, or a folder of transformers.
 
-    In a folder tokenizer.json counts, as for transformers: only it can be exported file by file. Raises FileNotFoundError, or
-    UserError for a file that is neither, or a folder whose tokenizer.json and tokenizer.model are different tokenizers.
+    In a folder, tokenizer.json decides, as for transformers: only it can be exported file by file.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        UserError: The file is neither of both, or the folder has two different tokenizers in tokenizer.json and
+            tokenizer.model.
     """
     if path.is_dir():
         return _in_folder(path)
@@ -31,15 +35,21 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def json_tokenizer(path: Path) -> JsonTokenizer:
-    """The tokenizer in a tokenizer.json, with the auxiliary files beside it. Raises FileNotFoundError or UserError."""
+    """Read a tokenizer.json and the auxiliary files beside it. Raises FileNotFoundError or UserError."""
     auxiliary = _read(path.parent, (name for name in AUXILIARY_FILES if name != SENTENCEPIECE_FILE))
     return JsonTokenizer({JSON_FILE: path.read_bytes()} | auxiliary, str(path.parent), path.name)
 
 
 def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:
-    """The tokenizer whose files (name -> sha256) are kept in `directory`.
+    """Read a stored tokenizer.
 
-    Raises FileNotFoundError, or UserError for a file with another hash.
+    Args:
+        directory: Folder of its files.
+        hashes: Name -> sha256 of its files.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        UserError: A file has another hash.
     """
     files = {}
     for name, expected in hashes.items():
@@ -54,7 +64,7 @@ def stored_tokenizer(directory: Path, hashes: Mapping[str, str]) -> Tokenizer:
 
 
 def tokenizer_of(files: Mapping[str, bytes], directory: Path) -> Tokenizer:
-    """The tokenizer made of these files, which lie in `directory`. Raises UserError if they are none."""
+    """Return the tokenizer in these files of `directory`. Raises UserError if they contain none."""
     if JSON_FILE in files:
         return JsonTokenizer(files, str(directory))
     if SENTENCEPIECE_FILE not in files:

@@ -1,9 +1,8 @@
-"""SentencePiece tokenizers: their training, such that every text is reproduced exactly, and their use."""
+"""SentencePiece tokenizers, trained so that decoding reproduces every text exactly."""
 
 import io
 import re
 from collections.abc import Iterable
-from itertools import chain
 
 import numpy as np
 import sentencepiece
@@ -14,9 +13,12 @@ from megatape.errors import UserError
 MAX_TRAINING_BYTES = 20_000_000
 # Fixed, because the trainer records it in the model file, which must be the same on every machine.
 TRAINER_THREADS = 2
-# The trainer drops "sentences" of more than 4192 bytes; a character has at most 4.
+# The trainer drops "sentences" of more than 4192 bytes. A character takes up to 4 bytes.
 MAX_LINE_CHARACTERS = 1000
-SPACE_MARK = "\u2581"  # SentencePiece's own sign for a space
+# SentencePiece's own sign for a space.
+SPACE_MARK = "\u2581"
+NUM_BYTE_TOKENS = 256
+NUM_CONTROL_TOKENS = 3
 
 
 def train_tokenizer(
@@ -25,13 +27,13 @@ def train_tokenizer(
     """Train a tokenizer. The same texts give the same bytes.
 
     Args:
-        texts: To train on.
+        texts: Texts to train on.
         vocab_size: Number of tokens.
-        max_training_bytes: Of the texts in UTF-8; the rest of them is not read.
-        byte_fallback: Have a token for each byte, so that any text can be encoded.
+        max_training_bytes: Size in UTF-8 of the texts to read. The rest is not read.
+        byte_fallback: Whether to have a token for each byte, so that any text can be encoded.
 
     Returns:
-        The bytes of the model file.
+        The content of the model file.
 
     Raises:
         UserError: The texts do not suffice for `vocab_size`, or need a larger one.
@@ -49,7 +51,8 @@ def train_tokenizer(
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             add_dummy_prefix=False,
-            allow_whitespace_only_pieces=True,  # one token for an indentation
+            # One token for an indentation.
+            allow_whitespace_only_pieces=True,
             unk_id=0,
             bos_id=1,
             eos_id=2,
@@ -58,7 +61,8 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]  # after the place in its own code; it says which sizes there can be
+        # The message begins with a place in its own code. The rest names the possible sizes.
+        reason = str(error).rpartition("] ")[2]
         raise UserError(
             f"SentencePiece cannot train {vocab_size} tokens on {len(lines)} lines: {reason} Give more text or another size"
         ) from error
@@ -66,12 +70,21 @@ def train_tokenizer(
 
 
 def character_tokenizer(alphabet: str) -> "SentencePieceTokenizer":
-    """256 byte tokens, three control tokens and the alphabet: no merges, so every character is one token."""
-    return SentencePieceTokenizer(train_tokenizer([alphabet], 256 + 3 + len(alphabet)))
+    """Return a tokenizer in which every character of an alphabet is one token: it has no merges."""
+    vocab_size = NUM_BYTE_TOKENS + NUM_CONTROL_TOKENS + len(alphabet)
+    return SentencePieceTokenizer(train_tokenizer([alphabet], vocab_size))
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model file. Raises UserError if the bytes are not such a model or the model lacks </s>."""
+    """Tokenizer in a SentencePiece model file.
+
+    Args:
+        model: Content of the file.
+        origin: Name of the file, for errors.
+
+    Raises:
+        UserError: The content is not such a model, or the model lacks </s>.
+    """
 
     def __init__(self, model: bytes, origin: str = "tokenizer model") -> None:
         super().__init__({SENTENCEPIECE_FILE: model}, origin)
@@ -83,21 +96,29 @@ class SentencePieceTokenizer(Tokenizer):
                 remedy = "it is a file of tiktoken, which `megatape data tiktoken` makes a tokenizer.json of"
             raise UserError(f"{origin}: not a SentencePiece model: {remedy}") from error
         self.vocab_size = self._processor.get_piece_size()
-        self.bos_id = None if self._processor.bos_id() < 0 else self._processor.bos_id()
+        self.bos_id = None
+        if self._processor.bos_id() >= 0:
+            self.bos_id = self._processor.bos_id()
         self.eos_id = self._processor.eos_id()
         if self.eos_id < 0:
             raise UserError(
                 f"{origin}: it has no </s>, and documents need a token to end with: use a model that was trained with it"
             )
-        # As byte tokens the mark decodes to itself; SentencePiece alone would decode it as a space.
+        # Encoded as byte tokens, the mark decodes to itself. SentencePiece alone would decode it to a space.
         self._mark_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
 
     def encode(self, text: str) -> list[int]:
-        ids = self._processor.encode(text.split(SPACE_MARK))
-        return ids[0] + [token for part in ids[1:] for token in self._mark_ids + part]
+        first, *others = self._processor.encode(text.split(SPACE_MARK))
+        ids: list[int] = first
+        for part in others:
+            ids += self._mark_ids
+            ids += part
+        return ids
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        threads = -1 if self.num_threads is None else self.num_threads
+        threads = -1
+        if self.num_threads is not None:
+            threads = self.num_threads
         documents = self._processor.encode(
             texts, out_type="numpy", add_bos=self.bos_id is not None, add_eos=True, num_threads=threads
         )
@@ -110,28 +131,33 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.decode([int(token) for token in ids])
 
     def piece(self, token: int) -> str | None:
-        return self._processor.id_to_piece(token) if token < self.vocab_size else None
+        if token >= self.vocab_size:
+            return None
+        return self._processor.id_to_piece(token)
 
     def pieces(self) -> list[str]:
-        """The text of each token in the model file."""
+        """Return the text of each token in the model file."""
         return [self._processor.id_to_piece(token) for token in range(self.vocab_size)]
 
     def control_pieces(self) -> list[str]:
-        """Texts of the tokens that no document gives, such as </s>."""
-        processor = self._processor
-        return [
-            piece for token, piece in enumerate(self.pieces()) if processor.is_control(token) or processor.is_unknown(token)
-        ]
+        """Return the texts of the tokens that documents never contain, such as </s>."""
+        found = []
+        for token, piece in enumerate(self.pieces()):
+            if self._processor.is_control(token) or self._processor.is_unknown(token):
+                found.append(piece)
+        return found
 
 
 def _training_lines(texts: Iterable[str], max_bytes: int) -> list[str]:
-    """The lines of the texts, long ones cut, up to `max_bytes` in all."""
+    """Return the lines of the texts, with long ones cut, up to `max_bytes` in all."""
     lines = []
     bytes_left = max_bytes
-    for line in chain.from_iterable(text.split("\n") for text in texts):
-        for begin in range(0, len(line), MAX_LINE_CHARACTERS):
-            lines.append(line[begin : begin + MAX_LINE_CHARACTERS])
-            bytes_left -= len(lines[-1].encode())
-            if bytes_left <= 0:
-                return lines
+    for text in texts:
+        for line in text.split("\n"):
+            for begin in range(0, len(line), MAX_LINE_CHARACTERS):
+                part = line[begin : begin + MAX_LINE_CHARACTERS]
+                lines.append(part)
+                bytes_left -= len(part.encode())
+                if bytes_left <= 0:
+                    return lines
     return lines

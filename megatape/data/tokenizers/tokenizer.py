@@ -1,4 +1,4 @@
-"""The interface of tokenizers, which sentencepiece.py and huggingface.py implement; files.py reads either from disk."""
+"""Interface of tokenizers. sentencepiece.py and huggingface.py implement it, and files.py reads either from disk."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ CONFIG_FILE = "tokenizer_config.json"
 MAP_FILE = "special_tokens_map.json"
 GENERATION_FILE = "generation_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
-# Kept beside an imported tokenizer.json, and exported with it.
+# Files kept beside an imported tokenizer.json, and exported with it.
 AUXILIARY_FILES = (
     CONFIG_FILE,
     MAP_FILE,
@@ -25,13 +25,14 @@ AUXILIARY_FILES = (
     "merges.txt",
     SENTENCEPIECE_FILE,
 )
-FILES = (JSON_FILE, *AUXILIARY_FILES)  # every name that a tokenizer's file can have
+# All names that a tokenizer's file can have.
+FILES = (JSON_FILE, *AUXILIARY_FILES)
 
 
 def check_file_name(name: str) -> str:
-    """Check the name of a tokenizer's file, which may come from a downloaded index.
+    """Check the name of a tokenizer's file. It may come from a downloaded index.
 
-    Checkpoints and exports store a tokenizer's files beside their own, so another name could be that of weights or a state.
+    Checkpoints and exports store a tokenizer's files beside their own, so another name could replace weights or a state.
 
     Args:
         name: Name of the file.
@@ -48,15 +49,15 @@ def check_file_name(name: str) -> str:
 
 
 class Tokenizer(ABC):
-    """Texts to token ids and back. Special tokens that are written out in a text remain text.
+    """Converts texts to token ids and back. Special tokens written out in a text remain text.
 
     Attributes:
-        files: Name -> content of every file to keep with data, checkpoints and exports; the first one decides all ids.
+        files: Name -> content of every file to keep with data, checkpoints and exports. The first file decides all ids.
         origin: Source of the files, for errors.
-        vocab_size: The largest id plus one.
-        bos_id: The token that documents and prompts begin with, None if they begin with their text.
-        eos_id: The token that documents end with.
-        num_threads: That encode a list of documents; None: one for each core.
+        vocab_size: Largest id plus one.
+        bos_id: First token of documents and prompts, or None if they begin with their text.
+        eos_id: Last token of documents.
+        num_threads: Number of threads that encode a list of documents. None: one for each core.
 
     Raises:
         UserError: Tokenizers have no file of one of these names.
@@ -92,20 +93,22 @@ class Tokenizer(ABC):
     @property
     def begin(self) -> list[int]:
         """First ids of documents and prompts: `bos_id`, or none."""
-        return [] if self.bos_id is None else [self.bos_id]
+        if self.bos_id is None:
+            return []
+        return [self.bos_id]
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text` alone."""
+        """Return the token ids of `text` alone."""
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        """`<s> text </s>` of each text as an int32 array [tokens]; without `<s>` if there is none."""
+        """Encode texts as `<s> text </s>`, int32 [tokens] each. Tokenizers without `<s>` leave it out."""
         return [np.array([*self.begin, *self.encode(text), self.eos_id], np.int32) for text in texts]
 
     @abstractmethod
     def piece(self, token: int) -> str | None:
-        """The text by which the file calls a token, None if it has no such id."""
+        """Return the name of a token in the file, or None if there is no such id."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; control tokens are dropped, and a truncated multi-byte character becomes U+FFFD."""
+        """Return the text of token ids. Control tokens are dropped, and a truncated multi-byte character becomes U+FFFD."""

@@ -139,15 +139,12 @@ def test_a_difference_found_on_the_way(
     assert prepare(corpus, tmp_path / "slow")[0] == index and Faulty.loaded == used > 0
 
 
-def test_its_memory_is_bounded(
-    tokenizer: Tokenizer, break_gigatoken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_memory_is_bounded(tokenizer: Tokenizer, break_gigatoken: Callable[[str], None]) -> None:
     """It is loaded again after so many characters, with the same ids."""
     break_gigatoken("not in any text")
     texts = [f"{number} words" * 100 for number in range(50)]
-    fast = FastTokenizer(tokenizer)
+    fast = FastTokenizer(tokenizer, reload_after=10_000)
     before = Faulty.loaded
-    monkeypatch.setattr("megatape.data.tokenizers.fast.KEPT_CHARACTERS", 10_000)
     documents = fast.encode_documents([text.encode() for text in texts])
     assert Faulty.loaded - before in (3, 4, 5)
     assert all(np.array_equal(ids, other) for ids, other in zip(documents, tokenizer.encode_documents(texts), strict=True))
