@@ -1,4 +1,4 @@
-"""A list of the files that a source should have, as `sha256sum`, `md5sum` or `stat -c "%s %n"` prints it."""
+"""Check of a source's files against a list of expected ones, as printed by `sha256sum`, `md5sum` or `stat -c "%s %n"`."""
 
 import hashlib
 import re
@@ -9,8 +9,11 @@ from megatape.data.io.files import NUM_REQUESTS, file_states, is_url, open_file
 from megatape.data.sources.source import Source
 from megatape.errors import UserError, path_errors
 
-LINE = re.compile(r"(?i)([0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|\d{1,18})\s+\*?(.+)")  # checksum or size, and name
-ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256"}  # by the number of digits; fewer are a size in bytes
+# Checksum or size, and name.
+LINE = re.compile(r"(?i)([0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|\d{1,18})\s+\*?(.+)")
+# Algorithm of a checksum by its number of digits. Fewer digits are a size in bytes.
+ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256"}
+# Maximum number of differences in a message.
 NUM_SHOWN = 100
 
 
@@ -19,55 +22,69 @@ def check_expected(source: Source, path: Path) -> None:
     """Compare the files of a source with a list. A name in the list is the end of a file's path or URL.
 
     Args:
-        source: The source. If it is partial, files may be missing.
-        path: The list.
+        source: Source of the files. If it is partial, files may be missing.
+        path: Path of the list.
 
     Raises:
-        UserError: A file is missing, is not in the list, or has another size or checksum; all such are named.
+        UserError: Files are missing, are not in the list, or have another size or checksum.
     """
     if source.reader.takes != "paths":
         raise UserError(f"expect {path}: `source` {source.kind} has no files: remove it")
     listed = _read(path)
-    files = list(dict.fromkeys(name for unit in source.units() for name in unit.inputs))
-    entries = {file: next((end for end in _ends(file) if end in listed), "") for file in files}
+    names: dict[str, str] = {}
+    for unit in source.units():
+        for file in unit.inputs:
+            names[file] = _listed_name(file, listed)
     with ThreadPoolExecutor(NUM_REQUESTS) as threads:
-        faults = list(filter(None, threads.map(lambda file: _fault(file, listed.get(entries[file], "")), files)))
+        results = threads.map(lambda file: _difference(file, listed.get(names[file])), names)
+        differences = [difference for difference in results if difference is not None]
     if not source.partial:
-        faults += [f"{name} is missing" for name in listed.keys() - set(entries.values())]
-    if faults:
-        more = f"; and {len(faults) - NUM_SHOWN:,} more" if len(faults) > NUM_SHOWN else ""
-        raise UserError(
-            f"expect {path}: {len(faults):,} files differ: {'; '.join(sorted(faults)[:NUM_SHOWN])}{more}. Download them again, "
-            "or correct the list"
-        )
+        differences += [f"{name} is missing" for name in listed.keys() - set(names.values())]
+    if differences:
+        shown = "; ".join(sorted(differences)[:NUM_SHOWN])
+        if len(differences) > NUM_SHOWN:
+            shown += f"; and {len(differences) - NUM_SHOWN:,} more"
+        raise UserError(f"expect {path}: {len(differences):,} files differ: {shown}. Download them again, or correct the list")
 
 
 def _read(path: Path) -> dict[str, str]:
-    """Checksums and sizes by name. Raises UserError for a line that is none."""
+    """Return the checksums and sizes in a list, by name. Raises UserError for a malformed line."""
     listed = {}
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+        if not line.strip():
+            continue
         entry = LINE.fullmatch(line.strip())
-        if entry is None and line.strip():
+        if entry is None:
             raise UserError(f"expect {path}:{number}: {line[:80]!r} has no checksum or size and no name: correct the line")
-        if entry:
-            listed[str(PurePosixPath(entry[2]))] = entry[1].lower()
+        listed[str(PurePosixPath(entry[2]))] = entry[1].lower()
     return listed
 
 
-def _ends(file: str) -> list[str]:
-    """The ends of a path that a list may have, the longest first."""
-    parts = PurePosixPath(file if is_url(file) else Path(file).absolute()).parts
-    return [str(PurePosixPath(*parts[begin:])) for begin in range(len(parts))]
+def _listed_name(file: str, listed: dict[str, str]) -> str:
+    """Return the name of a file in the list: the longest listed end of its path, or "" if there is none."""
+    path = file
+    if not is_url(file):
+        path = str(Path(file).absolute())
+    parts = PurePosixPath(path).parts
+    for begin in range(len(parts)):
+        name = str(PurePosixPath(*parts[begin:]))
+        if name in listed:
+            return name
+    return ""
 
 
-def _fault(file: str, expected: str) -> str:
-    """Difference of a file, empty if there is none."""
-    if not expected:
+def _difference(file: str, expected: str | None) -> str | None:
+    """Return the difference of a file from its checksum or size in the list, or None if they agree."""
+    if expected is None:
         return f"{file} is not in the list"
     algorithm = ALGORITHMS.get(len(expected))
     if algorithm is None:
-        size = file_states([file])[0].size
-        return "" if size == int(expected) else f"{file} has {size} bytes, not {int(expected)}"
+        (state,) = file_states([file])
+        if state.size == int(expected):
+            return None
+        return f"{file} has {state.size} bytes, not {int(expected)}"
     with open_file(file) as content:
         found = hashlib.file_digest(content, algorithm).hexdigest()  # type: ignore[arg-type]  # BinaryIO has readinto
-    return "" if found == expected else f"{file} has the {algorithm} {found}, not {expected}"
+    if found == expected:
+        return None
+    return f"{file} has the {algorithm} {found}, not {expected}"

@@ -1,4 +1,4 @@
-"""A data set of the Hugging Face hub, streamed by `datasets`."""
+"""Data sets of the Hugging Face hub, streamed by `datasets`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from megatape.errors import UserError
 
 
 class Hub(Reader):
-    """One split of it, of any schema with a field of text. Each of its files is a unit, if it has several."""
+    """One split of a data set with a field of text. Each of its files is a unit, if it has several."""
 
     takes = "name"
     has_subsets = True
@@ -23,14 +23,25 @@ class Hub(Reader):
             num_files = _stream(source).num_shards
         except Exception as error:
             raise _failure(source, 0, error) from error
-        return [Unit(inputs, 0, file, file + 1) for file in range(num_files)] if num_files > 1 else [Unit(inputs, 0)]
+        if num_files <= 1:
+            return [Unit(inputs, 0)]
+        return [Unit(inputs, 0, file, file + 1) for file in range(num_files)]
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         return documents_of(stream_records(source, unit, select_text=True), source, counts)
 
 
 def stream_records(source: Source, unit: Unit, select_text: bool = False) -> Iterator[tuple[str, Any]]:
-    """Place and record of every record of a unit. select_text: read the fields of text and URL only."""
+    """Yield place and value of every record of a unit.
+
+    Args:
+        source: Source of the unit.
+        unit: Unit to read.
+        select_text: Whether to read only the text, the URL and the fields that rules need.
+
+    Raises:
+        UserError: The data set cannot be read.
+    """
     num_records = 0
     try:
         stream = _stream(source, select_text)
@@ -45,16 +56,23 @@ def stream_records(source: Source, unit: Unit, select_text: bool = False) -> Ite
 
 
 def _stream(source: Source, select_text: bool = False) -> Any:
-    from datasets import load_dataset  # takes more than a second to import, and only this source needs it
+    # The import takes more than a second, and only this source needs it.
+    from datasets import load_dataset
 
     stream = load_dataset(source.inputs[0], source.subset, split=source.split, streaming=True)
-    names = dict.fromkeys([source.text_field, "url", *(path.partition(".")[0] for path in source.fields)])
-    wanted = [name for name in names if name in (stream.column_names or ())]
-    return stream.select_columns(wanted) if select_text and source.text_field in wanted else stream
+    if not select_text:
+        return stream
+    names = [source.text_field, "url"]
+    names += [path.partition(".")[0] for path in source.fields]
+    known = stream.column_names or ()
+    wanted = [name for name in dict.fromkeys(names) if name in known]
+    if source.text_field not in wanted:
+        return stream
+    return stream.select_columns(wanted)
 
 
 def _failure(source: Source, num_documents: int, error: Exception) -> UserError:
-    """One error for all that `datasets` lets through of its parsers, cache and network client."""
+    """Return one error for all errors that `datasets` passes on from its parsers, cache and network client."""
     reason = " ".join(str(error).split())[:300]
     return UserError(
         f"source hub {source.inputs[0]} (subset {source.subset}, split {source.split}) failed after {num_documents} "

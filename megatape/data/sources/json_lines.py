@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
-from posixpath import basename, dirname  # They work for paths and URLs.
+from posixpath import basename, dirname
 from typing import Any
 
 from megatape.data.counts import RecordCounts
@@ -27,11 +27,12 @@ from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
-PATTERN = f"{DOCUMENTS}-*{SUFFIX}"  # Names of files with documents kept by a preparation.
+# Names of files with documents kept by a preparation.
+PATTERN = f"{DOCUMENTS}-*{SUFFIX}"
 
 
 class JsonLines(Reader):
-    """Files of folders that are named like lines of JSON, and files of any name."""
+    """Files with names of lines of JSON in folders, and files of any name."""
 
     patterns = JSON_LINES
     divides = True
@@ -39,14 +40,18 @@ class JsonLines(Reader):
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         for name in unit.inputs:
-            yield from documents_of(read_records(name, source.max_record_bytes, counts, unit.begin, unit.end), source, counts)
+            records = read_records(name, source.max_record_bytes, counts, unit.begin, unit.end)
+            yield from documents_of(records, source, counts)
 
 
 class C4(JsonLines):
     """The training files of C4's own layout; as --validation-input its validation files."""
 
     def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
-        split, other_split = ("train", "validation") if option == "input" else ("validation", "train")
+        split = "train"
+        other_split = "validation"
+        if option != "input":
+            split, other_split = other_split, split
         listings = list_inputs(inputs, f"c4-{split}.*-of-*.json.gz", recursive=False, option=option)
         other_names = f"c4-{other_split}."
         # Both splits are in one folder, so files of the other split are expected and not reported as skipped.
@@ -69,11 +74,14 @@ class Documents(JsonLines):
         if "validation" in splits and option == "input" and (source.validation or source.max_documents is not None):
             file = files[splits.index("validation")]
             raise UserError(f"{file} is held out: with max_documents or `validation_input` give `input` training files alone")
-        states = zip(files, splits, file_states(files), strict=True)
-        return [Unit((file,), state.size, split=split, versions=(state.version,)) for file, split, state in states]
+        units = []
+        for file, split, state in zip(files, splits, file_states(files), strict=True):
+            units.append(Unit((file,), state.size, split=split, versions=(state.version,)))
+        return units
 
     def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
-        return [Listing(given, []) for given in inputs]  # Other files of these folders have no documents of their own.
+        # Other files of these folders have no documents of their own.
+        return [Listing(given, []) for given in inputs]
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         wanted = replace(source, fields=(*source.fields, "place", "scores"))
@@ -81,12 +89,15 @@ class Documents(JsonLines):
             entry = check_content(name)
             num_skipped = counts.skipped
             num_read = 0
-            records = read_records(name, LARGEST_RECORD_BYTES, counts)  # a line is longer than its text
+            # A line is longer than its text.
+            records = read_records(name, LARGEST_RECORD_BYTES, counts)
             for document in documents_of(records, wanted, counts):
                 num_read += 1
                 place = document.fields["place"]
                 scores = document.fields["scores"]
-                yield document._replace(place=str(place), scores=scores if isinstance(scores, dict) else {})
+                if not isinstance(scores, dict):
+                    scores = {}
+                yield document._replace(place=str(place), scores=scores)
             check_count(name, entry, num_read + counts.skipped - num_skipped)
 
     def describe(self, source: Source) -> dict[str, Any]:
@@ -103,11 +114,14 @@ def _check_listed(files: Sequence[str], inputs: Sequence[str]) -> None:
     names: defaultdict[str, set[str]] = defaultdict(set)
     for file in files:
         names[dirname(file)].add(basename(file))
-    incomplete = set()  # Folders with files given by name.
+    # Folders with files given by name.
+    incomplete = set()
     for given in inputs:
         path = given.removeprefix(LOCAL)
         if fnmatchcase(basename(path), PATTERN):
-            incomplete.add(dirname(path if is_url(path) else str(PurePath(path))))
+            if not is_url(path):
+                path = str(PurePath(path))
+            incomplete.add(dirname(path))
     for folder, of_folder in names.items():
         check_files(folder, of_folder, is_whole=folder not in incomplete)
 

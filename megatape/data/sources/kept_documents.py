@@ -10,7 +10,7 @@ import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
-from posixpath import basename, dirname, join  # They work for paths and URLs.
+from posixpath import basename, dirname, join
 from typing import Any
 
 import orjson
@@ -26,9 +26,11 @@ LOG = logging.getLogger(__name__)
 DOCUMENTS = "documents"
 DROPPED = "dropped"
 SUFFIX = ".jsonl.zst"
-UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")  # Name of a unit's file of documents.
-TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")  # Name of a unit's table of documents.
-NUM_SHOWN = 3  # Maximum number of names in a message.
+# Names of a unit's file of documents, and of its tables of documents.
+UNIT = re.compile(rf"{DOCUMENTS}-(\d+)(?:-\w+)?{re.escape(SUFFIX)}")
+TABLE = re.compile(r"(?:train|validation)(?:-(\d+))?-documents\.parquet")
+# Maximum number of names in a message.
+NUM_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,11 @@ class KeptDocuments:
         """Return the files of documents missing from these names, in order."""
         if not self.is_earlier:
             return [name for name in self._entries if name.startswith(f"{DOCUMENTS}-") and name not in names]
-        units = {int(unit[1]) for unit in map(UNIT.fullmatch, names) if unit}
+        units = set()
+        for name in names:
+            match = UNIT.fullmatch(name)
+            if match:
+                units.add(int(match[1]))
         return [f"{DOCUMENTS}-{number:05d}{SUFFIX}" for number in sorted(self._documents_by_unit.keys() - units)]
 
     @cached_property
@@ -84,8 +90,9 @@ class KeptDocuments:
         counts: dict[int, int] = {}
         for tables in self.document_tables.values():
             for table in tables:
-                if found := TABLE.fullmatch(table.file):
-                    number = int(found[1] or 0)
+                match = TABLE.fullmatch(table.file)
+                if match:
+                    number = int(match[1] or 0)
                     counts[number] = counts.get(number, 0) + table.documents
         return counts
 
@@ -128,12 +135,16 @@ def check_files(folder: str, names: AbstractSet[str], is_whole: bool) -> None:
         UserError: A file is missing or does not belong to this folder.
     """
     kept = kept_documents(folder)
-    if unknown := sorted(name for name in names if kept.entry(name) is None):
+    unknown = sorted(name for name in names if kept.entry(name) is None)
+    if unknown:
         raise UserError(
             f"{join(folder, unknown[0])}: the folder's {INDEX_FILE} does not list it, so it belongs to another preparation: "
             "move it away"
         )
-    if is_whole and (missing := kept.missing(names)):
+    missing: list[str] = []
+    if is_whole:
+        missing = kept.missing(names)
+    if missing:
         shown = ", ".join(missing[:NUM_SHOWN])
         if len(missing) > NUM_SHOWN:
             shown += f" and {len(missing) - NUM_SHOWN:,} more"

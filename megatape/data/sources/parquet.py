@@ -1,4 +1,4 @@
-"""Parquet files with a column of text, read in a process of their own: pyarrow ends it where a footer contradicts itself."""
+"""Parquet files with a column of text. A child process reads them, because pyarrow crashes on inconsistent footers."""
 
 import io
 from collections.abc import Iterator
@@ -15,21 +15,28 @@ from megatape.data.sources.source import Reader, Source
 from megatape.data.sources.units import Unit
 from megatape.errors import UserError
 
-PART_CHARACTERS = 2**20  # sent at a time
-Item = Document | RecordCounts  # counts: since the item before
+# Number of characters that the child process sends at a time.
+PART_CHARACTERS = 2**20
+# A document, or the counts since the item before.
+Item = Document | RecordCounts
 NOTHING = RecordCounts()
-ROWS = 32  # decoded at a time: each may be as long as its writer liked
-UNSUSPICIOUS_BYTES = 2**26  # of a column in a row group, which may be a page: so much memory is there for it
-# times a column becomes larger by unpacking: more than text does, and more than is unpacked
-DENSE = 10
-BOMB = 100
+# Number of rows decoded at a time. Rows have any length.
+ROWS = 32
+# Columns up to this size are not checked for decompression bombs: they fit into memory in any case.
+BOMB_CHECK_BYTES = 2**26
+# Ratio of unpacked to packed size above that of text. Such columns are decoded row by row.
+DENSE_RATIO = 10
+# Ratio of unpacked to packed size from which a column is an error.
+BOMB_RATIO = 100
+# Idle child processes, reused because each takes a second to start.
+_idle: list[IsolatedProcess] = []
 
 
 class Parquet(Reader):
-    """Files .parquet, of which only the columns of text and URL are read.
+    """Files .parquet. Only the columns of text, URL and fields are read.
 
-    A row group belongs to the unit in which it begins, so that several processes read a large file. pyarrow runs in a child
-    process, which reads many files, so that the error names the file.
+    A row group belongs to the unit in which it begins, so several processes can read a large file. If the child process ends,
+    the error names the unit.
     """
 
     patterns = ("*.parquet",)
@@ -37,29 +44,31 @@ class Parquet(Reader):
     has_fields = True
 
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
-        child = _idle.pop() if _idle else IsolatedProcess(_parts)
+        if _idle:
+            child = _idle.pop()
+        else:
+            child = IsolatedProcess(_parts)
         try:
-            for item in (item for part in child.ask(source, unit) for item in part):
-                if isinstance(item, Document):
-                    yield item
-                else:
-                    counts.add(item)
+            for part in child.ask(source, unit):
+                for item in part:
+                    if isinstance(item, Document):
+                        yield item
+                    else:
+                        counts.add(item)
         except ProcessEnded as end:
             raise UserError(
                 f"{unit}: cannot be read: the process reading it {end}: a file is corrupted, so download or copy it again, or "
                 "the memory is too small, so give fewer --workers"
             ) from None
-        except BaseException:  # also where the documents that are left are not wanted
+        except BaseException:
+            # This includes callers that do not read all documents.
             child.end()
             raise
         _idle.append(child)
 
 
-_idle: list[IsolatedProcess] = []  # those of this process that wait for work: each takes a second to start
-
-
 def _parts(source: Source, unit: Unit) -> Iterator[list[Item]]:
-    """The documents of a unit in parts, and what was counted between them, also before an error."""
+    """Yield the documents of a unit in parts, with the counts between them, also before an error."""
     counts = RecordCounts()
     part = list[Item]()
     size = 0
@@ -81,8 +90,9 @@ def _parts(source: Source, unit: Unit) -> Iterator[list[Item]]:
 
 
 def _read(source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
-    """The documents of a unit, in this process. See Reader.read."""
-    import pyarrow as pa  # takes a third of a second
+    """Yield the documents of a unit, in this process. See Reader.read."""
+    # The import takes a third of a second.
+    import pyarrow as pa
 
     for name in unit.inputs:
         try:
@@ -90,7 +100,8 @@ def _read(source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document
                 yield from _rows(name, file, source, unit, counts)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, RemoteError) or getattr(error, "errno", None) is not None:
-                raise  # of the disk or server, not of the content
+                # The error is about the disk or server, not about the content.
+                raise
             raise UserError(f"{name}: corrupted Parquet file ({error}): download or copy it again") from error
 
 
@@ -108,20 +119,21 @@ def _rows(name: str, file: Any, source: Source, unit: Unit, counts: RecordCounts
             "leave the file out, or give the `text_field` of all files"
         )
     wanted = list(dict.fromkeys([*columns, *source.fields]))
-    first = 0
+    first_row = 0
     for number in range(content.num_row_groups):
         group = content.metadata.row_group(number)
         chunks = [group.column(column) for column in range(group.num_columns)]
-        begin = min([size - 1, *(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)])
+        offsets = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+        begin = min([size - 1, *offsets])
         if unit.begin <= max(0, begin) and (unit.end is None or begin < unit.end):
             read_chunks = [chunk for chunk in chunks if _is_read(chunk.path_in_schema, wanted)]
-            rows = min(_rows_at_once(chunk, f"{name}:row {first}") for chunk in read_chunks)
-            for batch in content.iter_batches(rows, row_groups=[number], columns=wanted, use_threads=False):
-                yield from _documents(batch, f"{name}:row ", first, source, counts)
-                first += batch.num_rows
-            first -= group.num_rows
+            rows_at_once = min(_rows_at_once(chunk, f"{name}:row {first_row}") for chunk in read_chunks)
+            batch_row = first_row
+            for batch in content.iter_batches(rows_at_once, row_groups=[number], columns=wanted, use_threads=False):
+                yield from _documents(batch, f"{name}:row ", batch_row, source, counts)
+                batch_row += batch.num_rows
             counts.read_bytes += sum(chunk.total_compressed_size for chunk in chunks)
-        first += group.num_rows
+        first_row += group.num_rows
 
 
 def _is_read(path: str, wanted: list[str]) -> bool:
@@ -130,25 +142,33 @@ def _is_read(path: str, wanted: list[str]) -> bool:
 
 
 def _rows_at_once(chunk: Any, place: str) -> int:
-    """Rows to decode at a time, by the footer's sizes of a column. Raises UserError for a decompression bomb."""
+    """Return the number of rows to decode at a time, judging by the sizes of a column in the footer.
+
+    Raises:
+        UserError: The column is a decompression bomb.
+    """
     packed = chunk.total_compressed_size
     size = chunk.total_uncompressed_size
-    if size > max(UNSUSPICIOUS_BYTES, BOMB * packed):
+    if size > max(BOMB_CHECK_BYTES, BOMB_RATIO * packed):
         raise UserError(
             f"{place}: a decompression bomb: {packed:,} bytes of column `{chunk.path_in_schema}` become {size:,}. Remove the "
             "file, or write it again with smaller row groups"
         )
-    return 1 if size > DENSE * packed else ROWS  # every row may be the same long value
+    if size > DENSE_RATIO * packed:
+        # Every row may be the same long value.
+        return 1
+    return ROWS
 
 
 def _is_text(schema: Any, column: str) -> bool:
-    """Whether there is such a column, of strings, binary ones too."""
+    """Whether there is one column of this name, of text or binary strings."""
     from pyarrow import types
 
     if schema.names.count(column) != 1:
         return False
     kind = schema.field(column).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_dictionary(kind):
+        kind = kind.value_type
     tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary)
     return any(test(kind) for test in tests)
 
@@ -160,35 +180,45 @@ def _documents(batch: Any, place: str, first: int, source: Source, counts: Recor
         batch: Columns of text, URL and fields.
         place: Common prefix of the documents' places.
         first: Row number of the first row.
-        source: The source.
+        source: Source of the documents.
         counts: Counts of unusable rows, to update.
     """
     texts = _encoded(batch, source.text_field)
-    urls = _encoded(batch, "url") if _is_text(batch.schema, "url") else [b""] * len(texts)
-    for number, (text, url, fields) in enumerate(zip(texts, urls, _fields(batch, source), strict=True), start=first):
-        text = text or b""
-        if len(text) > source.max_record_bytes:
-            counts.add_too_long(f"{place}{number}")
-        else:
-            try:
-                decoded = text.decode(), f"{place}{number}", (url or b"").decode("utf-8", "replace")
-                yield Document(*decoded, fields=fields)
-            except UnicodeDecodeError as error:
-                counts.add_bad(f"{place}{number}", f"invalid UTF-8 ({error.reason} at byte {error.start})")
+    urls: list[bytes | None] = [b""] * len(texts)
+    if _is_text(batch.schema, "url"):
+        urls = _encoded(batch, "url")
+    rows = zip(texts, urls, _fields(batch, source), strict=True)
+    for number, (text, url, fields) in enumerate(rows, start=first):
+        row_place = f"{place}{number}"
+        content = text or b""
+        if len(content) > source.max_record_bytes:
+            counts.add_too_long(row_place)
+            continue
+        try:
+            decoded = content.decode()
+        except UnicodeDecodeError as error:
+            counts.add_bad(row_place, f"invalid UTF-8 ({error.reason} at byte {error.start})")
+            continue
+        yield Document(decoded, row_place, (url or b"").decode("utf-8", "replace"), fields=fields)
 
 
 def _fields(batch: Any, source: Source) -> list[dict[str, Any]]:
-    """Values of the fields that rules need, of each row."""
-    wanted = {*source.fields, *(path.partition(".")[0] for path in source.fields)}
-    if _is_text(batch.schema, "url"):  # URLs are read as bytes, since nothing guarantees UTF-8.
+    """Return the values of the fields that rules need, for each row."""
+    wanted = set(source.fields)
+    for path in source.fields:
+        wanted.add(path.partition(".")[0])
+    if _is_text(batch.schema, "url"):
+        # URLs are read as bytes, because nothing guarantees UTF-8.
         wanted.discard("url")
     names = [name for name in batch.schema.names if name in wanted]
-    rows = batch.select(names).to_pylist() if names else [{}] * batch.num_rows
+    rows: list[dict[str, Any]] = [{}] * batch.num_rows
+    if names:
+        rows = batch.select(names).to_pylist()
     return [{path: value_of(row, path) for path in source.fields} for row in rows]
 
 
 def _encoded(batch: Any, column: str) -> list[bytes | None]:
-    """Values in UTF-8, which Parquet promises and nobody checks."""
+    """Return the values of a column of text as bytes. Parquet promises UTF-8, but nothing checks it."""
     import pyarrow as pa
 
     values = batch.column(column)

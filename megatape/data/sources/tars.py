@@ -1,4 +1,4 @@
-"""WebDataset tars of text."""
+"""WebDataset tars with text."""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,6 +20,8 @@ from megatape.data.sources.units import Unit
 TEXT = "txt"
 RECORD = "json"
 FAULTS: tuple[type[Exception], ...] = (ReadError, *CORRUPTED)
+# Name and content of the members `.txt` and `.json`.
+Sample = dict[str, tuple[str, bytes]]
 
 
 class Tars(Reader):
@@ -45,16 +47,15 @@ class Tars(Reader):
                 raise corruption_error(name, "tar", error) from error
 
 
-Sample = dict[str, tuple[str, bytes]]  # Name and content of the members `.txt` and `.json`.
-
-
 class _Names:
     """Names and keys of the members of an archive, hashed: a million members with text take 200 MB."""
 
     def __init__(self) -> None:
         self._names: set[bytes] = set()
-        self._keys: set[bytes] = set()  # Keys of members with text or a record.
-        self._others: dict[bytes, tuple[bytes, str]] = {}  # Other members: hash of one key -> hash of the other, name.
+        # Keys of members with text or a record.
+        self._keys: set[bytes] = set()
+        # Other members: hash of one key -> hash of the other key, name.
+        self._others: dict[bytes, tuple[bytes, str]] = {}
 
     def add(self, name: str) -> bool:
         """Remember the name of a member. Returns whether it is new."""
@@ -73,7 +74,8 @@ class _Names:
     def add_other(self, name: str) -> None:
         """Remember a member without text. The key of its sample is its name up to the first or the last dot."""
         folder, slash, file = name.rpartition("/")
-        if file.startswith("."):  # Hidden files belong to no sample.
+        if file.startswith("."):
+            # Hidden files belong to no sample.
             return
         up_to_first_dot = file.partition(".")[0]
         up_to_last_dot = file.rpartition(".")[0]
@@ -141,11 +143,13 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _documents(sample: Sample, archive: str, source: Source, counts: RecordCounts) -> Iterator[Document]:
-    """The document of a sample; none if it has no text, which is counted."""
+    """Yield the document of a sample, or nothing if it has no text, which is counted."""
     name, content = sample.get(TEXT) or sample[RECORD]
     place = f"{archive}:{name}"
     try:
-        record = parse_json_record(sample[RECORD][1]) if RECORD in sample else {}
+        record = {}
+        if RECORD in sample:
+            record = parse_json_record(sample[RECORD][1])
         if TEXT in sample:
             yield document_of(content.decode(), place, record, source)
         else:

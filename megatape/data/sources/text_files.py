@@ -21,8 +21,9 @@ from megatape.errors import UserError
 # Build products and installed packages in the standard library's folder would make the corpus differ between machines.
 SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages"}
 SKIPPED_PREFIXES = ("config-", "_sysconfigdata")
-BINARY_BYTES = 8000  # among which a zero byte means that a file is no text, as git sees it
-# Without .json and .ipynb, which are mostly data.
+# A zero byte among this many first bytes means that a file is not text, as in git.
+BINARY_BYTES = 8000
+# Suffixes of code. .json and .ipynb are missing, because such files are mostly data.
 EXTENSIONS = """
 ada adb ads asm awk bash bat bzl c cc cfg clj cljs cmake coffee cpp cr cs css cu cuh cxx d dart dockerfile el elm erl ex exs
 f f03 f08 f77 f90 f95 fs fsx glsl go gradle graphql groovy h hbs hcl hh hlsl hpp hrl hs html hxx ini ino java jl js jsx kt kts
@@ -30,14 +31,12 @@ less lhs lisp lua m md mjs mk ml mli mm nim nix pas php pl pm proto ps1 purs py 
 scm scss sh sol sql sv svelte swift tcl tex tf thrift toml ts tsx v vb vhd vhdl vim vue wat wgsl xml yaml yml zig zsh
 """
 NAMES = ("BUILD", "CMakeLists.txt", "Dockerfile", "Gemfile", "Jenkinsfile", "Makefile", "Rakefile", "Vagrantfile", "WORKSPACE")
-# Of version control and other tools, of others' code, of build products.
+# Folders of version control and other tools, of vendored code, and of build products.
 SKIPPED_CODE_FOLDERS = """
 .git .hg .svn .bzr CVS .tox .nox .venv venv .eggs __pycache__ .mypy_cache .pytest_cache .ruff_cache .idea .gradle
 node_modules bower_components vendor vendored third_party thirdparty external site-packages dist-packages Pods Carthage
 build dist target out _build cmake-build-debug cmake-build-release
 """
-
-
 # First bytes of files in other formats. Such files may be valid UTF-8.
 OTHER_FORMATS = {
     b"%PDF-": "a PDF document",
@@ -51,9 +50,9 @@ OTHER_FORMATS = {
 
 def other_format(content: bytes) -> str:
     """Return the format of a file that is not text, judging by its first bytes; "" if they are of no known format."""
-    packed = MAGIC_BYTES.match(content)
-    if packed:
-        return f"a file compressed by {packed.lastgroup}"
+    compressed = MAGIC_BYTES.match(content)
+    if compressed:
+        return f"a file compressed by {compressed.lastgroup}"
     for beginning, name in OTHER_FORMATS.items():
         if content.startswith(beginning):
             return name
@@ -61,9 +60,10 @@ def other_format(content: bytes) -> str:
 
 
 class TextFiles(Reader):
-    """The .txt files of folders, which are no links, and files of any name.
+    """The .txt files of folders, except links, and files of any name.
 
-    skips_binary: whether files with zero bytes are bad records.
+    Attributes:
+        skips_binary: Whether files with zero bytes are bad records.
     """
 
     patterns = ("*.txt",)
@@ -72,13 +72,15 @@ class TextFiles(Reader):
     def read(self, source: Source, unit: Unit, counts: RecordCounts) -> Iterator[Document]:
         inputs = source.inputs + source.validation
         for name in unit.inputs:
-            if Path(name).is_symlink() and any(relative(name, given) for given in inputs):  # in one of the folders
+            is_in_folder = any(relative(name, given) for given in inputs)
+            if Path(name).is_symlink() and is_in_folder:
                 counts.add_bad(name, "it is a link, no file")
                 continue
             with open_file(name) as file:
                 content = file.read(source.max_record_bytes + 1)
             counts.read_bytes += len(content)
-            if format_name := other_format(content):
+            format_name = other_format(content)
+            if format_name:
                 if any(relative(name, given) == "" for given in inputs):
                     raise UserError(f"{name}: {format_name}, not text: convert it to text first, or give other files")
                 counts.add_bad(name, f"{format_name}, not text")
@@ -102,12 +104,12 @@ class PythonLibrary(TextFiles):
 
     def units(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Unit]:
         library = Path(sysconfig.get_path("stdlib"))
-        parts = {path: path.relative_to(library).parts for path in sorted(library.rglob("*.py"))}
-        files = (
-            str(path)
-            for path, names in parts.items()
-            if SKIPPED_FOLDERS.isdisjoint(names) and not any(name.startswith(SKIPPED_PREFIXES) for name in names)
-        )
+        files = []
+        for path in sorted(library.rglob("*.py")):
+            names = path.relative_to(library).parts
+            is_skipped = any(name in SKIPPED_FOLDERS or name.startswith(SKIPPED_PREFIXES) for name in names)
+            if not is_skipped:
+                files.append(str(path))
         return grouped(files, unit_bytes=source.unit_bytes)
 
     def describe(self, source: Source) -> dict[str, Any]:
@@ -118,7 +120,8 @@ class Code(TextFiles):
     """Files that are named like code, skipping vendored and tool-generated folders. Links are not followed."""
 
     skips_binary = True
-    limits_skipped = False  # Repositories have files of many other kinds.
+    # Repositories have files of many other kinds.
+    limits_skipped = False
 
     def listings(self, source: Source, inputs: tuple[str, ...], option: str = "input") -> list[Listing]:
         patterns = [f"*.{extension}" for extension in EXTENSIONS.split()]
@@ -128,7 +131,8 @@ class Code(TextFiles):
             path = relative(file, given)
             if path is None:
                 return False
-            if path == "":  # The input itself.
+            if path == "":
+                # The file is the input itself.
                 return True
             return skipped.isdisjoint(path.split("/")[:-1]) and not Path(file).is_symlink()
 

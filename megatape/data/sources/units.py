@@ -1,4 +1,4 @@
-"""Units of work: the parts into which a source is divided, the same on every machine."""
+"""Units of work: parts of a source, the same on every machine."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,12 +7,15 @@ from megatape.data.io.compression import is_compressed
 from megatape.data.io.files import file_states
 from megatape.errors import UserError
 
-UNIT_BYTES = 64 * 2**20  # of input: about a minute of work for one core
-# of units, and of sources that are one, by default
+# Default size of a unit's input, about a minute of work for one core.
+UNIT_BYTES = 64 * 2**20
+# Minimum size of units by default, and size up to which a source is one unit.
 LEAST_UNIT_BYTES = 4 * 2**20
 SMALL_BYTES = 16 * 2**20
-UNITS_PER_WORKER = 4  # so that the last ones end at about the same time
-MAX_UNITS = 2**20  # of 64 TiB: a file or server that announces more is no source
+# Number of units for each worker, so that the last ones end at about the same time.
+UNITS_PER_WORKER = 4
+# Maximum number of units, enough for 64 TiB. A server that reports more is faulty.
+MAX_UNITS = 2**20
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,12 @@ class Unit:
 
     Attributes:
         inputs: Files, URLs or the name of a data set, in order.
-        num_bytes: Size of the inputs, which measures progress; 0 if unknown.
-        begin: First byte to read of the only input. A line or row group belongs to the unit in which it begins. Of a hub data
+        num_bytes: Size of the inputs, for the progress; 0 if unknown.
+        begin: First byte to read of the only input. A line or row group belongs to the unit in which it begins. For a hub data
             set, the number of the file.
-        end: End of these bytes or files; None: the end of the input.
-        split: Split of all its documents; empty: their texts decide.
-        versions: `FileState.version` of the inputs when the source was divided; empty: unknown.
+        end: End of these bytes or files. None: the end of the input.
+        split: Split of all its documents. Empty: their texts decide.
+        versions: `FileState.version` of the inputs when the source was divided. Empty: unknown.
     """
 
     inputs: tuple[str, ...]
@@ -37,11 +40,15 @@ class Unit:
     versions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        more = f" and {len(self.inputs) - 1:,} more" if len(self.inputs) > 1 else ""
-        return f"{self.inputs[0]}{more}{f', from byte {self.begin:,} on' if self.begin else ''}"
+        text = self.inputs[0]
+        if len(self.inputs) > 1:
+            text += f" and {len(self.inputs) - 1:,} more"
+        if self.begin:
+            text += f", from byte {self.begin:,} on"
+        return text
 
     def difference(self, other: "Unit") -> str:
-        """The first thing in which another unit differs, with both values."""
+        """Return the first difference from another unit, with both values."""
         if self.inputs == other.inputs:
             for name, mine, its in zip(self.inputs, self.versions, other.versions, strict=False):
                 if mine != its:
@@ -49,7 +56,7 @@ class Unit:
         return f"{self!r}, now {other!r}"
 
     def check_unchanged(self) -> None:
-        """Raise UserError if a file is another than when the source was divided into units, by its version."""
+        """Raise UserError if the version of a file has changed since the source was divided into units."""
         if not self.versions:
             return
         now = replace(self, versions=tuple(state.version for state in file_states(self.inputs)))
@@ -61,23 +68,25 @@ class Unit:
 
 
 def default_unit_bytes(num_bytes: int, workers: int) -> int:
-    """A size of units such that each worker gets several, unless the source is so small that one is faster alone."""
+    """Return the size of units with which each worker gets several. A small source is one unit, which is faster."""
     if workers == 1 or num_bytes < SMALL_BYTES:
         return UNIT_BYTES
     return min(max(num_bytes // (UNITS_PER_WORKER * workers), LEAST_UNIT_BYTES), UNIT_BYTES)
 
 
 def grouped(files: Iterable[str], divided: bool = False, unit_bytes: int | None = None) -> list[Unit]:
-    """Units of whole files, several small ones in one.
+    """Divide files into units. Several small files are one unit.
 
     Args:
         files: Names of the files, in order.
-        divided: Whether a larger file that is not compressed gives several units.
-        unit_bytes: Largest size of a unit of several files; None: UNIT_BYTES.
+        divided: Whether to divide large uncompressed files into several units.
+        unit_bytes: Largest size of a unit of several files. None: UNIT_BYTES.
     """
-    unit_bytes = UNIT_BYTES if unit_bytes is None else unit_bytes
+    if unit_bytes is None:
+        unit_bytes = UNIT_BYTES
     units: list[Unit] = []
-    names: list[str] = []  # of the next unit
+    # Files of the next unit.
+    names: list[str] = []
     versions: list[str] = []
     num_bytes = 0
     files = list(files)
@@ -100,4 +109,6 @@ def grouped(files: Iterable[str], divided: bool = False, unit_bytes: int | None 
         names.append(file)
         versions.append(version)
         num_bytes += file_bytes
-    return [*units, Unit(tuple(names), num_bytes, versions=tuple(versions))] if names else units
+    if names:
+        units.append(Unit(tuple(names), num_bytes, versions=tuple(versions)))
+    return units
