@@ -1,4 +1,4 @@
-"""The effect of cleaning on the first documents of a source, without writing anything."""
+"""Effects of cleaning on the first documents of a source, without writing anything."""
 
 import os
 from collections import Counter
@@ -10,16 +10,25 @@ from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 from megatape.errors import path_errors
 
-NUM_EXAMPLES = 20  # of each rule
-# characters of a text that are shown, before the first change and in all
-BEFORE = 20
-SHOWN = 80
+# Maximum number of examples of each rule.
+NUM_EXAMPLES = 20
+# Characters shown of a text: before its first change, and in all.
+NUM_BEFORE = 20
+NUM_SHOWN = 80
 
 
 @path_errors()
 def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]:
-    """The effects of all rules on the first `num_documents` documents, as lines. Raises the errors of reading."""
-    examples = {name: list[str]() for name in [*cleaning.rules, *([DUPLICATES] if cleaning.drop_duplicates else [])]}
+    """Return the effects of all rules on the first documents, as lines. Raises the errors of reading.
+
+    Args:
+        source: Source of the documents.
+        cleaning: Rules to apply.
+        num_documents: Number of documents to read.
+    """
+    examples: dict[str, list[str]] = {name: [] for name in cleaning.rules}
+    if cleaning.drop_duplicates:
+        examples[DUPLICATES] = []
     dropped = Counter[str]()
     changed = Counter[str]()
     decider = OnePass(cleaning)
@@ -27,17 +36,26 @@ def dry_run(source: Source, cleaning: Cleaning, num_documents: int) -> list[str]
     for document in read_documents(replace(source, max_documents=num_documents, validation=()), counts):
         text = document.text
         decision = decider.decide(document)
-        for name, left in decision.edits:
+        for name, edited in decision.edits:
             changed[name] += 1
-            same = len(os.path.commonprefix([text, left]))
-            examples[name].append(f"  {document.place}: changed: {' '.join(text[max(0, same - BEFORE) :][:SHOWN].split())}")
-            text = left
+            num_same = len(os.path.commonprefix([text, edited]))
+            shown = _shortened(text[max(0, num_same - NUM_BEFORE) :])
+            examples[name].append(f"  {document.place}: changed: {shown}")
+            text = edited
         if decision.text is None:
             dropped[decision.rule] += 1
-            score = f" ({decision.scores[decision.rule]:.3g})" if decision.rule in decision.scores else ""
-            reason = (decision.reason or decision.rule) + score
-            examples[decision.rule].append(f"  {document.place}: {reason}: {' '.join(text[:SHOWN].split())}")
-    report = [f"of the first {counts.total.kept:,} documents {counts.total.kept - dropped.total():,} stay"]
-    for name, shown in examples.items():
-        report += [f"{name}: {dropped[name]:,} left out, {changed[name]:,} changed", *shown[:NUM_EXAMPLES]]
+            reason = decision.reason or decision.rule
+            if decision.rule in decision.scores:
+                reason += f" ({decision.scores[decision.rule]:.3g})"
+            examples[decision.rule].append(f"  {document.place}: {reason}: {_shortened(text)}")
+    num_read = counts.total.kept
+    report = [f"of the first {num_read:,} documents {num_read - dropped.total():,} stay"]
+    for name, lines in examples.items():
+        report.append(f"{name}: {dropped[name]:,} left out, {changed[name]:,} changed")
+        report += lines[:NUM_EXAMPLES]
     return report
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a text on one line."""
+    return " ".join(text[:NUM_SHOWN].split())

@@ -1,6 +1,6 @@
-"""Several data directories as one: their shards and tables of documents are linked, or shards of another size written.
+"""Merges data directories: links their shards and tables of documents, or writes shards of another size.
 
-All tokens are read once, which verifies them and counts how often each one occurs.
+All tokens are read once, which verifies them and counts the occurrences of each one.
 """
 
 import json
@@ -19,7 +19,7 @@ import numpy as np
 from megatape.data.counts import CorpusCounts
 from megatape.data.document_entries import INDEX_FILE, MergedFolder
 from megatape.data.prepare.summary import Summary, UnitTotals
-from megatape.data.shards.entries import SPLITS, Index
+from megatape.data.shards.entries import SPLITS, Index, Split
 from megatape.data.shards.hashes import check_file, file_sha256
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.ledger import check_ledger
@@ -33,19 +33,20 @@ KIND = "merge"
 # Temporary names in a directory that others are appended to.
 LOCK = "append.lock"
 STAGING = "append.partial"
-COMMAND = "command.json"  # File in STAGING with the appended folders and the hashes of their indices.
+# File in STAGING with the appended folders and the hashes of their indices.
+COMMAND = "command.json"
 
 
 @path_errors()
 def merge(
     folders: Sequence[Path], output: Path, shard_tokens: int | None = None, progress: OnTokens = lambda tokens: None
 ) -> Index:
-    """Write the data directory `output` with the documents of others in their order, all or nothing.
+    """Write the data directory `output` with the documents of others, in order, all or nothing.
 
     Args:
         folders: Data directories with one tokenizer.
         output: New folder.
-        shard_tokens: Write new shards of at most so many tokens, in the present version of the format; None: link them.
+        shard_tokens: Maximum number of tokens of new shards, in the present version of the format. None: link the shards.
         progress: Called repeatedly with the number of tokens read since the last call.
 
     Returns:
@@ -85,18 +86,24 @@ def append(folders: Sequence[Path], directory: Path, progress: OnTokens = lambda
     """
     load_index(directory)
     with locked(directory / LOCK, remove=True):
-        command = [[os.path.realpath(folder), file_sha256(folder / INDEX_FILE)] for folder in folders if _has_index(folder)]
+        command = []
+        for folder in folders:
+            # Merging reports folders without an index.
+            if (folder / INDEX_FILE).is_file():
+                command.append([os.path.realpath(folder), file_sha256(folder / INDEX_FILE)])
         if _finish(directory) == command:
             return load_index(directory)
         staging = directory / STAGING
         staging.mkdir()
         try:
             index = _merged([directory, *folders], staging, None, progress, in_place=True)
-            listed = {*load_index(directory).files}
-            if repeated := listed.intersection(os.listdir(staging)):
+            listed = set(load_index(directory).files)
+            repeated = listed.intersection(os.listdir(staging))
+            if repeated:
                 raise UserError(f"{directory} lists {min(repeated)} already, which would be replaced: merge into a new folder")
             write_atomically(staging / COMMAND, json.dumps(command).encode())
-            save_index(index, staging)  # From here on, the next append finishes a killed one.
+            # From here on, the next append finishes a killed one.
+            save_index(index, staging)
             sync(staging)
             _finish(directory)
         except BaseException as error:
@@ -104,11 +111,6 @@ def append(folders: Sequence[Path], directory: Path, progress: OnTokens = lambda
             name_path(error, directory)
             raise
     return index
-
-
-def _has_index(folder: Path) -> bool:
-    """Whether a folder has an index. Merging reports folders without one."""
-    return (folder / INDEX_FILE).is_file()
 
 
 def _finish(directory: Path) -> list[Any] | None:
@@ -147,57 +149,119 @@ def _undo(directory: Path) -> None:
 
 
 def _merged(folders: Sequence[Path], new: Path, shard_tokens: int | None, progress: OnTokens, in_place: bool = False) -> Index:
-    """Make the files of all folders in `new`, but those of the first one where it is changed in place. Returns the index."""
+    """Make the files of the merged directory, except its index and tokenizer.
+
+    Args:
+        folders: Data directories.
+        new: Folder for the files.
+        shard_tokens: Maximum number of tokens of new shards. None: link the shards.
+        progress: Called repeatedly with the number of tokens read since the last call.
+        in_place: Whether the first folder is changed in place, so its files stay.
+
+    Returns:
+        The index.
+    """
     indices = [load_index(folder) for folder in folders]
     _check(folders, indices, links=shard_tokens is None)
     first = indices[0]
-    total = UnitTotals()
-    records = list[MergedFolder]()
-    writers = dict[str, SplitWriter]()
+    writers: dict[str, SplitWriter] = {}
     if shard_tokens is not None:
-        member_tokens = min(shard_tokens, MEMBER_TOKENS)
-        sizes = {"member_tokens": member_tokens, "members_per_shard": shard_tokens // member_tokens}
-        writers = {
-            split: SplitWriter(new, split, first.tokenizer.vocab_size, first.tokenizer.eos_id, **sizes) for split in SPLITS
-        }
+        writers = _shard_writers(new, first, shard_tokens)
+    total = UnitTotals()
+    records: list[MergedFolder] = []
     for folder, index in zip(folders, indices, strict=True):
-        token_counts = {split: np.zeros(first.tokenizer.vocab_size, np.int64) for split in SPLITS}
-        for split, counts in token_counts.items():
-            for ids in SplitReader(folder, index, split).members(progress):
-                counts += np.bincount(ids, minlength=counts.size)
-                if writers:
-                    writers[split].add(ids, text_bytes=0)
+        token_counts = _read_all(folder, index, writers, progress)
         tables = {split: index.document_tables.get(split, []) for split in SPLITS}
         for table in chain.from_iterable(tables.values()):
             check_file(folder / table.file, table.sha256)
         part = Summary(index.splits, tables, CorpusCounts(inputs=index.ledger))
-        kept = in_place and not records
-        total.add(part if kept else _linked(folder, part, new, len(records), with_shards=not writers), token_counts)
+        if not in_place or records:
+            part = _linked(folder, part, new, len(records), with_shards=not writers)
+        total.add(part, token_counts)
         records += records_of(folder, index)
+
     splits = total.splits()
-    merged = replace(
-        first,
-        source={"kind": KIND, "folders": [each.folder for each in records]} if len(folders) > 1 else first.source,
-        validation_share=first.validation_share if len({index.validation_share for index in indices}) == 1 else 0.0,
-        splits=splits | {split: replace(splits[split], shards=writer.close().shards) for split, writer in writers.items()},
-        counts=dict(sum((Counter(index.counts) for index in indices), Counter())),
-        document_tables=total.tables if first.document_tables else {},
-        ledger=total.counts.inputs,
-        rules=first.rules if all(index.rules == first.rules for index in indices) else [],
-        document_files=first.document_files if in_place else [],
-        merged=records,
-        earlier=None,
-        fingerprint_version=2,
-    )
+    for split, writer in writers.items():
+        splits[split] = replace(splits[split], shards=writer.close().shards)
+    merged = _merged_index(indices, total, splits, records)
+    if in_place:
+        merged = replace(merged, document_files=first.document_files)
     if merged.ledger:
         check_ledger(merged)
     return merged
 
 
-def _check(folders: Sequence[Path], indices: Sequence[Index], links: bool) -> None:
-    """Raise UserError for a folder that cannot be merged with the first one, or data that are there twice."""
+def _shard_writers(new: Path, index: Index, shard_tokens: int) -> dict[str, SplitWriter]:
+    member_tokens = min(shard_tokens, MEMBER_TOKENS)
+    writers = {}
+    for split in SPLITS:
+        writers[split] = SplitWriter(
+            new,
+            split,
+            index.tokenizer.vocab_size,
+            index.tokenizer.eos_id,
+            member_tokens=member_tokens,
+            members_per_shard=shard_tokens // member_tokens,
+        )
+    return writers
+
+
+def _read_all(folder: Path, index: Index, writers: dict[str, SplitWriter], progress: OnTokens) -> dict[str, np.ndarray]:
+    """Read and verify all tokens of a folder, and write them if there are writers.
+
+    Returns:
+        Number of occurrences of each token by split, int64 [vocab_size].
+    """
+    token_counts = {}
+    for split in SPLITS:
+        counts = np.zeros(index.tokenizer.vocab_size, np.int64)
+        for ids in SplitReader(folder, index, split).members(progress):
+            counts += np.bincount(ids, minlength=counts.size)
+            if writers:
+                writers[split].add(ids, text_bytes=0)
+        token_counts[split] = counts
+    return token_counts
+
+
+def _merged_index(indices: Sequence[Index], total: UnitTotals, splits: dict[str, Split], records: list[MergedFolder]) -> Index:
+    """Return the index of a merged directory: facts that are the same in all folders stay."""
     first = indices[0]
-    known: dict[str, list[int]] = {}  # Fingerprint of a directory -> numbers of the folders with its documents.
+    source = first.source
+    if len(indices) > 1:
+        source = {"kind": KIND, "folders": [record.folder for record in records]}
+    validation_share = first.validation_share
+    if any(index.validation_share != validation_share for index in indices):
+        validation_share = 0.0
+    rules = first.rules
+    if any(index.rules != rules for index in indices):
+        rules = []
+    document_tables = {}
+    if first.document_tables:
+        document_tables = total.tables
+    counts = Counter[str]()
+    for index in indices:
+        counts += Counter(index.counts)
+    return replace(
+        first,
+        source=source,
+        validation_share=validation_share,
+        splits=splits,
+        counts=dict(counts),
+        document_tables=document_tables,
+        ledger=total.counts.inputs,
+        rules=rules,
+        document_files=[],
+        merged=records,
+        earlier=None,
+        fingerprint_version=2,
+    )
+
+
+def _check(folders: Sequence[Path], indices: Sequence[Index], links: bool) -> None:
+    """Raise UserError for a folder that cannot be merged with the first one, or data given twice."""
+    first = indices[0]
+    # Fingerprint of a directory -> numbers of the folders with its documents.
+    known: dict[str, list[int]] = {}
     for number, (folder, index) in enumerate(zip(folders, indices, strict=True)):
         if index.answers:
             raise UserError(f"{folder} holds prompts and answers, which are not merged: train on both by `data.mixture`")
@@ -229,11 +293,13 @@ def _overlap(folder: Path, index: Index, other: Path, other_index: Index) -> boo
     folder are missing or have no hashes, the folders are assumed to overlap.
     """
     if not (index.merged and other_index.merged):
-        return True  # One folder is the whole directory.
+        # One folder is the whole directory.
+        return True
     for split in SPLITS:
         try:
             hashes = [_hashes(folder, split), _hashes(other, split)]
-        except UserError:  # Tables are missing or have no hashes.
+        except UserError:
+            # Tables are missing or have no hashes.
             return True
         common = np.intersect1d(hashes[0], hashes[1])
         if common.size:
@@ -259,21 +325,37 @@ def _places(folder: Path, split: str, hashes: np.ndarray) -> set[tuple[int, str]
 
 
 def records_of(folder: Path, index: Index) -> list[MergedFolder]:
-    """Where the documents of a folder come from: from itself, or the folders of which it was merged."""
+    """Return the origin of a folder's documents: the folder itself, or the folders from which it was merged."""
+    if index.merged:
+        return index.merged
     documents = {name: split.documents for name, split in index.splits.items()}
-    return index.merged or [MergedFolder(str(folder), index.fingerprint("train"), index.source, index.rules, documents)]
+    return [MergedFolder(str(folder), index.fingerprint("train"), index.source, index.rules, documents)]
 
 
 def _linked(folder: Path, part: Summary, new: Path, number: int, with_shards: bool) -> Summary:
-    """Link the tables of a folder, and its shards, in `new`. Returns its part with their names, which have its number."""
+    """Link the tables of a folder, and its shards, into `new`.
+
+    Args:
+        folder: Data directory.
+        part: Its part of the merged directory.
+        new: Folder for the links.
+        number: Number in the names of the links.
+        with_shards: Whether to link shards.
+
+    Returns:
+        The part with the names of the links.
+    """
 
     def link(split: str, entry: Any) -> Any:
         name = f"{split}-{number:04d}{entry.file.removeprefix(split)}"
         link_file(folder / entry.file, new / name)
         return replace(entry, file=name)
 
-    splits = part.splits
+    splits = dict(part.splits)
     if with_shards:
-        splits = {name: replace(split, shards=[link(name, shard) for shard in split.shards]) for name, split in splits.items()}
-    tables = {name: [link(name, table) for table in of_split] for name, of_split in part.tables.items()}
+        for name, split in part.splits.items():
+            splits[name] = replace(split, shards=[link(name, shard) for shard in split.shards])
+    tables = {}
+    for name, entries in part.tables.items():
+        tables[name] = [link(name, table) for table in entries]
     return replace(part, splits=splits, tables=tables)

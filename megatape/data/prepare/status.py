@@ -14,7 +14,10 @@ from megatape.errors import MissingPath, UserError, path_errors
 from megatape.reliability.holder import read_holder
 from megatape.utils.files import file_system_time
 
-WINDOW = 600.0  # seconds over which the rate is measured
+# Seconds over which the rate is measured.
+WINDOW = 600.0
+# Work of leases that are not about a unit.
+OTHER_WORK = {"plan": "the plan and the tokenizer", "finish": "assembling the result"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,9 @@ def preparation_status(output: Path) -> PreparationStatus:
         raise MissingPath(f"{partial.path}: not found, so nothing is being prepared there: check the path")
     plan = partial.plan()
     now = _time_of(partial.path)
-    passes = [] if plan is None else _passes(partial, plan, now)
+    passes: list[PassStatus] = []
+    if plan is not None:
+        passes = _passes(partial, plan, now)
     return PreparationStatus(partial.path, passes, _leases(partial, plan, now))
 
 
@@ -114,7 +119,11 @@ def _passes(partial: PartialFolder, plan: Plan, now: float) -> list[PassStatus]:
 
 def _pass(name: str, plan: Plan, done: dict[int, Path], now: float) -> PassStatus:
     """Return the status of a pass. `done`: unit -> folder of its result, for finished units."""
-    times = {number: changed for number, folder in done.items() if (changed := _changed(folder)) is not None}
+    times: dict[int, float] = {}
+    for number, folder in done.items():
+        changed = _changed(folder)
+        if changed is not None:
+            times[number] = changed
     recent = [number for number, changed in times.items() if now - changed < WINDOW]
     rate = 0.0
     if recent:
@@ -143,8 +152,9 @@ def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[Lease
         path = partial.lease_path(name)
         try:
             content = path.read_bytes()
-            beat = path.stat().st_mtime
-        except FileNotFoundError:  # The lease was released just now.
+            last_heartbeat = path.stat().st_mtime
+        except FileNotFoundError:
+            # The lease was released just now.
             continue
         holder = read_holder(content)
         shown = "an unknown process"
@@ -152,7 +162,7 @@ def _leases(partial: PartialFolder, plan: Plan | None, now: float) -> list[Lease
         if holder is not None:
             shown = str(holder)
             ended = holder.is_dead()
-        found.append(LeaseStatus(_work(name, plan), shown, max(0.0, now - beat), ended))
+        found.append(LeaseStatus(_work(name, plan), shown, max(0.0, now - last_heartbeat), ended))
     return found
 
 
@@ -165,7 +175,7 @@ def _work(name: str, plan: Plan | None) -> str:
     """
     number, _, step = name.partition(".")
     if not number.isdigit():
-        return {"plan": "the plan and the tokenizer", "finish": "assembling the result"}.get(name, name)
+        return OTHER_WORK.get(name, name)
     if step == "near":
         return "deciding which near duplicates to drop"
     if step == "compare":
@@ -176,7 +186,8 @@ def _work(name: str, plan: Plan | None) -> str:
 
 
 def _changed(folder: Path) -> float | None:
-    with suppress(OSError):  # A draft is removed when its unit is finished.
+    # The result of a first pass is removed when its unit is finished.
+    with suppress(OSError):
         return folder.stat().st_mtime
     return None
 

@@ -1,4 +1,4 @@
-"""A part of a data directory: documents are selected by their tables, and their tokens are written into new shards."""
+"""Writes a part of a data directory: selects documents by their tables, and writes their tokens into new shards."""
 
 import json
 from dataclasses import dataclass
@@ -23,23 +23,25 @@ from megatape.errors import UserError, content_errors, path_errors
 from megatape.utils.files import create_file, new_folder
 
 KIND = "subset"
+# Maximum number of tokens read at a time.
+READ_TOKENS = MEMBER_TOKENS
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions that the documents of a subset meet.
+    """Conditions on the documents of a subset.
 
     Attributes:
-        domain: They are of one of these domains, as `megatape data report` names them; empty: of any.
-        place: Their place in the source begins with this.
-        min_tokens: They have at least so many tokens, control tokens included.
-        max_tokens: They have at most so many tokens; None: any number.
-        score: Cleaning rule whose score counts; empty: none does.
-        min_score: Their score is at least this.
-        share: They are among this share of all, which the hashes of their texts draw: a larger one has those of a smaller one.
+        domain: Domains of the documents, as `megatape data report` names them; empty: any.
+        place: Beginning of their place in the source.
+        min_tokens: Minimum number of tokens, including control tokens.
+        max_tokens: Maximum number of tokens. None: any number.
+        score: Cleaning rule whose score counts; empty: none.
+        min_score: Minimum score.
+        share: Share of all documents, selected by the hashes of their texts. A larger share contains a smaller one.
 
     Raises:
-        UserError: There is a least score, and no rule.
+        UserError: There is a minimum score, but no rule.
     """
 
     domain: tuple[str, ...] = ()
@@ -55,10 +57,10 @@ class Selection:
             raise UserError(f"min_score {self.min_score} needs `score`, the rule whose score it bounds")
 
     def choose(self, rows: Any, split: str) -> np.ndarray:
-        """Which documents of a pyarrow.Table meet all conditions, bool.
+        """Return a bool mask of the documents that meet all conditions.
 
         Args:
-            rows: Table of documents.
+            rows: Table of documents, a pyarrow.Table.
             split: Name of its split, for errors.
 
         Raises:
@@ -70,13 +72,16 @@ class Selection:
         chosen = (tokens >= self.min_tokens) & (tokens <= (self.max_tokens or tokens))
         chosen &= compute.starts_with(rows["place"], self.place).to_numpy()
         if self.domain:
-            domains = compute.struct_field(compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN), "domain")
+            match = compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN)
+            domains = compute.struct_field(match, "domain")
             chosen &= compute.is_in(domains, value_set=array(self.domain)).to_numpy()
         lack = f"{split}: its tables lack what `score` or `share` reads"
         with content_errors(lack, "name another rule, or prepare it again", (KeyError, TypeError, ValueError)):
             if self.score:
-                chosen &= [json.loads(scores)[self.score] >= self.min_score for scores in rows["scores"].to_pylist()]
-            if self.share < 1:  # the hash alone has decided the split, so it is mixed
+                scores = [json.loads(text)[self.score] for text in rows["scores"].to_pylist()]
+                chosen &= [score >= self.min_score for score in scores]
+            if self.share < 1:
+                # The hash has decided the split as well, so it is mixed first.
                 chosen &= rows["hash"].to_numpy() * FACTOR < np.uint64(self.share * 2**64)
         return chosen
 
@@ -88,8 +93,8 @@ def subset(folder: Path, output: Path, selection: Selection, progress: OnTokens 
     Args:
         folder: Data directory with tables of documents.
         output: New folder.
-        selection: Which documents it gets.
-        progress: Called with the tokens that are written.
+        selection: Conditions on the documents.
+        progress: Called repeatedly with the number of tokens written since the last call.
 
     Returns:
         The index.
@@ -98,34 +103,15 @@ def subset(folder: Path, output: Path, selection: Selection, progress: OnTokens 
         UserError, FileNotFoundError: `folder` is missing or corrupted, has no tables, or a split has no such document.
         FileExistsError: `output` exists.
     """
-    from pyarrow import parquet
-
     index = load_index(folder)
     counts = DocumentCounts()
-    splits = dict[str, Any]()
-    tables = dict[str, Any]()
+    splits = {}
+    tables = {}
     with new_folder(output) as new:
         for split in SPLITS:
             stored = StoredSplit(folder, split)
-            tables[split] = []
             writer = SplitWriter(new, split, stored.vocab_size, stored.eos_id)
-            for number, (rows, firsts) in enumerate(stored.tables.isolate().each()):
-                chosen = selection.choose(rows, stored.name)
-                rows = rows.filter(chosen)
-                num_tokens, text_bytes = (int(rows[name].to_numpy().sum()) for name in ("tokens", "bytes"))
-                counts.add(DocumentCounts(chosen.size, len(rows), num_tokens, text_bytes))
-                if len(rows):
-                    path = new / f"{split}-{number:05d}-documents.parquet"
-                    with create_file(path) as file:
-                        parquet.write_table(rows, file, ROWS, compression="zstd", use_dictionary=False, write_statistics=False)
-                    tables[split].append(DocumentTable(path.name, file_sha256(path), len(rows), num_tokens))
-                edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))  # of documents that follow each other
-                for begin, end in firsts[edges].reshape(-1, 2).tolist():
-                    for first in range(begin, end, MEMBER_TOKENS):
-                        ids = stored.stream(first, min(first + MEMBER_TOKENS, end))
-                        writer.add(ids, text_bytes)
-                        text_bytes = 0
-                        progress(ids.size)
+            tables[split] = _write_split(stored, new, selection, writer, counts, progress)
             splits[split] = writer.close()
         check_filled(splits, f"no document of {folder}, since none meets all conditions: select more")
         counts.dropped = {KIND: counts.kept - counts.written}
@@ -141,3 +127,53 @@ def subset(folder: Path, output: Path, selection: Selection, progress: OnTokens 
             rules=[*index.rules, {"rule": KIND, "options": vars(selection) | {"domain": list(selection.domain)}}],
             merged=records_of(folder, index),
         )
+
+
+def _write_split(
+    stored: StoredSplit,
+    new: Path,
+    selection: Selection,
+    writer: SplitWriter,
+    counts: DocumentCounts,
+    progress: OnTokens,
+) -> list[DocumentTable]:
+    """Write the selected documents of a split, and their tables.
+
+    Args:
+        stored: Split to select from.
+        new: Folder for the tables.
+        selection: Conditions on the documents.
+        writer: Writer of their tokens.
+        counts: Counts to update.
+        progress: Called repeatedly with the number of tokens written since the last call.
+
+    Returns:
+        Entries of the tables in the index.
+    """
+    tables = []
+    for number, (rows, firsts) in enumerate(stored.tables.isolate().each()):
+        chosen = selection.choose(rows, stored.name)
+        rows = rows.filter(chosen)
+        num_tokens = int(rows["tokens"].to_numpy().sum())
+        text_bytes = int(rows["bytes"].to_numpy().sum())
+        counts.add(DocumentCounts(chosen.size, len(rows), num_tokens, text_bytes))
+        if len(rows):
+            tables.append(_write_table(rows, new / f"{stored.split}-{number:05d}-documents.parquet", num_tokens))
+        # First document of each run of chosen documents, and the document after it.
+        edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+        for begin, end in firsts[edges].reshape(-1, 2).tolist():
+            for first in range(begin, end, READ_TOKENS):
+                ids = stored.stream(first, min(first + READ_TOKENS, end))
+                writer.add(ids, text_bytes)
+                # The size of all texts is added with the first tokens.
+                text_bytes = 0
+                progress(ids.size)
+    return tables
+
+
+def _write_table(rows: Any, path: Path, num_tokens: int) -> DocumentTable:
+    from pyarrow import parquet
+
+    with create_file(path) as file:
+        parquet.write_table(rows, file, ROWS, compression="zstd", use_dictionary=False, write_statistics=False)
+    return DocumentTable(path.name, file_sha256(path), len(rows), num_tokens)

@@ -1,4 +1,4 @@
-"""The share of one machine in a preparation by several."""
+"""Shares of several machines in one preparation."""
 
 import os
 import re
@@ -9,9 +9,10 @@ from megatape.errors import UserError
 
 
 class Task(NamedTuple):
-    """One of several commands that prepare the same corpus: every `count`-th unit from `index` on is its share.
+    """One of several commands that prepare the same corpus. Its share is every `count`-th unit from `index` on.
 
-    It begins with them. Then it does what the others have not begun, so that the slowest or a lost one delays nobody.
+    It starts with its share, and continues with units that the others have not begun, so that a slow or lost command delays
+    nobody.
     """
 
     index: int = 0  # type: ignore[assignment]  # of tuple
@@ -22,7 +23,7 @@ WHOLE = Task()
 
 
 def parse_task(text: str) -> Task:
-    """The task in a text such as "3/16", counted from 0. Raises UserError."""
+    """Parse a task such as "3/16", counted from 0. Raises UserError."""
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if not match or not int(match[1]) < int(match[2]):
         raise UserError(f"task is {text!r}: give a number from 0 on and the number of tasks, such as 3/16")
@@ -30,15 +31,17 @@ def parse_task(text: str) -> Task:
 
 
 def task_of_environment() -> Task:
-    """The task by the index of a Slurm array and the rank of a launcher, if there are any.
+    """Return the task given by the index of a Slurm array and the rank of a launcher, if there are any.
 
-    Raises UserError for variables that are no such numbers.
+    Raises:
+        UserError: A variable is not a number.
     """
     rank_variable, size_variable, *_ = (launcher_of_environment() or BY_HAND).variables
     rank = _count(rank_variable, 0)
     world_size = max(_count(size_variable, 1), 1)
     index = _count("SLURM_ARRAY_TASK_ID", 0) - _count("SLURM_ARRAY_TASK_MIN", 0)
-    step, count = (max(_count(f"SLURM_ARRAY_TASK_{name}", 1), 1) for name in ("STEP", "COUNT"))
+    step = max(_count("SLURM_ARRAY_TASK_STEP", 1), 1)
+    count = max(_count("SLURM_ARRAY_TASK_COUNT", 1), 1)
     return Task(index // step % count * world_size + rank % world_size, count * world_size)
 
 

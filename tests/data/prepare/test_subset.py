@@ -88,7 +88,7 @@ def is_met(document: DocumentMatch, selection: dict[str, Any]) -> bool:
 )
 def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly those that meet all conditions, in order, with what the tables say of them."""
-    monkeypatch.setattr("megatape.data.prepare.subset.MEMBER_TOKENS", 50)
+    monkeypatch.setattr("megatape.data.prepare.subset.READ_TOKENS", 50)
     if "place" in conditions:
         conditions = conditions | {"place": conditions["place"].replace("TEXTS", str(tmp_path / "texts"))}
     seen: list[int] = []

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from megatape.data.prepare import training_sample
 from megatape.data.prepare.training_sample import sample_texts
 from megatape.data.sources.document import Decision, Document
 from megatape.data.sources.source import Source
@@ -57,15 +56,14 @@ def test_a_small_source_is_taken_whole(tmp_path: Path) -> None:
     assert [text.split()[:2] for text in texts] == [[str(f), str(n)] for f, size in enumerate((30, 1, 50)) for n in range(size)]
 
 
-def test_many_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_files(tmp_path: Path) -> None:
     """A few of them suffice, from all over the source; more are opened only where they do not."""
-    monkeypatch.setattr(training_sample, "MAX_FILES", 10)
     source = write(tmp_path / "texts", *[1] * 200)
     for size in (1000, 5000):
-        found = sorted(files(sample_texts(source, size), size))
+        found = sorted(files(sample_texts(source, size, max_files=10), size))
         steps = [last - first for first, last in pairwise(found)]
         assert max(steps) <= 2 * 200 * SIZE / size and found[0] < 20 and found[-1] > 150
-    assert len(sample_texts(source, 10**6)) == 200
+    assert len(sample_texts(source, 10**6, max_files=10)) == 200
 
 
 def test_what_is_dropped_or_beyond_a_limit_is_not_in_it(tmp_path: Path) -> None:
