@@ -293,11 +293,11 @@ FORMATS: dict[str, Entry] = {
     "alpaca": _format("prompt_format:Alpaca", "fields `instruction`, `input` if there is one, and `output`"),
 }
 
-# Files of token ids written by other systems, subclasses of megatape.data.formats.format.TokenFormat.
+# Files of token ids written by other systems, subclasses of megatape.data.formats.token_format.TokenFormat.
 TOKEN_FORMATS: dict[str, Entry] = {
     "megatron": Entry("megatape.data.formats.megatron:Megatron", "PATH.bin and PATH.idx of Megatron-LM"),
     "mds": Entry("megatape.data.formats.mds:Mds", "a folder of MosaicML streaming (MDS)"),
-    "flat": Entry("megatape.data.formats.format:Flat", "PATH.bin with ids only, as in nanoGPT and LongLoRA"),
+    "flat": Entry("megatape.data.formats.flat:Flat", "PATH.bin with ids only, as in nanoGPT and LongLoRA"),
 }
 
 # Tasks of the suite that compares encodings, subclasses of megatape.data.synthetic.task.SyntheticTask.

@@ -22,7 +22,7 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Write the files."""
-    from megatape.data.formats.format import export_data
+    from megatape.data.formats.exporting import export_data
 
     with token_bar("exported") as bar:
         index = export_data(options.directory, options.format, options.output, bar.update)

@@ -28,7 +28,7 @@ class Options(NewDataOptions, HeldOutOptions):
 
 def run(options: Options) -> None:
     """Write the data directory."""
-    from megatape.data.formats.format import TokenFiles, import_data
+    from megatape.data.formats.importing import TokenFiles, import_data
 
     files = options.fill(TokenFiles, inputs=options.input)
     tokenizer = read_tokenizer(options.tokenizer)

@@ -1,4 +1,4 @@
-"""Megatron-LM's indexed data sets: PATH.bin with token ids, and PATH.idx, which says where sequences and documents end.
+"""Megatron-LM's indexed data sets: PATH.bin with token ids, and PATH.idx with the ends of sequences and documents.
 
 PATH.idx, little-endian (megatron/core/datasets/indexed_dataset.py):
 
@@ -7,12 +7,12 @@ PATH.idx, little-endian (megatron/core/datasets/indexed_dataset.py):
     uint8          type of the ids, a key of DTYPES
     uint64         number of sequences S
     uint64         number of documents plus one, D
-    int32 [S]      tokens of each sequence
-    int64 [S]      where it begins in PATH.bin, in bytes
-    int64 [D]      number of the sequence with which each document begins; 0 first, S last
+    int32 [S]      number of tokens of each sequence
+    int64 [S]      offset of each sequence in PATH.bin, in bytes
+    int64 [D]      number of the first sequence of each document, and S
 
-A document is one sequence, unless it was divided into sentences. Here sequences follow each other without gaps, as every writer
-leaves them.
+A document is one sequence, unless it was divided into sentences. We expect sequences to follow each other without gaps, as
+every writer leaves them.
 """
 
 import os
@@ -24,29 +24,41 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.data.formats.format import TokenFormat
+from megatape.data.formats.token_format import TokenFormat
 from megatape.errors import UserError
 from megatape.utils.files import create_file, open_regular
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
-DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
+DTYPES: dict[int, np.dtype] = {
+    1: np.dtype("u1"),
+    2: np.dtype("i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    8: np.dtype("<u2"),
+}
+UINT16_CODE = 8
+INT32_CODE = 4
 LENGTH = np.dtype("<i4")
 PLACE = np.dtype("<i8")
 
 
 class Megatron(TokenFormat):
-    """PATH.bin and PATH.idx; either name or PATH is given."""
+    """PATH.bin and PATH.idx. Users give either name, or PATH."""
 
     piece = "document"
 
     def read(self, path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
-        prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
+        prefix = path
+        if path.suffix in (".bin", ".idx"):
+            prefix = path.with_suffix("")
         ids_path = _beside(prefix, "bin")
         index = _beside(prefix, "idx")
         stored, lengths, places, ends = _read_index(index)
-        place = 0  # of the next document, in bytes
+        # Offset of the next document, in bytes.
+        place = 0
         with open_regular(ids_path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
             if ends[0] != 0:
@@ -59,7 +71,10 @@ class Megatron(TokenFormat):
                     if places[sequence] != place + size or lengths[sequence] < 0:
                         raise _corrupted(index, f"sequence {sequence:,} does not begin where the one before it ends")
                     size += int(lengths[sequence]) * stored.itemsize
-                if place + size > num_bytes or len(content := file.read(size)) < size:
+                content = b""
+                if place + size <= num_bytes:
+                    content = file.read(size)
+                if len(content) < size:
                     raise UserError(f"{ids_path}: truncated, {index.name} has {place + size:,} bytes and more: copy both again")
                 place += size
                 yield np.frombuffer(content, stored)
@@ -67,7 +82,10 @@ class Megatron(TokenFormat):
                 raise _corrupted(index, f"its documents end after {ends[-1]:,} of {lengths.size:,} sequences, {place:,} bytes")
 
     def write(self, path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:
-        code = 8 if dtype.itemsize == 2 else 4  # there is no uint32
+        # The format has no uint32.
+        code = INT32_CODE
+        if dtype.itemsize == 2:
+            code = UINT16_CODE
         lengths = array("i")
         with create_file(_beside(path, "bin")) as file:
             for ids in documents:
@@ -82,7 +100,7 @@ class Megatron(TokenFormat):
 
 
 def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
-    """Type of the ids, lengths and places of sequences, and ends of documents, which stay in the file."""
+    """Return the type of the ids, lengths and offsets of sequences, and ends of documents. The arrays are mapped."""
     with open_regular(path) as file:
         header = file.read(HEADER.size)
         if not header.startswith(MAGIC) or len(header) < HEADER.size:

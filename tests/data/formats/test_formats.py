@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from megatape.config import Config
-from megatape.data.formats import format as formats
-from megatape.data.formats.format import Flat, divided
+from megatape.data.formats.documents import divided
+from megatape.data.formats.flat import Flat
 from megatape.data.formats.mds import Mds
 from megatape.data.formats.megatron import Megatron
 from megatape.data.shards.index import load_index
@@ -66,7 +66,7 @@ def test_there_and_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same shards to the byte, which a run can train on; blocks and shards of these formats end anywhere."""
-    monkeypatch.setattr("megatape.data.formats.format.BLOCK_IDS", 1009)
+    monkeypatch.setattr("megatape.data.formats.flat.BLOCK_IDS", 1009)
     monkeypatch.setattr("megatape.data.formats.mds.SHARD_BYTES", 5000)
     status, output, errors = command("data", "export", data_directory, "--format", form, "--output", tmp_path / "out")
     assert status == 0 and "train: " in output, errors
@@ -305,11 +305,10 @@ def test_memory(form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         tracemalloc.stop()
 
 
-def test_a_document_without_end_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MAX_TOKENS", 5000)
+def test_a_document_without_end_is_not_collected() -> None:
     endless = (np.full(1000, 7) for _ in iter(int, 1))
     with pytest.raises(ValueError, match=r"x: 6,000 tokens without the end token, 2"):
-        list(divided(endless, 2, Path("x")))
+        list(divided(endless, 2, Path("x"), max_tokens=5000))
 
 
 def test_an_index_that_promises_gigabytes(tmp_path: Path) -> None:
