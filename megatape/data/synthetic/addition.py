@@ -16,7 +16,8 @@ from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, dr
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 DIGITS: dict[Size, int] = {"tiny": 4, "small": 10, "base": 20}
-HELD_OUT = AdditionTask(digits=1, per_cell=1, seed=0).held_out  # which depends on the problem and the seed alone
+# Whether a problem is held out depends only on the problem and the seed.
+HELD_OUT = AdditionTask(digits=1, per_cell=1, seed=0).held_out
 
 
 class Addition(SyntheticTask):
@@ -33,20 +34,22 @@ class Addition(SyntheticTask):
         def split(least: int, most: int, held_out: bool = False, differs: str = "") -> Split:
             return Split(3 * most + 3, differs, {"digits": (least, most), "held_out": held_out})
 
+        longer = f"{digits + 1} to {2 * digits} digits, not 1 to {digits}"
         return {
             "train": split(1, digits),
             "held_out": split(1, digits, True, "problems that are never in the training split"),
-            "long": split(digits + 1, 2 * digits, True, f"{digits + 1} to {2 * digits} digits, not 1 to {digits}"),
+            "long": split(digits + 1, 2 * digits, True, longer),
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        (least, most), held_out = split.options["digits"], split.options["held_out"]
+        least, most = split.options["digits"]
         while True:
-            lengths = generator.randint(1, most), generator.randint(1, most)
+            lengths = (generator.randint(1, most), generator.randint(1, most))
             if max(lengths) < least:
                 continue
             problem = draw_problem(generator, lengths)
-            if HELD_OUT(problem) == held_out:
+            if HELD_OUT(problem) == split.options["held_out"]:
                 break
         text = problem.prompt + problem.answer
-        return SyntheticSample(text, (Answer(len(problem.prompt), len(text), max(lengths)),))
+        answer = Answer(len(problem.prompt), len(text), max(lengths))
+        return SyntheticSample(text, (answer,))

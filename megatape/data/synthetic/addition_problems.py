@@ -1,8 +1,8 @@
-"""Addition problems with reversed digits, some of which are held out for testing.
+"""Data of addition problems with reversed digits, some of which are held out for testing.
 
 A problem is a text such as `321+54=861` for 123 + 45 = 168. All three numbers start with their least significant
-digit, so each digit of the answer follows from digits and a carry that came before (McLeish et al., arXiv
-2405.17399, whose data the TAPE authors use without holding out test problems). One character is one token.
+digit, so earlier digits and a carry decide each digit of the answer (McLeish et al., arXiv 2405.17399; the TAPE
+authors use their data without holding out test problems). One character is one token.
 """
 
 import hashlib
@@ -26,10 +26,14 @@ from megatape.utils.files import as_type, new_folder
 KIND = "addition"
 EQUALS = "="
 ALPHABET = f"0123456789+{EQUALS}"
-HELD_OUT_SHARE = 0.1  # of the pairs of any two lengths: one digit and one digit make 55 different sums, ten and ten 5e19
-TEST_PROBLEMS = 100  # at most, for each pair of lengths
-BATCH = 100_000  # problems that are tokenized at a time
-ENUMERABLE = 10_000  # pairs of lengths with at most so many problems are listed, not drawn, so that none is missed
+# Share of the problems with operands of any two lengths. One digit and one digit make 55 different sums, ten and ten 5e19.
+HELD_OUT_SHARE = 0.1
+# Maximum number of test problems for each pair of lengths.
+TEST_PROBLEMS = 100
+# Number of problems tokenized at a time.
+BATCH_PROBLEMS = 100_000
+# Up to this many problems for a pair of lengths are listed, not drawn, so that none is missed.
+ENUMERABLE = 10_000
 
 
 @dataclass(frozen=True)
@@ -41,24 +45,25 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """The text up to and including the equals sign."""
-        return f"{self.a}"[::-1] + "+" + f"{self.b}"[::-1] + EQUALS
+        """Text up to and including the equals sign."""
+        return f"{_reversed(self.a)}+{_reversed(self.b)}{EQUALS}"
 
     @property
     def answer(self) -> str:
-        """The digits of the sum, least significant first."""
-        return f"{self.a + self.b}"[::-1]
+        """Digits of the sum, least significant first."""
+        return _reversed(self.a + self.b)
 
 
 @dataclass(frozen=True)
 class AdditionTask:
-    """The problems of a data set, which follow from these numbers alone.
+    """Problems of a data set. These numbers decide all of them.
 
-    digits     D: training operands have 1 to D digits, each pair of lengths equally often
-    per_cell   training problems for each pair of lengths
-    seed       of all draws, and of what is held out
+    `as_type` makes a task from options or from an index, and checks the bounds.
 
-    `as_type` makes one of options or of an index, and checks the bounds.
+    Attributes:
+        digits: D. Training operands have 1 to D digits, with each pair of lengths equally often.
+        per_cell: Number of training problems for each pair of lengths.
+        seed: Seed of all draws, and of the choice of held-out problems.
     """
 
     digits: Annotated[int, Field(ge=1, le=1000, strict=True)]
@@ -67,9 +72,11 @@ class AdditionTask:
 
     @classmethod
     def of(cls, directory: Path) -> Self:
-        """The task that a data directory was prepared for.
+        """Return the task of a data directory.
 
-        Raises UserError or FileNotFoundError if it is not addition data.
+        Raises:
+            UserError: The directory has other data.
+            FileNotFoundError: There is no data directory.
         """
         source = load_index(directory).source
         if source.get("kind") != KIND:
@@ -80,25 +87,28 @@ class AdditionTask:
         return as_type({name: value for name, value in source.items() if name != "kind"}, cls)
 
     def describe(self) -> dict[str, Any]:
-        """What the index records."""
+        """Return the record of the source in the index."""
         return {"kind": KIND, **asdict(self)}
 
     def held_out(self, problem: Problem) -> bool:
-        """Whether a problem is held out: then neither it nor the one with swapped operands is in the training split."""
+        """Whether neither a problem nor the one with swapped operands is in the training split."""
         first, second = sorted((problem.a, problem.b))
         digest = hashlib.blake2b(f"{self.seed} {first} {second}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") < HELD_OUT_SHARE * 2**64
 
     def test_problems(self, a_digits: int, b_digits: int) -> list[Problem]:
-        """TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all if there are fewer.
+        """Return TEST_PROBLEMS distinct held-out problems with operands of these lengths, or all if there are fewer.
 
-        Raises UserError if there is none.
+        Raises:
+            UserError: There is no held-out problem.
         """
         generator = random.Random(f"test {self.seed} {a_digits} {b_digits}")
-        lengths = a_digits, b_digits
-        if 10 ** sum(lengths) <= ENUMERABLE:
-            pairs = itertools.product(*(range(*_bounds(digits)) for digits in lengths))
-            known = [problem for pair in pairs if self.held_out(problem := Problem(*pair))]
+        if 10 ** (a_digits + b_digits) <= ENUMERABLE:
+            known = []
+            for a, b in itertools.product(_numbers(a_digits), _numbers(b_digits)):
+                problem = Problem(a, b)
+                if self.held_out(problem):
+                    known.append(problem)
             if not known:
                 raise UserError(
                     f"seed {self.seed} holds out no problem of {a_digits} and {b_digits} digits: choose another seed"
@@ -106,13 +116,13 @@ class AdditionTask:
             return generator.sample(known, min(TEST_PROBLEMS, len(known)))
         problems: dict[Problem, None] = {}
         while len(problems) < TEST_PROBLEMS:
-            problem = draw_problem(generator, lengths)
+            problem = draw_problem(generator, (a_digits, b_digits))
             if self.held_out(problem):
                 problems[problem] = None
         return list(problems)
 
     def training_problems(self) -> Iterator[Problem]:
-        """One problem for each pair of lengths in turn, `per_cell` times; problems may repeat."""
+        """Yield one problem for each pair of lengths in turn, `per_cell` times. Problems may repeat."""
         generator = random.Random(f"train {self.seed}")
         for _ in range(self.per_cell):
             for lengths in self._cells():
@@ -122,36 +132,48 @@ class AdditionTask:
                 yield problem
 
     def validation_problems(self) -> list[Problem]:
-        """The test problems of the trained lengths, shuffled."""
-        problems = [problem for lengths in self._cells() for problem in self.test_problems(*lengths)]
+        """Return the test problems of the trained lengths, shuffled."""
+        problems = []
+        for a_digits, b_digits in self._cells():
+            problems += self.test_problems(a_digits, b_digits)
         random.Random(f"validation {self.seed}").shuffle(problems)
         return problems
 
     def _cells(self) -> Iterator[tuple[int, int]]:
-        """The pairs of trained lengths."""
+        """Return the pairs of trained lengths."""
         lengths = range(1, self.digits + 1)
         return itertools.product(lengths, lengths)
 
 
 def longest_document(digits: int) -> int:
-    """The number of tokens of the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
+    """Return the number of tokens of the longest `<s> a+b=c </s>` with operands of up to `digits` digits."""
     return 3 * digits + 5
 
 
 @path_errors()
 def prepare_addition(task: AdditionTask, output: Path, progress: OnTokens) -> Index:
-    """Writes the data directory `output`, all or nothing, and returns its index.
+    """Write the data directory `output`, all or nothing.
 
-    Raises UserError if the task holds out no problem of some lengths, and FileExistsError if `output` exists.
+    Args:
+        task: Problems to write.
+        output: New folder.
+        progress: Called with the number of tokens of each problem.
+
+    Returns:
+        The index.
+
+    Raises:
+        UserError: The task holds out no problem of some lengths.
+        FileExistsError: `output` exists.
     """
     tokenizer = character_tokenizer(ALPHABET)
-    documents = itertools.chain(
-        (("validation", problem) for problem in task.validation_problems()),
-        (("train", problem) for problem in task.training_problems()),
-    )
+    documents = _documents(task)
     with new_folder(output) as directory:
         writers = {split: SplitWriter(directory, split, tokenizer.vocab_size, tokenizer.eos_id) for split in SPLITS}
-        while batch := [(split, problem.prompt + problem.answer) for split, problem in itertools.islice(documents, BATCH)]:
+        while True:
+            batch = list(itertools.islice(documents, BATCH_PROBLEMS))
+            if not batch:
+                break
             encoded = tokenizer.encode_documents([text for _, text in batch])
             for (split, text), ids in zip(batch, encoded, strict=True):
                 writers[split].add(ids, len(text))
@@ -165,11 +187,31 @@ def prepare_addition(task: AdditionTask, output: Path, progress: OnTokens) -> In
         )
 
 
-def _bounds(digits: int) -> tuple[int, int]:
-    """The smallest number with so many digits, and one more than the largest; zero has one digit."""
-    return 10 ** (digits - 1) if digits > 1 else 0, 10**digits
+def _documents(task: AdditionTask) -> Iterator[tuple[str, str]]:
+    """Yield split and text of every problem."""
+    for problem in task.validation_problems():
+        yield "validation", problem.prompt + problem.answer
+    for problem in task.training_problems():
+        yield "train", problem.prompt + problem.answer
+
+
+def _reversed(number: int) -> str:
+    """Return the digits of a number, least significant first."""
+    return f"{number}"[::-1]
+
+
+def _numbers(digits: int) -> range:
+    """Return all numbers with this many digits. Zero has one digit."""
+    if digits == 1:
+        return range(10)
+    return range(10 ** (digits - 1), 10**digits)
 
 
 def draw_problem(generator: random.Random, lengths: tuple[int, int]) -> Problem:
-    """A problem with operands of these lengths, each equally likely."""
-    return Problem(generator.randrange(*_bounds(lengths[0])), generator.randrange(*_bounds(lengths[1])))
+    """Draw a problem with operands of these lengths. All are equally likely."""
+    a_digits, b_digits = lengths
+    a_range = _numbers(a_digits)
+    b_range = _numbers(b_digits)
+    a = generator.randrange(a_range.start, a_range.stop)
+    b = generator.randrange(b_range.start, b_range.stop)
+    return Problem(a, b)

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 SEPARATOR = ">"
+# Number of different letters in the split `few`.
 FEW = 3
 
 
@@ -23,8 +24,8 @@ class ByLength(SyntheticTask):
     """Write a function of a string. Key: the string's length.
 
     Attributes:
-        letters: Of the strings.
-        longest: L, the longest string in training.
+        letters: Letters of the strings.
+        longest: L, the length of the longest string in training.
     """
 
     axis = "length of the string"
@@ -36,7 +37,7 @@ class ByLength(SyntheticTask):
 
     @abstractmethod
     def output(self, given: str) -> str:
-        """The function."""
+        """Return the function of a string."""
 
     def make_splits(self, size: Size) -> dict[str, Split]:
         longest = self.longest[size]
@@ -46,16 +47,18 @@ class ByLength(SyntheticTask):
             characters = most + 1 + len(self.output(self.letters[0] * most))
             return Split(characters, differs, {"lengths": (least, most), "letters": letters})
 
+        longer = f"{longest + 1} to {2 * longest} letters, not 1 to {longest}"
         splits = {
             "train": split(1, longest),
-            "long": split(longest + 1, 2 * longest, differs=f"{longest + 1} to {2 * longest} letters, not 1 to {longest}"),
+            "long": split(longest + 1, 2 * longest, differs=longer),
         }
         if letters > FEW:
             splits["few"] = split(1, longest, FEW, f"strings of at most {FEW} different letters, not {letters}")
         return splits
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        length = generator.randint(*split.options["lengths"])
+        shortest, longest = split.options["lengths"]
+        length = generator.randint(shortest, longest)
         letters = self.letters
         if split.options["letters"] < len(letters):
             letters = "".join(generator.sample(letters, split.options["letters"]))
@@ -65,7 +68,7 @@ class ByLength(SyntheticTask):
 
 
 class Copy(ByLength):
-    """Write the string again: the third of the source's variants, whose letters are random."""
+    """Write the string again: the third of the source's variants, with random letters."""
 
     def output(self, given: str) -> str:
         return given

@@ -15,12 +15,14 @@ import random
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 REGIONS: dict[Size, int] = {"tiny": 2, "small": 4, "base": 4}
-BITS: dict[Size, int] = {"tiny": 32, "small": 128, "base": 504}  # 512 characters with the brackets of base
-DIGITS = 3  # of a number of ones
+# With the brackets, base has 512 characters.
+BITS: dict[Size, int] = {"tiny": 32, "small": 128, "base": 504}
+# Number of digits of a number of ones.
+DIGITS = 3
 
 
 class ContextualCounting(SyntheticTask):
-    """Say how many ones a region has. Key: this number."""
+    """Count the ones of a region. Key: this number."""
 
     alphabet = "0123456789[]>"
     axis = "ones in the region"

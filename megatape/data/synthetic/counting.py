@@ -25,8 +25,12 @@ QUESTION = "?"
 LARGEST = 9
 VARIABLES: dict[Size, str] = {"tiny": "a", "small": "abc", "base": "abcde"}
 SHORTEST = 8
-LONGEST: dict[Size, int] = {"tiny": 40, "small": 128, "base": 512}  # characters of all operations
-PASSES: dict[Size, int] = {"tiny": 7, "small": 20, "base": 50}  # weight; set has 1, increment has 7
+# Maximum number of characters of all operations.
+LONGEST: dict[Size, int] = {"tiny": 40, "small": 128, "base": 512}
+# Weights of operations.
+SET_WEIGHT = 1
+INCREMENT_WEIGHT = 7
+PASSES: dict[Size, int] = {"tiny": 7, "small": 20, "base": 50}
 
 
 class Counting(SyntheticTask):
@@ -46,11 +50,13 @@ class Counting(SyntheticTask):
 
         sparse = "three times as many passes for each increment"
         long = "one to two times as long"
+        # The last operation of a training sample may end one character beyond `longest`.
+        longer = longest + 2
         return {
             "train": split(SHORTEST, longest),
             "sparse": split(SHORTEST, longest, 3 * passes, sparse),
-            "long": split(longest + 2, 2 * longest, differs=long),  # the last operation may be one character over
-            "long_sparse": split(longest + 2, 2 * longest, 3 * passes, f"{long}, and {sparse}"),
+            "long": split(longer, 2 * longest, differs=long),
+            "long_sparse": split(longer, 2 * longest, 3 * passes, f"{long}, and {sparse}"),
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
@@ -59,8 +65,9 @@ class Counting(SyntheticTask):
         text = "".join(variable + SET for variable in variables)
         value = dict.fromkeys(variables, 0)
         since = {variable: text.index(variable) for variable in variables}
-        end = len(text) + generator.randint(*split.options["operations"])
-        drawn = iter(generator.choices((SET, INCREMENT, PASS), (1, 7, passes), k=end))
+        least, most = split.options["operations"]
+        end = len(text) + generator.randint(least, most)
+        drawn = iter(generator.choices((SET, INCREMENT, PASS), (SET_WEIGHT, INCREMENT_WEIGHT, passes), k=end))
         while len(text) < end:
             operation = next(drawn)
             variable = generator.choice(variables)

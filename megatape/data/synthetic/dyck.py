@@ -17,11 +17,12 @@ import random
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
+# Number of pairs in a training sample.
 PAIRS: dict[Size, int] = {"tiny": 24, "small": 64, "base": 128}
 
 
 class Dyck(SyntheticTask):
-    """Close the last bracket that is open. Key: characters from it to the answer."""
+    """Close the last open bracket. Key: characters from it to the answer."""
 
     alphabet = "".join(opening + closing for opening, closing in CLOSING.items())
     axis = "distance from the opening bracket"
@@ -43,7 +44,8 @@ class Dyck(SyntheticTask):
     def _word(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
         text = ""
         answers = []
-        still_open: list[int] = []  # places of brackets
+        # Places of the open brackets.
+        still_open: list[int] = []
         while len(text) < split.characters:
             free = split.characters - len(text) - len(still_open)
             if free and (not still_open or generator.random() < split.options["opens"]):

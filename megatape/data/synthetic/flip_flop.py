@@ -12,15 +12,16 @@ import random
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
-PAIRS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 256}  # instructions of a training sample, each with its bit
-# share of `i`; `w` and `r` share the rest equally
+# Number of instructions in a training sample, each with its bit.
+PAIRS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 256}
+# Probabilities of `i`. `w` and `r` share the rest equally.
 IGNORE = 0.8
 SPARSE = 0.98
 DENSE = 0.1
 
 
 class FlipFlop(SyntheticTask):
-    """Read the bit that was written last. Key: characters from that bit to the bit that is read."""
+    """Read the last written bit. Key: characters from that bit to the read bit."""
 
     alphabet = "wir01"
     axis = "distance from the bit written to the bit read"

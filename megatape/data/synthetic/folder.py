@@ -1,6 +1,6 @@
-"""The training and validation split of a synthetic task as a data directory of examples (docs/finetuning_data.md).
+"""Writes the training and validation split of a synthetic task as a data directory of examples (docs/finetuning_data.md).
 
-Tests are not written: they are drawn again where a model is scored.
+Tests are not written. They are drawn again when a model is scored.
 """
 
 from pathlib import Path
@@ -21,34 +21,40 @@ KIND = "synthetic"
 
 
 class Encoder:
-    """Samples of a task to examples, one token for each character.
+    """Converts samples of a task to examples, with one token for each character.
 
     Attributes:
-        tokenizer: Of the task's alphabet, without byte tokens, which would be most of a small model's vocabulary.
+        tokenizer: Tokenizer of the task's alphabet. Byte tokens would be most of a small model's vocabulary, so it has none.
     """
 
     def __init__(self, task: SyntheticTask) -> None:
         model = train_tokenizer([task.alphabet], task.vocab_size, byte_fallback=False)
         self.tokenizer: Tokenizer = SentencePieceTokenizer(model)
         self._ids = {character: self.tokenizer.encode(character)[0] for character in task.alphabet}
-        self._ending = [self.tokenizer.eos_id] if task.answers_end else []
+        self._ending: list[int] = []
+        if task.answers_end:
+            self._ending = [self.tokenizer.eos_id]
 
     def example(self, sample: SyntheticSample) -> Example:
-        """The example: <s>, the text, and the end token if that belongs to the last answer."""
+        """Return `<s> text` as an example, with the end token if it belongs to the last answer."""
         begin = self.tokenizer.begin
-        ids = [*begin, *(self._ids[character] for character in sample.text), *self._ending]
-        answers = [(len(begin) + answer.begin, len(begin) + answer.end) for answer in sample.answers]
-        answers[-1] = (answers[-1][0], len(ids))
-        return Example(ids, answers, sample.text[: sample.answers[0].begin])
+        text_ids = [self._ids[character] for character in sample.text]
+        ids = [*begin, *text_ids, *self._ending]
+        offset = len(begin)
+        answers = [(offset + answer.begin, offset + answer.end) for answer in sample.answers]
+        last_begin, _ = answers[-1]
+        answers[-1] = (last_begin, len(ids))
+        prompt = sample.text[: sample.answers[0].begin]
+        return Example(ids, answers, prompt)
 
 
 def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Index:
     """Write a data directory, all or nothing, and return its index.
 
     Args:
-        task: Whose samples are written.
-        counts: Samples of `train` and of `validation`.
-        output: The data directory.
+        task: Task whose samples to write.
+        counts: Number of samples by split, `train` and `validation`.
+        output: Data directory to write.
 
     Raises:
         FileExistsError: `output` exists.
@@ -63,13 +69,21 @@ def write_task(task: SyntheticTask, counts: dict[str, int], output: Path) -> Ind
 
 
 def describe(task: SyntheticTask, counts: dict[str, int]) -> dict[str, Any]:
-    """The source that the index of a task's data directory records."""
-    source = {"kind": KIND, "task": task.name, "size": task.size, "definition": task.definition, "samples": counts}
-    return source | ({HIDES_ANSWERS: True} if task.hides_answers else {})
+    """Return the record of the source in the index of a task's data directory."""
+    source: dict[str, Any] = {
+        "kind": KIND,
+        "task": task.name,
+        "size": task.size,
+        "definition": task.definition,
+        "samples": counts,
+    }
+    if task.hides_answers:
+        source[HIDES_ANSWERS] = True
+    return source
 
 
 def check_folder(task: SyntheticTask, counts: dict[str, int], directory: Path) -> None:
-    """Raise UserError if the data directory is not the one that `write_task` writes."""
+    """Raise UserError if `write_task` would write another data directory."""
     found = load_index(directory).source
     expected = describe(task, counts)
     for name, value in expected.items():

@@ -14,13 +14,15 @@ import string
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
-LETTERS = 20, 40
-LONGER = 41, len(string.ascii_letters)
-FARTHEST = 15  # shift
+# Minimum and maximum number of letters.
+LETTERS = (20, 40)
+LONGER = (41, len(string.ascii_letters))
+# Largest shift.
+FARTHEST = 15
 
 
 class IndirectIndexing(SyntheticTask):
-    """Say which letter has a distance from another. Key: characters from it to the answer."""
+    """Write the letter at a distance from another. Key: characters from it to the answer."""
 
     alphabet = string.ascii_letters + string.digits + ">+-"
     axis = "distance from the letter to the answer"
@@ -34,8 +36,11 @@ class IndirectIndexing(SyntheticTask):
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        letters = "".join(generator.sample(string.ascii_letters, generator.randint(*split.options["letters"])))
+        least, most = split.options["letters"]
+        num_letters = generator.randint(least, most)
+        letters = "".join(generator.sample(string.ascii_letters, num_letters))
         place = generator.randrange(len(letters))
         found = generator.randint(max(0, place - FARTHEST), min(len(letters) - 1, place + FARTHEST))
         text = f"{letters}>{letters[place]}{found - place:+03d}"
-        return SyntheticSample(text + letters[found], (Answer(len(text), len(text) + 1, len(text) - found),))
+        answer = Answer(len(text), len(text) + 1, len(text) - found)
+        return SyntheticSample(text + letters[found], (answer,))

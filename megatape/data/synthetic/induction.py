@@ -13,14 +13,16 @@ import string
 
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 
-REPEATED = 8  # letters that come again
-# At most so many letters in front of them; with 16 and twice as many letters, size tiny was not learned.
+# Number of repeated letters.
+REPEATED = 8
+# Maximum number of letters before them. With 16 and twice as many letters, size tiny was not learned.
 BEFORE: dict[Size, int] = {"tiny": 4, "small": 16, "base": 16}
-GAP: dict[Size, int] = {"tiny": 32, "small": 96, "base": 240}  # at most so many letters in between
+# Maximum number of letters in between.
+GAP: dict[Size, int] = {"tiny": 32, "small": 96, "base": 240}
 
 
 class Induction(SyntheticTask):
-    """Go on as the same letters did before. Key: characters from the first occurrence to the answer."""
+    """Continue like the same letters before. Key: characters from the first occurrence to the answer."""
 
     alphabet = string.ascii_lowercase
     axis = "distance from the first occurrence to the second"
@@ -44,8 +46,10 @@ class Induction(SyntheticTask):
         repeated = "".join(letters[:REPEATED])
         others = letters[REPEATED:]
         before = generator.randint(0, split.options["front"])
-        gap = generator.randint(*split.options["gap"])
+        least, most = split.options["gap"]
+        gap = generator.randint(least, most)
         between = "".join(generator.choices(others, k=before + gap))
         text = f"{between[:before]}{repeated}{between[before:]}{repeated}"
-        places = range(len(text) - REPEATED + 1, len(text))  # the first letter of the second occurrence can't be known
+        # The first letter of the second occurrence cannot be predicted.
+        places = range(len(text) - REPEATED + 1, len(text))
         return SyntheticSample(text, tuple(Answer(place, place + 1, REPEATED + gap) for place in places))

@@ -19,11 +19,12 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 
 SYMBOLS = "abcdefghijklmnop"
 BLANK = "."
+# Number of steps in a training sample.
 STEPS: dict[Size, int] = {"tiny": 64, "small": 128, "base": 128}
 
 
 class Torus(SyntheticTask):
-    """Say which symbol a place had. Key: characters since the last visit.
+    """Write the symbol of a place. Key: characters since the last visit.
 
     Attributes:
         moves: Change of each coordinate, by step.
@@ -48,20 +49,25 @@ class Torus(SyntheticTask):
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         answers: list[Answer] = []
-        while not answers:  # a walk may return to blanks only
+        # A walk may return only to blanks.
+        while not answers:
             text, answers = self._walk(split, generator)
         return SyntheticSample(text[: answers[-1].end], tuple(answers))
 
     def _walk(self, split: Split, generator: random.Random) -> tuple[str, list[Answer]]:
+        side = split.options["side"]
         place = (0,) * len(self.moves["<"])
         text = ""
         answers = []
-        visits: dict[tuple[int, ...], int] = {}  # place -> where the text has its symbol
+        # Place -> index of its symbol in the text.
+        visits: dict[tuple[int, ...], int] = {}
         for step in generator.choices(list(self.moves), k=split.characters // 2):
-            place = tuple((old + change) % split.options["side"] for old, change in zip(place, self.moves[step], strict=True))
+            place = tuple((old + change) % side for old, change in zip(place, self.moves[step], strict=True))
             text += step
             if place not in visits:
-                symbol = BLANK if generator.random() < split.options["blanks"] else generator.choice(SYMBOLS)
+                symbol = BLANK
+                if generator.random() >= split.options["blanks"]:
+                    symbol = generator.choice(SYMBOLS)
             else:
                 symbol = text[visits[place]]
                 if symbol != BLANK:

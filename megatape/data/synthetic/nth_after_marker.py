@@ -15,12 +15,14 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 LETTERS = string.ascii_lowercase
 MARKER = "#"
 QUESTION = "?"
-FARTHEST: dict[Size, int] = {"tiny": 4, "small": 9, "base": 9}  # the largest n, and the number of questions
-AROUND: dict[Size, int] = {"tiny": 16, "small": 64, "base": 256}  # at most so many letters before and after those asked for
+# Largest n, and number of questions.
+FARTHEST: dict[Size, int] = {"tiny": 4, "small": 9, "base": 9}
+# Maximum number of letters before the marker, and after the letters that are asked for.
+AROUND: dict[Size, int] = {"tiny": 16, "small": 64, "base": 256}
 
 
 class NthAfterMarker(SyntheticTask):
-    """Say which letter is the n-th after the marker. Key: characters from that letter to the answer."""
+    """Write the n-th letter after the marker. Key: characters from that letter to the answer."""
 
     alphabet = LETTERS + string.digits[1:] + MARKER + QUESTION
     axis = "distance from the letter to the answer"
@@ -44,7 +46,8 @@ class NthAfterMarker(SyntheticTask):
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
         farthest = split.options["farthest"]
-        before, after = (generator.randint(*split.options[name]) for name in ("before", "after"))
+        before = generator.randint(*split.options["before"])
+        after = generator.randint(*split.options["after"])
         letters = "".join(generator.choices(LETTERS, k=before + farthest + after))
         text = f"{letters[:before]}{MARKER}{letters[before:]}"
         answers = []

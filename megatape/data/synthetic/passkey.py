@@ -19,12 +19,14 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 SENTENCES = "the_grass_is_green.the_sky_is_blue.the_sun_is_yellow.here_we_go.there_and_back_again."
 DIGITS = 3
 NEEDLES: dict[Size, int] = {"tiny": 2, "small": 4, "base": 4}
-ASKED = 4  # how often a number is asked for
-FILLER: dict[Size, int] = {"tiny": 40, "small": 192, "base": 960}  # characters of sentences
+# Number of questions.
+ASKED = 4
+# Number of characters of sentences.
+FILLER: dict[Size, int] = {"tiny": 40, "small": 192, "base": 960}
 
 
 class Passkey(SyntheticTask):
-    """Find the numbers of keys. Key: characters from where the number was last to the answer."""
+    """Find the numbers of keys. Key: characters from the last occurrence of the number to the answer."""
 
     alphabet = "".join(sorted(set(SENTENCES))) + string.ascii_uppercase + string.digits + ":?"
     axis = "distance from the number to the answer"
@@ -48,12 +50,14 @@ class Passkey(SyntheticTask):
         needles = split.options["needles"]
         filler = split.options["filler"]
         start = generator.randrange(len(SENTENCES))
-        sentences = (SENTENCES * (filler // len(SENTENCES) + 2))[start : start + filler]
+        repeated = SENTENCES * (filler // len(SENTENCES) + 2)
+        sentences = repeated[start : start + filler]
         keys = generator.sample(string.ascii_uppercase, needles)
         numbers = {key: "".join(generator.choices(string.digits, k=DIGITS)) for key in keys}
         text = ""
         used = 0
-        for key, place in zip(keys, sorted(generator.choices(range(filler + 1), k=needles)), strict=True):
+        places = sorted(generator.choices(range(filler + 1), k=needles))
+        for key, place in zip(keys, places, strict=True):
             text += f"{sentences[used:place]}{key}:{numbers[key]}."
             used = place
         text += sentences[used:]

@@ -25,17 +25,20 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 KEYS = string.ascii_uppercase
 VALUES = string.ascii_lowercase
 PAIRS: dict[Size, int] = {"tiny": 4, "small": 8, "base": 8}
-ASKED: dict[Size, int] = {"tiny": 16, "small": 16, "base": 16}  # how often a value is asked for
-BETWEEN: dict[Size, int] = {"tiny": 24, "small": 96, "base": 224}  # letters without meaning
-LEAST = 4  # values of a key that changes
+# Number of questions.
+ASKED: dict[Size, int] = {"tiny": 16, "small": 16, "base": 16}
+# Number of letters without meaning.
+BETWEEN: dict[Size, int] = {"tiny": 24, "small": 96, "base": 224}
+# Minimum number of values of a key that changes.
+LEAST = 4
 
 
 class Recall(SyntheticTask):
-    """Recall the value of a key. Key: characters from where it was last to the answer.
+    """Recall the value of a key. Key: characters from its last occurrence to the answer.
 
     Attributes:
         keys: All keys.
-        pairs: Pairs of a training sample.
+        pairs: Number of pairs in a training sample.
     """
 
     alphabet = KEYS + VALUES
@@ -50,7 +53,8 @@ class Recall(SyntheticTask):
         between = BETWEEN[size]
 
         def split(pairs: int, between: int, differs: str = "") -> Split:
-            return Split(2 * (pairs + asked) + between, differs, {"pairs": pairs, "asked": asked, "between": between})
+            options = {"pairs": pairs, "asked": asked, "between": between}
+            return Split(2 * (pairs + asked) + between, differs, options)
 
         return {
             "train": split(pairs, between),
@@ -59,15 +63,20 @@ class Recall(SyntheticTask):
         }
 
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
-        pairs, asked, between = (split.options[name] for name in ("pairs", "asked", "between"))
-        values = dict(zip(generator.sample(self.keys, pairs), generator.choices(VALUES, k=pairs), strict=True))
+        pairs = split.options["pairs"]
+        asked = split.options["asked"]
+        between = split.options["between"]
+        keys = generator.sample(self.keys, pairs)
+        values = dict(zip(keys, generator.choices(VALUES, k=pairs), strict=True))
         text = "".join(key + value for key, value in values.items())
         filler = "".join(generator.choices(VALUES, k=between))
-        # Letters in front of each later pair; the last pair has none behind it.
-        places = sorted(generator.randint(0, between) for _ in range(asked - 1)) + [between]
+        # Number of letters before each later pair. The last pair ends the text.
+        places = sorted(generator.randint(0, between) for _ in range(asked - 1))
+        places.append(between)
         answers = []
         used = 0
-        for place, key in zip(places, generator.choices(list(values), k=asked), strict=True):
+        asked_keys = generator.choices(list(values), k=asked)
+        for place, key in zip(places, asked_keys, strict=True):
             distance = len(text) + place - used - text.rindex(key)
             text += filler[used:place] + key + values[key]
             answers.append(Answer(len(text) - 1, len(text), distance))
@@ -87,7 +96,7 @@ class ReassignedRecall(Recall):
     """Recall a value of a key whose values change. Key: characters from it to the answer.
 
     Attributes:
-        back: N: 1 asks for the last value of a key, 2 for the one before it.
+        back: N. 1 asks for the last value of a key, 2 for the one before it.
     """
 
     alphabet = KEYS + VALUES + ">"
@@ -114,8 +123,10 @@ class ReassignedRecall(Recall):
         text = "".join(key + generator.choice(VALUES) for key in assigned) + ">"
         answers = []
         for key in generator.choices(keys, k=split.options["asked"]):
-            source = 2 * [place for place, other in enumerate(assigned) if other == key][-self.back] + 1
-            answers.append(Answer(len(text) + 1, len(text) + 2, len(text) + 1 - source))
+            places = [place for place, other in enumerate(assigned) if other == key]
+            source = 2 * places[-self.back] + 1
+            begin = len(text) + 1
+            answers.append(Answer(begin, begin + 1, begin - source))
             text += key + text[source]
         return SyntheticSample(text, tuple(answers))
 

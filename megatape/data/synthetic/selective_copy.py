@@ -16,7 +16,8 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 LETTERS = "abcdefghijklmnop"
 BLANK = "."
 SEPARATOR = ">"
-COPIED: dict[Size, int] = {"tiny": 16, "small": 32, "base": 128}  # letters; training texts have as many blanks
+# Number of letters. Training samples have the same number of blanks.
+COPIED: dict[Size, int] = {"tiny": 16, "small": 32, "base": 128}
 
 
 class SelectiveCopy(SyntheticTask):
@@ -33,7 +34,8 @@ class SelectiveCopy(SyntheticTask):
             return Split(2 * letters + blanks + 1, differs, {"letters": letters, "blanks": blanks})
 
         splits = {"train": split(letters)}
-        for name, blanks in (("dense", letters // 2), ("sparse", 2 * letters), ("sparser", 8 * letters)):
+        num_blanks = {"dense": letters // 2, "sparse": 2 * letters, "sparser": 8 * letters}
+        for name, blanks in num_blanks.items():
             splits[name] = split(blanks, f"{blanks} blanks, not {letters}")
         return splits
 

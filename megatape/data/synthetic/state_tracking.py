@@ -23,27 +23,35 @@ from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, S
 
 Permutation = tuple[int, ...]
 
-SYMBOLS = string.ascii_letters + string.digits + "".join(map(chr, range(0x100, 0x13A)))  # of 120 elements
-ELEMENTS: dict[Size, int] = {"tiny": 32, "small": 128, "base": 128}  # of a training sample
-GENERATORS: dict[str, Permutation] = {"x": (1, 2, 0, 3, 4), "y": (1, 2, 3, 4, 0), "X": (2, 0, 1, 3, 4), "Y": (4, 0, 1, 2, 3)}
-LETTERS: dict[Size, tuple[int, int]] = {"tiny": (6, 16), "small": (6, 32), "base": (6, 32)}  # of a word
+# Symbols of up to 120 elements.
+SYMBOLS = string.ascii_letters + string.digits + "".join(map(chr, range(0x100, 0x13A)))
+# Number of elements in a training sample.
+ELEMENTS: dict[Size, int] = {"tiny": 32, "small": 128, "base": 128}
+GENERATORS: dict[str, Permutation] = {
+    "x": (1, 2, 0, 3, 4),
+    "y": (1, 2, 3, 4, 0),
+    "X": (2, 0, 1, 3, 4),
+    "Y": (4, 0, 1, 2, 3),
+}
+# Minimum and maximum number of letters of a word.
+LETTERS: dict[Size, tuple[int, int]] = {"tiny": (6, 16), "small": (6, 32), "base": (6, 32)}
 
 
 def compose(then: Permutation, first: Permutation) -> Permutation:
-    """The permutation that applies `first`, then the other."""
+    """Return the permutation that applies `first`, then `then`."""
     return tuple(then[point] for point in first)
 
 
 def num_inversions(permutation: Permutation) -> int:
-    """Pairs of points that it puts in the other order."""
+    """Return the number of pairs of points that a permutation exchanges in order."""
     return sum(first > second for first, second in itertools.combinations(permutation, 2))
 
 
 class StateTracking(SyntheticTask):
-    """Say the product of all elements so far. Key: their number.
+    """Write the product of all elements so far. Key: their number.
 
     Attributes:
-        elements: Of the group; the first is the identity.
+        elements: Elements of the group. The first is the identity.
     """
 
     axis = "elements so far"
@@ -88,20 +96,21 @@ class A5(StateTracking):
 
 @cache
 def identities(start: Permutation, length: int) -> int:
-    """Number of words of so many letters that take `start` to the identity."""
+    """Return the number of words of this length that take `start` to the identity."""
     if length == 0:
         return int(start == A5.elements[0])
     return sum(identities(compose(letter, start), length - 1) for letter in GENERATORS.values())
 
 
 class WordA5(SyntheticTask):
-    """Say whether a word is the identity of A5. Key: its length."""
+    """Write whether a word is the identity of A5. Key: its length."""
 
     alphabet = "".join(GENERATORS) + "=01"
     axis = "length of the word"
 
     def make_splits(self, size: Size) -> dict[str, Split]:
-        (least, most), longest = LETTERS[size], 2 * LETTERS[size][1]
+        least, most = LETTERS[size]
+        longest = 2 * most
         differs = f"{most + 1} to {longest} letters, not {least} to {most}"
         return {
             "train": Split(most + 2, "", {"letters": (least, most)}),
@@ -113,12 +122,13 @@ class WordA5(SyntheticTask):
         is_identity = generator.random() < 1 / 2
         product = A5.elements[0]
         word = ""
-        for left in range(length - 1, -1, -1):
+        for num_left in range(length - 1, -1, -1):
             products = {letter: compose(element, product) for letter, element in GENERATORS.items()}
-            closing = [identities(each, left) for each in products.values()]
-            # Each word that fits the answer is as likely as any other: by the number of such words that begin like this.
-            weights = closing if is_identity else [len(GENERATORS) ** left - words for words in closing]
-            letter = generator.choices(list(products), weights)[0]
+            # Number of words that begin with each letter and fit the answer, so that all such words are equally likely.
+            weights = [identities(next_product, num_left) for next_product in products.values()]
+            if not is_identity:
+                weights = [len(GENERATORS) ** num_left - words for words in weights]
+            (letter,) = generator.choices(list(products), weights)
             product = products[letter]
-            word = word + letter
+            word += letter
         return SyntheticSample(f"{word}={int(is_identity)}", (Answer(length + 1, length + 2, length),))

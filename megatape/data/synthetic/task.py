@@ -1,4 +1,4 @@
-"""The interface of synthetic tasks: samples drawn from a seed, for training and for tests that differ from it."""
+"""Interface of synthetic tasks: samples drawn from a seed, for training and for tests that differ from it."""
 
 import hashlib
 import json
@@ -14,18 +14,22 @@ TRAIN = "train"
 VALIDATION = "validation"
 TEST = "test"
 SIZES = ("tiny", "small", "base")
-HASHED = 32  # samples of each split that a definition's hash covers
-NUM_CONTROL_TOKENS = 3  # <unk>, <s>, </s>
+# Number of samples of each split that the hash of a definition covers.
+HASHED = 32
+# The tokens <unk>, <s> and </s>.
+NUM_CONTROL_TOKENS = 3
 
 Size = Literal["tiny", "small", "base"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Characters [begin, end) of a sample's text, which the model must predict from all that precedes each.
+    """Characters [begin, end) of a sample's text. The model must predict each from all characters before it.
 
     Attributes:
-        key: A length or distance, on which the task's accuracy is plotted.
+        begin: First character.
+        end: End of the characters.
+        key: Length or distance over which the task's accuracy is plotted.
     """
 
     begin: int
@@ -35,7 +39,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class SyntheticSample:
-    """A text, each character of which is one token, and its answers in order. The last answer ends the text."""
+    """A sample.
+
+    Attributes:
+        text: Text. Each character is one token.
+        answers: Answers in order. The last answer ends the text.
+    """
 
     text: str
     answers: tuple[Answer, ...]
@@ -43,12 +52,12 @@ class SyntheticSample:
 
 @dataclass(frozen=True)
 class Split:
-    """How samples are drawn.
+    """Distribution of samples.
 
     Attributes:
-        characters: Of the longest sample.
-        differs: A phrase for how it differs from training; empty for the same distribution.
-        options: Of the task's `sample`.
+        characters: Number of characters of the longest sample.
+        differs: Phrase about the difference from training; empty for the same distribution.
+        options: Options of the task's `sample`.
     """
 
     characters: int
@@ -59,17 +68,17 @@ class Split:
 class SyntheticTask(ABC):
     """A task at one size. To add one, write a subclass and its line in megatape/registry.py.
 
-    `splits` has `train` and the tests: `test`, drawn as `train` is, and those that differ from it. The validation split, on
-    which learning rates are chosen, is drawn as `train` is, too. The samples of a split follow from the task's name, the size,
-    the split's name and the sample's index alone.
+    `splits` has `train` and the tests: `test`, with the same distribution as `train`, and those with another one. The
+    validation split, on which learning rates are chosen, also has the distribution of `train`. The task's name, the size, the
+    split's name and the index decide a sample.
 
     Attributes:
-        alphabet: All characters of its texts; no white space.
-        axis: What the answers' keys are, as a plot's axis shows it.
-        scored: What the score counts: right answers, or samples whose answers are all right.
-        answers_end: Whether the end token follows the last answer and belongs to it: the model must know where to stop.
-        copies: Whether each character of an answer repeats the one `key` characters before it.
-        hides_answers: Whether the model reads the end token in place of each answer, so that none helps with the next.
+        alphabet: All characters of its texts, without white space.
+        axis: Meaning of the answers' keys, for the axis of a plot.
+        scored: Unit of the score: right answers, or samples with only right answers.
+        answers_end: Whether the end token follows the last answer and belongs to it, so the model must know where to stop.
+        copies: Whether each character of an answer repeats the character `key` characters before it.
+        hides_answers: Whether the model reads the end token in place of each answer, so that no answer helps with the next.
     """
 
     alphabet: ClassVar[str]
@@ -87,7 +96,7 @@ class SyntheticTask(ABC):
 
     @abstractmethod
     def make_splits(self, size: Size) -> dict[str, Split]:
-        """`train` and the splits that differ from it."""
+        """Return `train`, and the splits that differ from it."""
 
     @abstractmethod
     def sample(self, split: Split, generator: random.Random) -> SyntheticSample:
@@ -95,36 +104,39 @@ class SyntheticTask(ABC):
 
     @property
     def tests(self) -> dict[str, Split]:
-        """The splits that trained models are tested on."""
+        """Splits to test trained models on."""
         return {name: split for name, split in self.splits.items() if name != TRAIN}
 
     def split(self, name: str) -> Split:
-        """A split by its name, `validation` included."""
-        return self.splits[TRAIN if name == VALIDATION else name]
+        """Return a split by its name, including `validation`."""
+        if name == VALIDATION:
+            name = TRAIN
+        return self.splits[name]
 
     def samples(self, name: str, count: int) -> Iterator[SyntheticSample]:
-        """The first `count` samples of a split."""
+        """Yield the first `count` samples of a split."""
         split = self.split(name)
         for index in range(count):
             yield self.sample(split, random.Random(f"{self.name} {self.size} {name} {index}"))
 
     def tokens(self, name: str) -> int:
-        """Tokens of the longest sample of a split, <s> and end token included."""
+        """Return the number of tokens of the longest sample of a split, including <s> and the end token."""
         return 1 + self.split(name).characters + self.answers_end
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens: the characters and control tokens."""
+        """Number of characters and control tokens."""
         return NUM_CONTROL_TOKENS + len(self.alphabet)
 
     @property
     def definition(self) -> str:
-        """A hash of what decides the results: tokens, how samples are scored, and the first of each split."""
-
-        def drawn(name: str) -> list[str]:  # data folders keep the hash, so samples are written as they always were
-            return [repr(self.split(name)), *(repr(sample)[len("Synthetic") :] for sample in self.samples(name, HASHED))]
-
-        splits = {name: drawn(name) for name in (*self.splits, VALIDATION)}
-        hidden = [HIDES_ANSWERS] if self.hides_answers else []
-        content = [self.alphabet, self.vocab_size, self.scored, self.answers_end, splits, *hidden]
+        """Hash of everything that decides the results: tokens, scores, and the first samples of each split."""
+        splits = {}
+        for name in (*self.splits, VALIDATION):
+            # Data folders store the hash, so samples are written under the earlier name of their class.
+            samples = [repr(sample).removeprefix("Synthetic") for sample in self.samples(name, HASHED)]
+            splits[name] = [repr(self.split(name)), *samples]
+        content: list[Any] = [self.alphabet, self.vocab_size, self.scored, self.answers_end, splits]
+        if self.hides_answers:
+            content.append(HIDES_ANSWERS)
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
