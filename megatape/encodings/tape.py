@@ -21,7 +21,7 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import StateUpdate
 from megatape.encodings.rope import STATE_DTYPE, Rope
 from megatape.nn.parameters import parameter
-from megatape.nn.remat import recompute
+from megatape.nn.recompute import recompute
 
 # Largest sizes whose weights and one token's state fit the registers of a program of the Triton kernels
 MAX_KERNEL_CHANNELS = 32

@@ -13,85 +13,98 @@ The streams are the content x [B, N, D] and what is added to the encoding's stat
 The lower stream is e without its initial value, which is a function of the position: it starts at zero and takes half the
 bytes in bfloat16, where e itself would lose its angles. With other encodings e is constant (`rope`) or absent (`nope`): nothing
 updates it, and attention moves only the content. Shapes as in model/transformer.py.
+
+The classes here are the equations, in layers that tensor-parallel ranks divide. What samples divided among ranks, memory and
+torch.compile need is in subclasses, from which model/build.py composes the class of a run's blocks.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatape.attention.attend import Attend, attend
 from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig
-from megatape.distributed.layout import heads_to_tokens, local_tokens, tokens_to_channels, tokens_to_heads
-from megatape.distributed.mesh import SINGLE, Axis
+from megatape.distributed.layout import tokens_to_channels
 from megatape.encodings.encoding import Encoding, Features
 from megatape.encodings.log_scale import LogScale
-from megatape.nn.linear import ColumnLinear, RowLinear, project
+from megatape.model.lora import LayerFactory
+from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
+from megatape.nn.gathered_input import GatheredInput, begin_gather
+from megatape.nn.linear import project
 from megatape.nn.norm import normalization
-from megatape.nn.overlap import begin_gather
-from megatape.nn.remat import in_chunks
+from megatape.nn.remat import Remat, shared_with_layers
 
 
 class Attention(nn.Module):
     """Grouped-query attention; the position encoding rotates queries and keys, biases scores or is moved with the values.
 
     Attributes:
-        attend: `attend` of attention/attend.py, by the backends of a run.
-        sparse: Attention within groups of tokens (attention/shifted.py), which takes its place in training, or None.
-        sequence_axis: The sequence-parallel ranks, each of which attends with some of the heads to all tokens.
+        attend: Function that computes attention in evaluation.
+        attend_in_training: Function that computes attention in training.
+        moves_state: Whether the position update reads A e.
     """
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, tensor_axis: Axis = SINGLE) -> None:
+    def __init__(
+        self, config: ModelConfig, encoding: Encoding, options: ModelOptions, layers: LayerFactory, moves_state: bool
+    ) -> None:
         super().__init__()
+        axis = options.tensor_axis
+        width = config.num_heads * config.head_dim
+        kv_width = config.num_kv_heads * config.head_dim
+        input_bias = config.attention_bias != "none"
+        output_bias = config.attention_bias == "qkvo"
         self.head_dim = config.head_dim
         self.encoding = encoding
-        self.tensor_axis = tensor_axis
-        self.attend: Attend = attend
-        self.sparse: Attend | None = None
-        self.sequence_axis = SINGLE
-        inputs = config.attention_bias != "none"
-        outputs = config.attention_bias == "qkvo"
-        self.query = ColumnLinear(config.hidden_size, config.num_heads * config.head_dim, tensor_axis, inputs)
-        self.key = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, tensor_axis, inputs)
-        self.value = ColumnLinear(config.hidden_size, config.num_kv_heads * config.head_dim, tensor_axis, inputs)
-        self.output = RowLinear(config.num_heads * config.head_dim, config.hidden_size, tensor_axis, outputs)
-        self.query_norm = normalization(config, config.head_dim, tensor_axis) if config.qk_norm else None
-        self.key_norm = normalization(config, config.head_dim, tensor_axis) if config.qk_norm else None
-        self.token_features = encoding.token_features(tensor_axis)
-        self.sequence_features = encoding.sequence_features(tensor_axis)
-        self.bias = encoding.bias(tensor_axis)
-        self.log_scale = LogScale(config, tensor_axis) if config.attention_scale == "log_n" else None
+        self.options = options
+        self.tensor_axis = axis
+        self.attend = options.attend
+        self.attend_in_training = options.attend_in_training or options.attend
+        self.moves_state = moves_state
+        self.query = layers.column("query", config.hidden_size, width, input_bias)
+        self.key = layers.column("key", config.hidden_size, kv_width, input_bias)
+        self.value = layers.column("value", config.hidden_size, kv_width, input_bias)
+        self.output = layers.row("output", width, config.hidden_size, output_bias)
+        self.query_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
+        self.key_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
+        self.token_features = options.adopt(encoding.token_features(axis))
+        self.sequence_features = options.adopt(encoding.sequence_features(axis))
+        self.bias = options.adopt(encoding.bias(axis))
+        self.log_scale = None
+        if config.attention_scale == "log_n":
+            self.log_scale = options.adopt(LogScale(config, axis))
 
     def forward(
-        self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None, move: bool = False
+        self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None, *, remat: Remat | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention to the content and, if the encoding asks for it, to the position state.
+        """Attend to the content and, if the position update reads A e, to the position state.
 
         Args:
-            h: The normalized content of this rank's tokens, [B, N/T, D].
-            state: As in Streams.
+            h: Normalized content of this rank's tokens, [B, N/T, D].
+            state: Position state, as in Streams.
             document_starts: [B, N], the first token that each token may attend to, or None.
-            move: Whether the position update reads A e.
+            remat: How the backward pass rebuilds h; None: autograd saves h.
 
         Returns:
             The output [B, N/T, D] and A e of this rank's query heads, [B, N, H/T, W], or None.
         """
-        h = begin_gather(h, self.tensor_axis)
-        read = state.delta if self.encoding.carries_state else None  # not by a layer without positions
-        delta = tokens_to_channels(read, self.tensor_axis)  # overlaps with the products
-        q, k, v = self.heads(h)
-        features = () if self.token_features is None else self.token_features(h, q, k)
-        del h  # all tokens, which only the products need
-        q, k, v, moved = tokens_to_heads(self.sequence_axis, q, k, v, delta.wait())
-        features = tuple(part for feature in features for part in tokens_to_heads(self.sequence_axis, feature))
-        state = PositionState(state.initial, moved)
+        gathered = begin_gather(h, self.tensor_axis, remat)
+        # In flight while the products run. A layer without positions does not read the state.
+        delta = state.delta if self.encoding.carries_state else None
+        exchange = tokens_to_channels(delta, self.tensor_axis)
+        q, k, v = self.heads(gathered)
+        features = self.features(gathered, q, k)
+        del gathered  # All tokens, which only the products need.
+        state = PositionState(state.initial, exchange.wait())
+
+        q, k, v, features, state = self.before_attention(q, k, v, features, state)
         q, k, bias = self.encode(q, k, features, state.initial, document_starts)
-        attend = self.sparse if self.sparse is not None and self.training else self.attend
+        attend = self.attend_in_training if self.training else self.attend
         content, attended_state = attend(
             q,
             k,
@@ -99,23 +112,42 @@ class Attention(nn.Module):
             state=state if self.encoding.has_position_tensor else None,
             bias=bias,
             document_starts=document_starts,
-            move=move and self.encoding.moves_state,
+            move=self.moves_state,
         )
-        content, attended_state = heads_to_tokens(self.sequence_axis, content, attended_state)
+        content, attended_state = self.after_attention(content, attended_state)
         return self.output(content.flatten(2)), attended_state
 
-    def heads(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, N, H/T, R], keys and values [B, N, L/T, R] before they are rotated, from h [B, N, D]."""
-        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in project(h, self.query, self.key, self.value))
+    def heads(self, gathered: GatheredInput) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, N, H/T, R], keys and values [B, N, L/T, R], before the encoding rotates them."""
+        projected = project(gathered, self.query, self.key, self.value)
+        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in projected)
         if self.query_norm is not None and self.key_norm is not None:
             q = self.query_norm(q)
             k = self.key_norm(k)
         return q, k, v
 
+    def features(self, gathered: GatheredInput, q: Tensor, k: Tensor) -> Features:
+        """Return the features of single tokens that the encoding computes from the content, q and k; empty if it has none."""
+        if self.token_features is None:
+            return ()
+        with shared_with_layers(gathered.remat):
+            features: Features = self.token_features(gathered.whole, q, k)
+        return features
+
+    def before_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, features: Features, state: PositionState
+    ) -> tuple[Tensor, Tensor, Tensor, Features, PositionState]:
+        """Return the arguments for the tokens and heads that this rank attends with: these, if it has all tokens."""
+        return q, k, v, features, state
+
+    def after_attention(self, content: Tensor, attended_state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the results of attention for this rank's tokens: the inverse of `before_attention`."""
+        return content, attended_state
+
     def encode(
         self, q: Tensor, k: Tensor, features: Features, state: Tensor | None, document_starts: DocumentStarts
     ) -> tuple[Tensor, Tensor, ScoreBias | None]:
-        """Queries and keys as attention takes them, unless it rotates them itself, and the bias on their scores.
+        """Return queries and keys as attention takes them, unless it rotates them itself, and the bias on their scores.
 
         Args:
             q: [B, N, H/T, R], from `heads`.
@@ -128,9 +160,14 @@ class Attention(nn.Module):
             features, _ = self.sequence_features(features, document_starts, ())
         q, k = self.encoding.rotate_qk(q, k, state, features)
         if self.log_scale is not None:
-            last = torch.arange(1, q.shape[1] + 1, device=q.device)[None]
-            q = self.log_scale(q, last if document_starts is None else last - document_starts)
-        return q, k, None if self.bias is None else self.bias.scores(self.bias(q, k, features), state, past=0)
+            num_keys = torch.arange(1, q.shape[1] + 1, device=q.device)[None]
+            if document_starts is not None:
+                num_keys = num_keys - document_starts
+            q = self.log_scale(q, num_keys)
+        if self.bias is None:
+            return q, k, None
+        weights = self.bias(q, k, features)
+        return q, k, self.bias.scores(weights, state, past=0)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -139,81 +176,117 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class MLP(nn.Module):
-    """SwiGLU feed-forward, W_down (silu(W_gate h) * W_up h), [B, N/T, D] -> [B, N/T, D].
+    """SwiGLU feed-forward network, W_down (silu(W_gate h) * W_up h), [B, N/T, D] -> [B, N/T, D]."""
 
-    Attributes:
-        activation: `swiglu`; model/build.py lets the backward pass compute it again.
-    """
-
-    def __init__(self, hidden_size: int, inner_size: int, tensor_axis: Axis = SINGLE) -> None:
+    def __init__(self, config: ModelConfig, options: ModelOptions, layers: LayerFactory) -> None:
         super().__init__()
-        self.tensor_axis = tensor_axis
-        self.activation: Callable[[Tensor, Tensor], Tensor] = swiglu
-        self.gate = ColumnLinear(hidden_size, inner_size, tensor_axis)
-        self.up = ColumnLinear(hidden_size, inner_size, tensor_axis)
-        self.down = RowLinear(inner_size, hidden_size, tensor_axis)
+        self.tensor_axis = options.tensor_axis
+        self.gate = layers.column("gate", config.hidden_size, config.mlp_size)
+        self.up = layers.column("up", config.hidden_size, config.mlp_size)
+        self.down = layers.row("down", config.mlp_size, config.hidden_size)
 
-    def forward(self, h: Tensor) -> Tensor:
-        h = begin_gather(h, self.tensor_axis)
-        gate, up = project(h, self.gate, self.up)
-        del h  # all tokens, which only the products need
-        return self.down(self.activation(gate, up))
+    def forward(self, h: Tensor, *, remat: Remat | None = None) -> Tensor:
+        """Return the output for h. remat: How the backward pass rebuilds h; None: autograd saves h."""
+        gate, up = project(begin_gather(h, self.tensor_axis, remat), self.gate, self.up)
+        return self.multiply(gate, up)
+
+    def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Return W_down (silu(gate) * up)."""
+        return self.down(swiglu(gate, up))
 
 
 class Streams(NamedTuple):
     """The two residual streams between blocks.
 
     Attributes:
-        x: The content of this rank's tokens, [B, N/T, D].
-        state: The initial state of all tokens, and what blocks have added to that of this rank's tokens, [B, N/T, L, W].
+        x: Content of this rank's tokens, [B, N/T, D].
+        state: Initial state of all tokens, and what blocks have added to that of this rank's tokens, [B, N/T, L, W].
+        remat_of: Function that returns how the backward pass rebuilds x, or None; None if autograd saves x. It is a function
+            because ZeRO stage 3 warns of outputs of types that it does not know.
     """
 
     x: Tensor
     state: PositionState
+    remat_of: Callable[[Tensor], Remat | None] | None = None
 
 
 class Block(nn.Module):
     """Pre-norm attention and feed-forward network, each of which updates both streams.
 
     Attributes:
-        moves: Whether it updates the position state.
-        chunk_tokens: How many of this rank's tokens pass MLP and position update at a time; None: all.
-        add: The residual sum after the MLP; model/build.py lets the backward pass rebuild it.
-        sequence_axis: The sequence-parallel ranks, each of which updates the streams of its own tokens.
+        updates_state: Whether it updates the position state.
     """
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, tensor_axis: Axis = SINGLE) -> None:
+    attention_class: ClassVar[type[Attention]] = Attention
+    mlp_class: ClassVar[type[MLP]] = MLP
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        encoding: Encoding,
+        options: ModelOptions = DEFAULT_OPTIONS,
+        index: int = 0,
+        is_read: bool = True,
+    ) -> None:
+        """Make a block.
+
+        Args:
+            config: Shape of the model.
+            encoding: Position encoding of this block.
+            options: Options of the model.
+            index: Index of the block in the model.
+            is_read: Whether a later block reads the position state.
+        """
         super().__init__()
-        self.attention_norm = normalization(config, config.hidden_size, tensor_axis)
-        self.attention = Attention(config, encoding, tensor_axis)
-        self.mlp_norm = normalization(config, config.hidden_size, tensor_axis)
-        self.mlp = MLP(config.hidden_size, config.mlp_size, tensor_axis)
-        self.position = encoding.update(tensor_axis)
-        self.moves = self.position is not None
-        self.chunk_tokens: int | None = None
-        self.add: Callable[[Tensor, Tensor], Tensor] = torch.add
-        self.sequence_axis = SINGLE
+        axis = options.tensor_axis
+        layers = LayerFactory(index, axis, options.product, config.lora)
+        position = options.adopt(encoding.update(axis))
+        self.options = options
+        self.updates_state = position is not None and is_read
+        moves_state = self.updates_state and encoding.moves_state
+        self.attention_norm = normalization(config, config.hidden_size, axis)
+        self.attention = self.attention_class(config, encoding, options, layers, moves_state)
+        self.mlp_norm = normalization(config, config.hidden_size, axis)
+        self.mlp = self.mlp_class(config, options, layers)
+        self.position = position
 
     def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
-        """document_starts: [B, N], the first token that each token may attend to, or None."""
-        x, state = streams
-        attended, attended_state = self.attention(self.attention_norm(x), state, document_starts, self.moves)
-        initial, delta = (local_tokens(state.initial, self.sequence_axis), state.delta) if self.moves else (None, None)
-        args = x, attended, initial, delta, attended_state
-        x, delta = self.update(*args) if self.chunk_tokens is None else in_chunks(self.update, self.chunk_tokens, *args)
-        return Streams(x, state._replace(delta=delta) if self.moves else state)
+        """Return both streams after this block.
 
-    def update(
-        self, x: Tensor, attended: Tensor, initial: Tensor | None, delta: Tensor | None, attended_state: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Both streams after attention; each token's depends on its own arguments alone."""
-        x, m = self.feed_forward(x, attended)
-        if self.position is not None and self.moves:
-            delta = self.position(PositionState(initial, delta), attended_state, m).delta
-        return x, delta
-
-    def feed_forward(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
-        """x after attention and MLP, and the output m of the MLP if the position update reads it."""
+        Args:
+            streams: Streams before it.
+            document_starts: [B, N], the first token that each token may attend to, or None.
+        """
+        x, state, _ = streams
+        attended, attended_state = self.attention(self.attention_norm(x), state, document_starts)
         x = x + attended
         m = self.mlp(self.mlp_norm(x))
-        return self.add(x, m), m if self.moves else None
+        return Streams(x + m, self.update(state, attended_state, m))
+
+    def update(self, state: PositionState, attended_state: Tensor | None, m: Tensor | None) -> PositionState:
+        """Return the position state after this block.
+
+        Args:
+            state: Position state before it.
+            attended_state: A e, or None.
+            m: Output of the MLP; None if the block does not update the state.
+        """
+        if self.position is None or not self.updates_state:
+            return state
+        updated = self.position(self.own_tokens(state), attended_state, m)
+        return state._replace(delta=updated.delta)
+
+    def own_tokens(self, state: PositionState) -> PositionState:
+        """Return the state of the tokens that this rank updates: all, if no ranks divide samples."""
+        return state
+
+    @contextmanager
+    def reading_state(self) -> Iterator[None]:
+        """Update the position state inside the `with` block, although no later block reads it."""
+        before = self.updates_state, self.attention.moves_state
+        self.updates_state = self.position is not None
+        self.attention.moves_state = self.updates_state and self.attention.encoding.moves_state
+        try:
+            yield
+        finally:
+            self.updates_state, self.attention.moves_state = before

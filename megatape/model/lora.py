@@ -1,14 +1,15 @@
-"""Which layers of a model have LoRA adapters."""
+"""The linear layers of a block, with the LoRA adapters that model.lora asks for."""
 
 import hashlib
-
-from torch import nn
+from dataclasses import dataclass
+from typing import Any
 
 from megatape.config import LoraConfig
-from megatape.nn.linear import ColumnLinear, RowLinear
-from megatape.nn.lora import ColumnAdapter, LoraColumnLinear, LoraRowLinear, RowAdapter
+from megatape.distributed.mesh import Axis
+from megatape.nn.linear import ColumnLinear, Product, RowLinear
+from megatape.nn.lora import LoraColumnLinear, LoraRowLinear
 
-# Where model.lora.targets are in a block.
+# Module path, inside a block, of each name allowed in model.lora.targets
 TARGETS = {name: f"attention.{name}" for name in ("query", "key", "value", "output")}
 TARGETS |= {name: f"mlp.{name}" for name in ("gate", "up", "down")}
 
@@ -18,20 +19,42 @@ def in_adapter(name: str) -> bool:
     return ".adapter." in name
 
 
-def add_adapters(blocks: nn.ModuleList, lora: LoraConfig) -> None:
-    """Swap the targeted layers of every block for the same layers with an adapter."""
-    for index, block in enumerate(blocks):
-        for path in (TARGETS[target] for target in lora.targets):
-            layer = block.get_submodule(path)
-            assert isinstance(layer, ColumnLinear | RowLinear)
-            is_column = isinstance(layer, ColumnLinear)
-            layer.__class__ = LoraColumnLinear if is_column else LoraRowLinear
-            layer.adapter = (ColumnAdapter if is_column else RowAdapter)(
-                layer.in_features,
-                layer.out_features,
-                layer.axis,
-                rank=lora.rank,
-                alpha=lora.alpha,
-                dropout=lora.dropout,
-                layer=int.from_bytes(hashlib.sha256(f"{index}.{path}".encode()).digest()[:7]),
-            )
+@dataclass(frozen=True)
+class LayerFactory:
+    """Makes the linear layers of one block.
+
+    Attributes:
+        block: Index of the block.
+        tensor_axis: Tensor-parallel ranks, which divide each layer.
+        product: Matrix product of the layers in training.
+        lora: Which layers have an adapter; None: none.
+    """
+
+    block: int
+    tensor_axis: Axis
+    product: Product
+    lora: LoraConfig | None
+
+    def column(self, name: str, in_features: int, out_features: int, bias: bool = False) -> ColumnLinear:
+        """Return a new layer whose outputs the ranks divide. name: Key of TARGETS."""
+        adapter = self._adapter(name)
+        if adapter is None:
+            return ColumnLinear(in_features, out_features, self.tensor_axis, bias, product=self.product)
+        return LoraColumnLinear(in_features, out_features, self.tensor_axis, bias, product=self.product, adapter=adapter)
+
+    def row(self, name: str, in_features: int, out_features: int, bias: bool = False) -> RowLinear:
+        """Return a new layer whose inputs the ranks divide. name: Key of TARGETS."""
+        adapter = self._adapter(name)
+        if adapter is None:
+            return RowLinear(in_features, out_features, self.tensor_axis, bias, product=self.product)
+        return LoraRowLinear(in_features, out_features, self.tensor_axis, bias, product=self.product, adapter=adapter)
+
+    def _adapter(self, name: str) -> dict[str, Any] | None:
+        """Return the arguments of a layer's adapter (nn/lora.py); None for a layer without."""
+        lora = self.lora
+        if lora is None or name not in lora.targets:
+            return None
+        # A random number of the layer, from which its dropout is drawn.
+        digest = hashlib.sha256(f"{self.block}.{TARGETS[name]}".encode()).digest()
+        layer = int.from_bytes(digest[:7])
+        return {"rank": lora.rank, "alpha": lora.alpha, "dropout": lora.dropout, "layer": layer}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from megatape.errors import UserError
 from megatape.nn.linear import Product
-from megatape.nn.remat import remat_of
+from megatape.nn.remat import Remat
 from megatape.utils.software import install_command
 
 CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.0
@@ -44,33 +44,33 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
     config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulated)
     products = Float8Linear(1, 1, bias=False, config=config, device="meta").linear_mm_config
 
-    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        with _keep_remat(x):
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
+        matching = None if remat is None else remat.matching(x)
+        with _saving_remat(x, matching):
             product: Tensor = matmul_with_hp_or_float8_args.apply(x, weight.t(), products, config)
         return product if bias is None else product + bias
 
     return multiply
 
 
-def _keep_remat(x: Tensor) -> AbstractContextManager[Any]:
-    """Let autograd keep inside the block what x is rebuilt from in place of x."""
-    source = remat_of(x)
-    if source is None:
+def _saving_remat(x: Tensor, remat: Remat | None) -> AbstractContextManager[Any]:
+    """Return a context inside which autograd saves what x is rebuilt from, in place of x."""
+    if remat is None:
         return nullcontext()
-    rebuilt = source.rebuilt
-    args = source.args
-    own = x.untyped_storage()._cdata
+    shared_input = remat.shared_input
+    args = remat.args
+    memory_of_x = x.untyped_storage()._cdata
 
     def pack(saved: Tensor) -> Tensor | None:
-        if saved.untyped_storage()._cdata != own:
+        if saved.untyped_storage()._cdata != memory_of_x:
             return saved
-        rebuilt.uses += 1
+        shared_input.num_consumers += 1
         return None
 
     def unpack(saved: Tensor | None) -> Tensor:
         if saved is not None:
             return saved
-        rebuilt.begin(args)
-        return rebuilt.finish()
+        shared_input.begin(args)
+        return shared_input.finish()
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -4,8 +4,7 @@ B batch, N tokens, D hidden size, V vocabulary, T tensor-parallel ranks. Each ra
 between sublayers, and all N tokens of its share of the features inside attention and MLP.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,30 +12,39 @@ from torch import Tensor, nn
 from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
 from megatape.distributed.layout import own_rows
 from megatape.distributed.mesh import SINGLE, Axis
+from megatape.nn.gathered_input import GatheredInput
 from megatape.nn.loss import LossFormula, cross_entropy, mask_padding, soft_cap
 from megatape.nn.parameters import Role, parameter
-from megatape.nn.remat import linear, linear_and_input
+from megatape.nn.remat import Remat, linear, linear_and_input
 
-# x [..., in_features], weight [out_features, in_features], bias [out_features] or None -> x W^T (+ b)
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+class Product(Protocol):
+    """A matrix product x W^T (+ b)."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
+        """Multiply x [..., in_features] by weight [out_features, in_features], and add bias [out_features].
+
+        remat: How the backward pass rebuilds x; None: autograd saves x.
+        """
+        ...
 
 
 class Linear(nn.Module):
     """y = x W^T (+ b), of which each tensor-parallel rank computes a share.
 
     Attributes:
-        product: What computes it in training; model/build.py chooses it.
+        product: Matrix product used in training, plain or FP8.
     """
 
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, in_features: int, out_features: int, axis: Axis) -> None:
+    def __init__(self, in_features: int, out_features: int, axis: Axis, product: Product = linear) -> None:
         super().__init__()
         self.axis = axis
         self.in_features = in_features
         self.out_features = out_features
-        self.product: Product = linear
+        self.product: Product = product
 
 
 class ColumnLinear(Linear):
@@ -46,28 +54,50 @@ class ColumnLinear(Linear):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False, role: Role = "matrix"
+        self,
+        in_features: int,
+        out_features: int,
+        axis: Axis = SINGLE,
+        bias: bool = False,
+        role: Role = "matrix",
+        product: Product = linear,
     ) -> None:
-        super().__init__(in_features, out_features, axis)
+        super().__init__(in_features, out_features, axis, product)
         self.weight = parameter((out_features, in_features), axis, 0, role=role)
         self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
-    def forward(self, x: Tensor, pass_input: bool = False) -> Any:
-        """The output and, with `pass_input`, x for the next layer that multiplies it. x: from overlap.begin_gather."""
+    def forward(self, x: Tensor, pass_input: bool = False, *, gathered: GatheredInput | None = None) -> Any:
+        """Return the output.
+
+        Args:
+            x: Tokens of all ranks.
+            pass_input: Whether to return x, too, for the next layer that multiplies it.
+            gathered: The input that x is; None if every rank holds x, and autograd saves it.
+        """
         product = self.product if self.training else linear
-        if pass_input and product is linear:
-            return linear_and_input(x, self.weight, self.bias)
-        y = product(x, self.weight, self.bias)
-        return (y, x) if pass_input else y
+        remat = None if gathered is None else gathered.remat
+        if not pass_input:
+            return product(x, self.weight, self.bias, remat)
+        if product is linear:
+            return linear_and_input(x, self.weight, self.bias, remat)
+        return product(x, self.weight, self.bias, remat), x
 
 
-def project(x: Tensor, *layers: ColumnLinear) -> list[Tensor]:
-    """The output of each layer for x; in the backward pass each adds its gradient of x to that of the next as it multiplies."""
+def project(gathered: GatheredInput, *layers: ColumnLinear) -> list[Tensor]:
+    """Return the output of each layer for one input.
+
+    In the backward pass each layer adds its gradient of the input to that of the next layer as it multiplies.
+    """
+    x = gathered.whole
+    passed = None
+    if gathered.is_gathered or gathered.remat is not None:
+        passed = gathered
     outputs = []
     for layer in layers[:-1]:
-        y, x = layer(x, pass_input=True)
+        y, x = layer(x, pass_input=True, gathered=passed)
         outputs.append(y)
-    return [*outputs, layers[-1](x)]
+    outputs.append(layers[-1](x, gathered=passed))
+    return outputs
 
 
 class RowLinear(Linear):
@@ -76,18 +106,27 @@ class RowLinear(Linear):
     weight: [out_features, in_features / T]; bias: [out_features] or None, which a rank adds to its own tokens.
     """
 
-    def __init__(self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False) -> None:
-        super().__init__(in_features, out_features, axis)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        axis: Axis = SINGLE,
+        bias: bool = False,
+        product: Product = linear,
+    ) -> None:
+        super().__init__(in_features, out_features, axis, product)
         self.weight = parameter((out_features, in_features), axis, 1)
         self.bias = parameter((out_features,), axis, init=0.0) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.summed(x)
+    def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
+        """Return the output. remat: How the backward pass rebuilds x; None: autograd saves x."""
+        out = self.summed(x, remat)
         return out if self.bias is None else out + self.bias
 
-    def summed(self, x: Tensor) -> Tensor:
-        """The sum of all ranks' products."""
-        return scatter_sum_tokens((self.product if self.training else linear)(x, self.weight, None), self.axis)
+    def summed(self, x: Tensor, remat: Remat | None) -> Tensor:
+        """Return the sum of all ranks' products."""
+        product = self.product if self.training else linear
+        return scatter_sum_tokens(product(x, self.weight, None, remat), self.axis)
 
 
 class VocabularyEmbedding(nn.Module):
@@ -110,16 +149,16 @@ class VocabularyHead(nn.Module):
 
     Attributes:
         weight: [ceil(V / T), D]; None if tied, when callers pass the embedding's.
-        formula: of the loss; model/build.py adds what training asks for.
+        formula: Loss as a function of the logits.
     """
 
-    def __init__(
-        self, vocab_size: int, hidden_size: int, axis: Axis = SINGLE, tied: bool = False, softcap: float | None = None
-    ) -> None:
+    def __init__(self, hidden_size: int, formula: LossFormula, tied: bool = False) -> None:
         super().__init__()
-        self.axis = axis
-        self.formula = LossFormula(vocab_size, axis, softcap)
-        self.weight = None if tied else parameter((vocab_size, hidden_size), axis, 0, role="embedding")
+        self.axis = formula.axis
+        self.formula = formula
+        self.weight = None
+        if not tied:
+            self.weight = parameter((formula.vocab_size, hidden_size), self.axis, 0, role="embedding")
 
     def logits(self, x: Tensor, tied: Tensor | None) -> Tensor:
         """[B, N/T, D] -> [B, N, ceil(V / T)], this rank's share of the vocabulary.

@@ -13,9 +13,10 @@ from megatape.distributed.collectives import gather_tokens, scatter_sum_tokens
 from megatape.distributed.layout import local_tokens
 from megatape.distributed.mesh import Axis
 from megatape.nn.dropout import dropout, samples
+from megatape.nn.gathered_input import GatheredInput
 from megatape.nn.linear import ColumnLinear, RowLinear
-from megatape.nn.overlap import local_part
 from megatape.nn.parameters import Uniform, parameter
+from megatape.nn.remat import Remat
 
 
 class Adapter(nn.Module):
@@ -69,20 +70,28 @@ class RowAdapter(Adapter):
 
 
 class LoraColumnLinear(ColumnLinear):
-    """A column layer with an adapter, as which model/lora.py swaps it."""
+    """A column-parallel layer with an adapter."""
 
-    adapter: ColumnAdapter
+    def __init__(self, *args: Any, adapter: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.adapter = ColumnAdapter(self.in_features, self.out_features, self.axis, **adapter)
 
-    def forward(self, x: Tensor, pass_input: bool = False) -> Any:
-        y, next_x = super().forward(x, pass_input=True)
-        y = y + self.adapter(local_part(x))
+    def forward(self, x: Tensor, pass_input: bool = False, *, gathered: GatheredInput | None = None) -> Any:
+        """See ColumnLinear. The adapter multiplies this rank's tokens alone."""
+        y, next_x = super().forward(x, pass_input=True, gathered=gathered)
+        own_tokens = x
+        if gathered is not None and gathered.is_gathered:
+            own_tokens = gathered.local
+        y = y + self.adapter(own_tokens)
         return (y, next_x) if pass_input else y
 
 
 class LoraRowLinear(RowLinear):
-    """A row layer with an adapter, as which model/lora.py swaps it."""
+    """A row-parallel layer with an adapter."""
 
-    adapter: RowAdapter
+    def __init__(self, *args: Any, adapter: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.adapter = RowAdapter(self.in_features, self.out_features, self.axis, **adapter)
 
-    def summed(self, x: Tensor) -> Tensor:
-        return super().summed(x) + self.adapter(x)
+    def summed(self, x: Tensor, remat: Remat | None) -> Tensor:
+        return super().summed(x, remat) + self.adapter(x)

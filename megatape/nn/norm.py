@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.nn.parameters import parameter
-from megatape.nn.remat import identity, remat_of
+from megatape.nn.remat import Remat, saved_for, saves_memory
 from megatape.registry import NORMALIZATIONS
 from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backward
 
@@ -18,6 +18,30 @@ from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backwa
 def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Module:
     """The model's kind of normalization over the last dimension, which has `size` channels."""
     return NORMALIZATIONS[config.normalization].load()(size, config.norm_eps, axis)
+
+
+def normalize(norm: nn.Module, x: Tensor, remat: Remat | None) -> Tensor:
+    """Return norm(x). Only RMSNorm can save what x is rebuilt from in place of x.
+
+    Args:
+        norm: The normalization, which may be a user's.
+        x: Its input.
+        remat: How the backward pass rebuilds x, or None.
+    """
+    if isinstance(norm, RMSNorm):
+        normalized: Tensor = norm(x, remat=remat)
+    else:
+        normalized = norm(x)
+    return normalized
+
+
+def normalize_and_rebuild(norm: nn.Module, x: Tensor, remat: Remat | None) -> tuple[Tensor, Remat | None]:
+    """Return norm(x), and how to rebuild it from x, or from what x is rebuilt from."""
+    normalized = normalize(norm, x, remat)
+    if not saves_memory():
+        return normalized, None
+    rebuild_x, args = saved_for(x, remat)
+    return normalized, Remat(normalized, lambda *args: norm(rebuild_x(*args)), args)
 
 
 class RMSNorm(nn.Module):
@@ -28,11 +52,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = parameter((size,), axis, init=1.0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: [..., size]."""
-        source = remat_of(x)
-        function, args = (identity, (x.detach(),)) if source is None else (source.function, source.args)
-        return _RMSNorm.apply(x, self.weight, self.eps, function, *args)
+    def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
+        """Normalize x [..., size]. remat: How the backward pass rebuilds x; None: autograd saves x."""
+        rebuild_x, args = saved_for(x, remat)
+        return _RMSNorm.apply(x, self.weight, self.eps, rebuild_x, *args)
 
 
 class _RMSNorm(torch.autograd.Function):

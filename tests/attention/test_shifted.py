@@ -14,7 +14,6 @@ from megatape.attention.backends.sdpa import visible
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.attention.shifted import ShiftedSparse, num_pairs
 from megatape.model.block import Attention
-from megatape.model.build import shift_groups
 from megatape.model.transformer import Transformer
 from tests.helpers import bounds
 from tests.helpers.attention import random_document_starts
@@ -86,8 +85,8 @@ class Masked(ShiftedSparse):
         return masked_attention(*rotate_qk(q, k, state), v, document_starts, self.num_unshifted), None
 
 
-def rope_model() -> Transformer:
-    return random_model(encoding="rope", num_kv_heads=2)
+def rope_model(**options: Any) -> Transformer:
+    return random_model(encoding="rope", num_kv_heads=2, options=options)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -95,11 +94,10 @@ def test_model_equals_one_with_masks(masked: bool) -> None:
     """Logits, and gradients of the embedded tokens and of every weight."""
     starts = random_document_starts(2, LENGTH) if masked else None
     tokens, positions = tokens_and_positions(length=LENGTH)
-    ours, theirs = rope_model(), rope_model()
-    shift_groups(ours, GROUPS)
+    ours, theirs = rope_model(num_shifted_groups=GROUPS), rope_model()
     for module in theirs.modules():
         if isinstance(module, Attention):
-            module.sparse = Masked(GROUPS, 1)
+            module.attend_in_training = Masked(GROUPS, 1)
     found, expected = ours(tokens, positions, starts), theirs(tokens, positions, starts)
     assert_close(found, expected, bounds.LOGITS)
     for logits in (found, expected):
@@ -119,8 +117,7 @@ def test_no_token_sees_the_future() -> None:
         for token, first in enumerate(begins):
             (gradient,) = torch.autograd.grad(out[0, token].sum(), v, retain_graph=True)
             assert gradient[0, :, 0, 0].nonzero().flatten().tolist() == list(range(first, token + 1))
-    model = rope_model()
-    shift_groups(model, GROUPS)
+    model = rope_model(num_shifted_groups=GROUPS)
     tokens, positions = tokens_and_positions(batch=1, length=LENGTH)
     before = model(tokens, positions)
     for changed in (7, 8, 16, 24, 40, 47):
@@ -133,8 +130,7 @@ def test_no_token_sees_the_future() -> None:
 
 def test_dense_in_evaluation() -> None:
     tokens, positions = tokens_and_positions(length=LENGTH)
-    dense, model = rope_model().eval(), rope_model()
-    shift_groups(model, GROUPS)
+    dense, model = rope_model().eval(), rope_model(num_shifted_groups=GROUPS)
     expected = dense(tokens, positions)
     assert bounds.relative_difference(model(tokens, positions), expected) > 1e-2
     assert torch.equal(model.eval()(tokens, positions), expected)

@@ -39,7 +39,7 @@ def test_trained_position_weights_matter() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 2}, {"num_heads": 3, "head_dim": 10, "position_size": 5}], ids=str)
-def test_logits_do_not_depend_on_the_offset(changes: dict[str, int]) -> None:
+def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
     """Rotation equivariance (paper, section 3.2): an offset changes logits by rounding only, thanks to float64 angles."""
     model = random_model(**changes)
     near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=131_072))

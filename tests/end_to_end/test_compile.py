@@ -8,8 +8,10 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.model import build
-from megatape.model.build import compile_blocks
+from megatape.model.build import build_model
+from megatape.model.compilation import CompiledBlock
+from megatape.model.transformer import Transformer
+from megatape.training import build
 from tests.helpers.runs import compare
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
@@ -41,7 +43,12 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     from torch._inductor import cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
 
-    with patch.object(build, "compile_blocks", lambda model, _: compile_blocks(model, "aot_eager_decomp_partition")):
+    def build_without_inductor(*args: Any, **options: Any) -> Transformer:
+        if options["compiler"] is not None:
+            options["compiler"] = "aot_eager_decomp_partition"
+        return build_model(*args, **options)
+
+    with patch.object(build, "build_model", build_without_inductor):
         results = train_cases(payload, topology)
     assert not any("error" in result for result in results), results
     with patch.object(cpp_builder, "get_cpp_compiler", side_effect=InvalidCxxCompiler()):
@@ -51,8 +58,8 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
     left = []
     for encoding in ("tape", "tape_vector"):
         config = parse_config(payload["config"] | {"model": payload["config"]["model"] | {"encoding": encoding}}, encoding)
-        block = build.build_model(config.model, backends=("triton",), update_by_kernel=True, compiler="eager").blocks[0]
-        assert "feed_forward" in vars(block)
+        block = build_model(config.model, backends=("triton",), update_by_kernel=True, compiler="eager").blocks[0]
+        assert isinstance(block, CompiledBlock)
         left.append("forward" not in vars(block.position))
     stats = counters["stats"]["unique_graphs"], len(counters["graph_break"])
     return dict(zip(("graphs", "breaks"), stats, strict=True)) | {"refusal": refusal, "left to our kernel": left}

@@ -17,7 +17,7 @@ from megatape.attention.attend import attend
 from megatape.attention.rotation import PositionState
 from megatape.config import ModelConfig, load_config
 from megatape.distributed.topology import Topology
-from megatape.model.build import build_model, use_backends
+from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
 from megatape.utils.torch_internals import FakeTensorMode
 from tests.helpers import bounds
@@ -98,8 +98,8 @@ def test_logits_at_131072_tokens_do_not_depend_on_the_offset(encoding: str, kind
     """Those of the last 128 tokens, which see all 131,072; the others see 128 to 255, so that the test is short."""
     length, last = 131_072, 128
     scaling = None if kind is None else {"kind": kind, "factor": 16.0} | SCALED.get(kind, {})
-    model = random_model(encoding=encoding, scaling=scaling).requires_grad_(False)
-    use_backends(model, ("blocked",), False)  # where documents need not be apart
+    options = {"backends": ("blocked",)}  # where documents need not be apart
+    model = random_model(encoding=encoding, scaling=scaling, options=options).requires_grad_(False)
     tokens = torch.randint(0, 50, (1, length), generator=torch.Generator().manual_seed(1))
     positions = torch.arange(length)[None]
     starts = (positions // last * last - last).clamp(min=0)

@@ -6,11 +6,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from torch import Tensor
 
 from megatape.distributed.topology import Topology
 from megatape.nn import norm, remat
-from megatape.nn.remat import Remat, remat_of
+from megatape.nn.remat import Remat, identity, saved_for
+from megatape.nn.remat import _remat_of as remat_of
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
 
@@ -29,14 +29,19 @@ def count(payload: dict[str, Any], topology: Topology) -> list[dict[str, int]]:
     for case in payload["cases"]:
         calls: Counter[str] = Counter()
 
-        def counted(x: Tensor, caller: str, calls: Counter[str] = calls) -> Remat | None:
-            source = remat_of(x)
-            calls[f"{caller}, {'rebuilt' if source else 'kept'}"] += 1
-            return source
+        def found_for_layer(*args: Any, calls: Counter[str] = calls) -> Remat | None:
+            found = remat_of(*args)
+            calls["layer, saved" if found is None else "layer, rebuilt"] += 1
+            return found
+
+        def saved_for_norm(*args: Any, calls: Counter[str] = calls) -> Any:
+            rebuild, arguments = saved_for(*args)
+            calls["norm, saved" if rebuild is identity else "norm, rebuilt"] += 1
+            return rebuild, arguments
 
         with (
-            patch.object(remat, "remat_of", lambda x: counted(x, "layer")),
-            patch.object(norm, "remat_of", lambda x: counted(x, "norm")),
+            patch.object(remat, "_remat_of", found_for_layer),
+            patch.object(norm, "saved_for", saved_for_norm),
         ):
             (result,) = train_cases(payload | {"cases": [case]}, topology)
         assert "error" not in result, result

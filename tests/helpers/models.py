@@ -19,9 +19,16 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def random_model(seed: int = 0, std: float = 0.15, **changes: Any) -> Transformer:
-    """A float32 model with all weights drawn at random, including position updates and norms."""
-    model = build_model(ModelConfig(**SHAPE | changes))
+def random_model(seed: int = 0, std: float = 0.15, options: dict[str, Any] | None = None, **changes: Any) -> Transformer:
+    """Return a float32 model with all weights drawn at random, including position updates and norms.
+
+    Args:
+        seed: Seed of the weights.
+        std: Standard deviation of the weights.
+        options: Arguments of build_model.
+        changes: Changes of SHAPE.
+    """
+    model = build_model(ModelConfig(**SHAPE | changes), **options or {})
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         parameter.data.normal_(1.0 if name.endswith("norm.weight") else 0.0, std, generator=generator)

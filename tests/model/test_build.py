@@ -6,20 +6,27 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import megatape
 from megatape.accounting.saved import saved_bytes
 from megatape.config import ModelConfig
 from megatape.model.build import build_model
 from megatape.nn.linear import linear
+from megatape.nn.remat import Remat
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.models import SHAPE, random_model, tokens_and_positions
 from tests.helpers.slow import slow_but
 
+
+def doubled_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, remat: Remat | None = None) -> Tensor:
+    return 2 * linear(x, weight, bias, remat)
+
+
 APPLIED: dict[str, dict[str, Any]] = {
     "frozen": {"trainable": ["norms"]},
-    "fp8": {"fp8": lambda x, weight, bias: 2 * linear(x, weight, bias)},
+    "fp8": {"fp8": doubled_product},
     "shifted": {"num_shifted_groups": 4},
     "selective": {"activation_checkpointing": "selective"},
     "full": {"activation_checkpointing": "full"},

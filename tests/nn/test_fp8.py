@@ -1,6 +1,7 @@
 """Layers that multiply in FP8: against torchao's own module, which multiplies the same numbers, and against float64."""
 
 import sys
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from megatape.config import Fp8Recipe
+from megatape.distributed.mesh import SINGLE
 from megatape.nn.fp8 import fp8_product
+from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import ColumnLinear, RowLinear
 from megatape.nn.remat import linear, remat
 from tests.helpers import bounds
@@ -43,15 +46,22 @@ def halve(x: Tensor) -> Tensor:
     return x / 2
 
 
+def input_of(x: Tensor, function: Callable[[Tensor], Tensor], selective: bool) -> GatheredInput:
+    """Return function(x) as the input of layers. selective: whether the backward pass computes it again."""
+    whole, whole_remat = remat(function, x) if selective else (function(x), None)
+    return begin_gather(whole, SINGLE, whole_remat)
+
+
 def results(made: Layers, selective: bool = False) -> list[Tensor]:
     """Outputs, and gradients of the input and of all weights. selective: inputs are computed again."""
     column, row = made
     dtype, generator = row.weight.dtype, torch.Generator().manual_seed(1)
     x = torch.randn(2, 32, SIZE, generator=generator).to(dtype).requires_grad_()
     d_outs = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
-    doubled = remat(double, x) if selective else double(x)
-    first, second = (layer(doubled) for layer in column)
-    outs = [row(remat(halve, first) if selective else halve(first)), second]
+    gathered = input_of(x, double, selective)
+    first, second = (layer(gathered.whole, gathered=gathered) for layer in column)
+    halved = input_of(first, halve, selective)
+    outs = [row(halved.whole, remat=halved.remat), second]
     weights = [parameter for layer in (*column, row) for parameter in layer.parameters()]
     return [*(out.detach() for out in outs), *torch.autograd.grad(outs, [x, *weights], d_outs)]
 
@@ -62,7 +72,7 @@ def test_equal_to_torchaos_modules(recipe: str) -> None:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
 
     class Theirs(ColumnLinear):
-        def forward(self, x: Tensor, pass_input: bool = False) -> Tensor:
+        def forward(self, x: Tensor, pass_input: bool = False, *, gathered: GatheredInput | None = None) -> Tensor:
             module = nn.Linear(1, 1, bias=self.bias is not None)
             module.weight, module.bias = self.weight, self.bias  # type: ignore[assignment]
             config = Float8LinearConfig.from_recipe_name(recipe)
@@ -92,9 +102,10 @@ def test_arguments_are_kept_in_the_place_of_the_input() -> None:
     for selective in (False, True):
         x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
         ones = torch.ones(2, 32, OUT[0], dtype=torch.bfloat16)
-        doubled, halved = (remat(double, x), remat(halve, ones)) if selective else (double(x), halve(ones))
-        inputs = [StorageWeakRef(each.untyped_storage()) for each in (doubled, halved)]
-        outputs = [first(doubled), second(doubled), row(halved)]
+        doubled, halved = input_of(x, double, selective), input_of(ones, halve, selective)
+        inputs = [StorageWeakRef(each.whole.untyped_storage()) for each in (doubled, halved)]
+        outputs = [layer(doubled.whole, gathered=doubled) for layer in (first, second)]
+        outputs.append(row(halved.whole, remat=halved.remat))
         del doubled, halved
         assert [each.expired() for each in inputs] == [selective] * len(inputs)
         del outputs

@@ -17,9 +17,10 @@ from megatape.distributed.layout import tokens_to_channels
 from megatape.distributed.mesh import Axis, make_mesh
 from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
-from megatape.nn.linear import ColumnLinear
-from megatape.nn.overlap import begin_gather
-from megatape.nn.remat import recompute, remat
+from megatape.nn.gathered_input import begin_gather
+from megatape.nn.linear import ColumnLinear, project
+from megatape.nn.recompute import recompute
+from megatape.nn.remat import Remat, remat
 from tests.helpers.workers import run_workers
 
 BATCH, TOKENS, HIDDEN, OUT, RANKS = 3, 6, 5, (8, 4, 4), 2  # halves of two samples and of one
@@ -35,13 +36,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_workers("tests.nn.test_linear:measure", RANKS, None, tmp_path_factory.mktemp("layers"))
 
 
-def outputs_of(layers: list[ColumnLinear], x: Tensor) -> list[Tensor]:
-    """Of layers with one input [B, N/T, D], which they pass on as those of a block do."""
-    h, outputs = begin_gather(x, layers[0].axis), []
-    for layer in layers:
-        y, h = layer(h, pass_input=True)
-        outputs.append(y)
-    return outputs
+def outputs_of(layers: list[ColumnLinear], x: Tensor, x_remat: Remat | None = None) -> list[Tensor]:
+    """Return the outputs of layers with one input [B, N/T, D], which they pass on as those of a block do."""
+    return project(begin_gather(x, layers[0].axis, x_remat), *layers)
 
 
 def measure(_: Any, topology: Topology) -> dict[str, Any]:
@@ -60,9 +57,9 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("plain", "recomputed", "rebuilt"):
         own = x.detach().chunk(RANKS, dim=1)[rank].clone().requires_grad_()
-        h = remat(lambda half: 2 * half, own / 2) if name == "rebuilt" else own
+        h, h_remat = remat(lambda half: 2 * half, own / 2) if name == "rebuilt" else (own, None)
         with CountTraffic(axis) as traffic, record_saved(exclude=list(own_weights)) as saved:
-            out = recompute(outputs_of, layers, h) if name == "recomputed" else outputs_of(layers, h)
+            out = recompute(outputs_of, layers, h) if name == "recomputed" else outputs_of(layers, h, h_remat)
         kept = saved.bytes
         with CountTraffic(axis) as back:
             loss = torch.stack([(d.chunk(RANKS, dim=2)[rank] * part).sum() for d, part in zip(d_out, out, strict=True)]).sum()
@@ -93,9 +90,9 @@ def _order(axis: Axis, own: Tensor, layers: list[ColumnLinear]) -> list[str]:
         return finish(*args)
 
     with order, patch.object(_Pending, "finish", note_and_finish):
-        h = begin_gather(own, axis)
+        gathered = begin_gather(own, axis)
         exchange = tokens_to_channels(torch.ones(BATCH, TOKENS // RANKS, RANKS, 2, requires_grad=True), axis)
-        outputs = [*(layer(h) for layer in layers), exchange.wait()]
+        outputs = [*(layer(gathered.whole, gathered=gathered) for layer in layers), exchange.wait()]
         total = torch.stack([part.sum() for part in outputs if part is not None]).sum()
         order.seen.append("backward")
         total.backward()

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from megatape.accounting.saved import record_saved
 from megatape.nn import norm
 from megatape.nn.norm import RMSNorm
-from megatape.nn.remat import Remat, attach
+from megatape.nn.remat import Remat
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 
@@ -43,7 +43,8 @@ def test_equals_autograd(shape: tuple[int, ...], dtype: torch.dtype, rebuilt: bo
     expected = F.rms_norm(x.float(), weight.shape, weight, EPS).to(dtype)
     wanted = torch.autograd.grad(expected, [x, module.weight], grad)
     with record_saved(exclude=[module.weight]) as saved:
-        out = module(attach(x, Remat(torch.add, (first, second))) if rebuilt else x)
+        remat = Remat(x, torch.add, (first, second)) if rebuilt else None
+        out = module(x, remat=remat)
     found = torch.autograd.grad(out, [x, module.weight], grad)
     for ours, theirs in zip((out, *found), (expected, *wanted), strict=True):
         assert ours.dtype == dtype and torch.equal(ours, theirs)

@@ -1,27 +1,17 @@
-"""What a tensor is rebuilt from: it is found through wrappers, and only where it is true; and what recomputation sees."""
+"""A tensor's Remat is found through wrappers, and only if the tensor is unchanged."""
 
-import weakref
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatape.accounting.saved import record_saved
-from megatape.nn.remat import (
-    add,
-    in_chunks,
-    keep_on_host,
-    linear,
-    linear_and_input,
-    rebuild_output,
-    recompute,
-    remat,
-    remat_of,
-)
+from megatape.nn.norm import RMSNorm, normalize_and_rebuild
+from megatape.nn.recompute import recompute
+from megatape.nn.remat import add, linear, linear_and_input, remat, shared_with_layers
 
 
 class Wrapper(torch.autograd.Function):
@@ -45,9 +35,10 @@ def test_layers_keep_the_arguments_of_a_wrapped_tensor() -> None:
     x, y, weights = draw(2, 3, 4), draw(2, 3, 4) * 1, [draw(5, 4), draw(6, 4)]
     gradients = []
     for plain in (True, False):
-        h = Wrapper.apply(x + y if plain else add(x, y))
+        total, total_remat = (x + y, None) if plain else add(x, y)
+        h = Wrapper.apply(total)
         with record_saved(exclude=[*weights, x, y]) as saved:
-            outs = [linear(h, weight) for weight in weights]
+            outs = [linear(h, weight, remat=total_remat) for weight in weights]
         assert saved.bytes == plain * h.nbytes
         gradients.append(torch.autograd.grad([out.square().sum() for out in outs], [x, *weights]))
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
@@ -63,15 +54,29 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_tensor_is_not_rebuilt(change: str) -> None:
     """A hook of a user's may change it."""
-    h = add(draw(2, 3), draw(2, 3))
-    assert remat_of(h) is not None and remat_of(CHANGES[change](h)) is None
+    h, h_remat = add(draw(2, 3), draw(2, 3))
+    assert h_remat is not None
+    assert h_remat.matching(h) is h_remat
+    assert h_remat.matching(CHANGES[change](h)) is None
 
 
-def test_nothing_is_attached_where_it_saves_nothing() -> None:
+def test_there_is_no_remat_where_it_saves_nothing() -> None:
     x, y = draw(2, 3), draw(2, 3)
     with torch.no_grad():
-        assert remat_of(add(x, y)) is None
-    assert recompute(lambda x, y: remat_of(add(x, y)) is None, x, y)
+        assert add(x, y)[1] is None
+    assert recompute(lambda x, y: add(x, y)[1] is None, x, y)
+
+
+def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
+    """They get a plain tensor. Another tensor is saved itself."""
+    x, y, weight = draw(2, 3), draw(2, 3), draw(4, 3)
+    total, total_remat = add(x, y)
+    other = x * 2
+    with shared_with_layers(total_remat), record_saved(exclude=[weight, x, y]) as saved:
+        linear(total, weight)
+        assert saved.bytes == 0
+        linear(other, weight)
+    assert saved.bytes == other.nbytes
 
 
 class Operators(TorchDispatchMode):
@@ -93,9 +98,13 @@ def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
     """It is summed in their products and by no sum of tensors, and equals the sum of each layer's."""
     x, weights, found = draw(2, 5, 8), [draw(6, 8), draw(4, 8), draw(5, 8)], {}
     for passing in (True, False):
-        h, outs = remat(torch.tanh, x) if rebuilt else torch.tanh(x), []
+        h, h_remat = remat(torch.tanh, x) if rebuilt else (torch.tanh(x), None)
+        outs = []
         for weight in weights:
-            out, h = linear_and_input(h, weight) if passing else (linear(h, weight), h)
+            if passing:
+                out, h = linear_and_input(h, weight, remat=h_remat)
+            else:
+                out = linear(h, weight, remat=h_remat)
             outs.append(out)
         with Operators() as seen:
             gradients = torch.autograd.grad([out.sin().sum() for out in outs], [x, *weights])
@@ -105,59 +114,12 @@ def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
     assert found[True][1:] == (found[False][1] - 2, 2)
 
 
-def test_what_autograd_keeps_of_a_chain() -> None:
-    """A sum, a module on it, and a function: the layer on each keeps the arguments of the first one."""
-    x, y, weight, norm = draw(1, 2, 8), draw(1, 2, 8), draw(3, 8), nn.RMSNorm(8)
-    rebuild_output(norm)
-    for h, args in ((norm(add(x, y)), (x, y)), (remat(torch.mul, x, y), (x, y))):
-        source = remat_of(h)
-        assert source is not None
-        assert [arg.data_ptr() for arg in source.args] == [arg.data_ptr() for arg in args]
-        (grad,) = torch.autograd.grad(linear(h, weight).sum(), weight)
+def test_what_autograd_saves_of_a_chain() -> None:
+    """A sum, a norm of it, and a function: the layer on each saves the arguments of the first one."""
+    x, y, weight, norm = draw(1, 2, 8), draw(1, 2, 8), draw(3, 8), RMSNorm(8, 1e-5)
+    norm.weight.data.fill_(2.0)
+    for h, h_remat in (normalize_and_rebuild(norm, *add(x, y)), remat(torch.mul, x, y)):
+        assert h_remat is not None
+        assert [arg.data_ptr() for arg in h_remat.args] == [arg.data_ptr() for arg in (x, y)]
+        (grad,) = torch.autograd.grad(linear(h, weight, remat=h_remat).sum(), weight)
         assert torch.equal(grad, h.sum((0, 1)).expand(3, -1))
-
-
-def test_recomputation_sees_the_context_of_the_forward_pass() -> None:
-    """As it was then, whatever it is when the backward pass comes."""
-    factor: ContextVar[float] = ContextVar("factor")
-    x = draw(3)
-    factor.set(3.0)
-    out = recompute(lambda x: (x * factor.get()).square(), x)
-    factor.set(5.0)
-    (grad,) = torch.autograd.grad(out.sum(), x)
-    torch.testing.assert_close(grad, 18 * x.detach())
-    assert factor.get() == 5.0
-
-
-def test_chunks_have_the_same_tokens_of_each_rank() -> None:
-    """The second argument has the tokens of two ranks. Autograd keeps the arguments alone."""
-    x, both = draw(2, 6, 3), draw(2, 12, 3)
-    sizes: list[int] = []
-
-    def function(x: Tensor, missing: None, both: Tensor) -> tuple[Tensor, None]:
-        sizes.append(x.shape[1])
-        first, second = both.chunk(2, dim=1)
-        return x.exp() * first.sin() + second, None
-
-    with record_saved(exclude=[x, both]) as saved:
-        out, missing = in_chunks(function, 4, x, None, both)
-    assert missing is None
-    expected = torch.cat([function(x, None, both)[0]], dim=1)
-    assert sizes == [4, 2, 6] and torch.equal(out, expected)
-    assert saved.bytes == both.nbytes  # the copies that have tokens of both ranks side by side
-    found, wanted = (torch.autograd.grad(result.square().sum(), [x, both]) for result in (out, expected))
-    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
-
-
-def test_streams_are_kept_on_the_host() -> None:
-    """A copy stands for the chosen tensor, whose memory is free after the forward pass; other tensors stay where they are."""
-    leaf, other = draw(4), draw(4)
-    x = leaf * 1
-    expected = (3 * leaf**2 * other).detach()
-    memory, kept = weakref.ref(x.untyped_storage()), weakref.ref(other.untyped_storage())
-    with keep_on_host(x, None):
-        out = recompute(lambda x, other: x**3 * other, x, other)
-    del x
-    assert memory() is None and kept() is not None
-    (grad,) = torch.autograd.grad(out.sum(), leaf)
-    assert torch.equal(grad, expected)

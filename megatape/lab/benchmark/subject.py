@@ -126,7 +126,8 @@ class Subject:
         Attention's output stands in for the MLP's, which the update takes as well.
         """
         block = next(module for module in self.model.modules() if isinstance(module, Block))
-        attended, attended_positions = block.attention(self.x, self.state, move=True)
+        with block.reading_state():
+            attended, attended_positions = block.attention(self.x, self.state)
         if block.position is not None:
             block.position(self.state, attended_positions, attended)
 

@@ -22,6 +22,7 @@ from megatape.errors import UserError
 from megatape.hf.checkpoint_source import load_model
 from megatape.model.block import Attention
 from megatape.model.transformer import Transformer
+from megatape.nn.gathered_input import begin_gather
 from megatape.utils.files import real_paths
 
 
@@ -160,10 +161,9 @@ def probabilities(layer: LayerInputs) -> Tensor:
     attention = layer.attention
     h = layer.h
     length = h.shape[1]
-    q, k, _ = attention.heads(h)
-    features = ()
-    if attention.token_features is not None:
-        features = attention.token_features(h, q, k)
+    gathered = begin_gather(h, attention.tensor_axis)
+    q, k, _ = attention.heads(gathered)
+    features = attention.features(gathered, q, k)
     q, k, bias = attention.encode(q, k, features, layer.positions.initial, None)
     if attention.encoding.has_position_tensor:
         q, k = rotate_qk(q, k, layer.positions)

@@ -63,7 +63,7 @@ def attention_layer_work(config: Config) -> Work:
         model = build(config, 2)
         block, x, positions = first_block_inputs(config, model)
         with count() as work:
-            attended, attended_positions = block.attention(x, positions, move=True)
+            attended, attended_positions = block.attention(x, positions)
             if block.position is not None:
                 block.position(positions, attended_positions, attended)
     return work

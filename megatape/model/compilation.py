@@ -1,0 +1,74 @@
+"""Blocks whose norm, MLP and position update torch.compile fuses. Attention has kernels of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatape.errors import UserError
+from megatape.model.steps import SteppedBlock
+from megatape.nn.remat import linear
+from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
+
+
+def prepare_compiler(backend: str) -> None:
+    """Check that blocks can be compiled, and let torch compile as many versions as blocks have shapes.
+
+    Args:
+        backend: Backend of torch.compile.
+
+    Raises:
+        UserError: There is no C++ compiler, which the default backend needs.
+    """
+    if backend == "inductor" and not has_cpp_compiler():
+        raise UserError(
+            "training.compile needs a C++ compiler, and this machine has none: install g++, name another one by CXX, or set "
+            "training.compile to false"
+        )
+    limit_recompilations()
+
+
+class CompiledBlock(SteppedBlock):
+    """A block that compiles what it does before and after attention, once a training step needs it.
+
+    Blocks of the same shapes share what is compiled.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # A graph that breaks would be slower than none: fullgraph makes it an error.
+        compile_options: dict[str, Any] = {"backend": self.options.compiler, "fullgraph": True, "dynamic": False}
+        self.attention_norm.compile(**compile_options)
+        attention = self.attention
+        if self.options.product is not linear:
+            # FP8: scaling takes as long as the product unless it is fused.
+            for layer in (attention.query, attention.key, attention.value, attention.output):
+                layer.compile(**compile_options)
+        self._compiled_feed_forward = torch.compile(super().feed_forward, **compile_options)
+        self._compile_update(compile_options)
+
+    def feed_forward(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
+        if not self.training:
+            # Evaluation has other shapes and cases, each of which would be compiled.
+            return super().feed_forward(x, attended)
+        compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]] = self._compiled_feed_forward
+        return compiled(x, attended)
+
+    def _compile_update(self, compile_options: dict[str, Any]) -> None:
+        """Compile the position update in training, unless our own kernel computes it.
+
+        The kernel multiplies, too, and the compiler fuses only what lies between products. It is for a GPU, where the weights
+        may not be yet.
+        """
+        update = self.position
+        if update is None or (update.by_kernel and update.has_kernel(torch.device("cuda"))):
+            return
+        plain = update.forward
+        compiled = torch.compile(plain, **compile_options)
+
+        def forward(*args: Any) -> Any:
+            return compiled(*args) if update.training else plain(*args)
+
+        # Instead of the module, whose hooks would be compiled with it.
+        update.forward = forward  # type: ignore[assignment, method-assign]

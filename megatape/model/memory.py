@@ -1,0 +1,123 @@
+"""Blocks of which autograd saves less, or whose tensors are smaller. Each is a block's class, to be combined with others."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from torch import Tensor
+
+from megatape.attention.rotation import PositionState
+from megatape.model.block import MLP, Streams, swiglu
+from megatape.model.steps import SteppedBlock
+from megatape.nn.norm import normalize, normalize_and_rebuild
+from megatape.nn.recompute import in_chunks, keep_on_host, recompute
+from megatape.nn.remat import Remat, add, remat
+
+
+class RebuiltSumBlock(SteppedBlock):
+    """A block whose last sum the backward pass rebuilds from its terms.
+
+    The norm of the MLP saves one of them and the position update the other, so that the next block's norm need not save the
+    sum. That takes a block that updates the position state.
+    """
+
+    def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
+        attended, attended_state = self.attend(streams, document_starts)
+        x = streams.x + attended
+        m = self.apply_mlp(x)
+        if not self.updates_state:
+            return Streams(x + m, streams.state)
+        total, sum_remat = add(x, m)
+        state = self.update(streams.state, attended_state, m)
+        if sum_remat is None:
+            return Streams(total, state)
+        return Streams(total, state, sum_remat.matching)
+
+    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        h = normalize(self.attention_norm, streams.x, _remat_of_x(streams))
+        return self.attention(h, streams.state, document_starts)
+
+    def apply_mlp(self, x: Tensor) -> Tensor:
+        """Return the output of the MLP."""
+        return self.mlp(self.mlp_norm(x))
+
+
+class SelectiveMLP(MLP):
+    """An MLP whose product of gate and up the backward pass computes again."""
+
+    def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
+        product, product_remat = remat(swiglu, gate, up)
+        return self.down(product, remat=product_remat)
+
+
+class SelectiveBlock(RebuiltSumBlock):
+    """A block whose norms and MLP's product of gate and up the backward pass computes again.
+
+    Matrix products and attention are saved.
+    """
+
+    mlp_class = SelectiveMLP
+
+    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        h, h_remat = normalize_and_rebuild(self.attention_norm, streams.x, _remat_of_x(streams))
+        return self.attention(h, streams.state, document_starts, remat=h_remat)
+
+    def apply_mlp(self, x: Tensor) -> Tensor:
+        h, h_remat = normalize_and_rebuild(self.mlp_norm, x, None)
+        return self.mlp(h, remat=h_remat)
+
+
+def _remat_of_x(streams: Streams) -> Remat | None:
+    """Return how the backward pass rebuilds the content before a block; None if autograd saves it."""
+    if streams.remat_of is None:
+        return None
+    return streams.remat_of(streams.x)
+
+
+class ChunkedBlock(SteppedBlock):
+    """A block that takes some of this rank's tokens at a time through MLP and position update (training.chunk_tokens).
+
+    Between attention and the streams after the block autograd saves only the arguments of each chunk.
+    """
+
+    def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
+        chunk_tokens = self.options.chunk_tokens
+        assert chunk_tokens is not None
+        attended, attended_state = self.attend(streams, document_starts)
+        state = streams.state
+        if not self.updates_state:
+            x, _ = in_chunks(self._after_attention, chunk_tokens, streams.x, attended, None, None, None)
+            return Streams(x, state)
+        initial, delta = self.own_tokens(state)
+        x, delta = in_chunks(self._after_attention, chunk_tokens, streams.x, attended, initial, delta, attended_state)
+        return Streams(x, state._replace(delta=delta))
+
+    def _after_attention(
+        self, x: Tensor, attended: Tensor, initial: Tensor | None, delta: Tensor | None, attended_state: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return both streams after attention. Each token's depends on its own arguments alone."""
+        x, m = self.feed_forward(x, attended)
+        if self.position is not None and self.updates_state:
+            delta = self.position(PositionState(initial, delta), attended_state, m).delta
+        return x, delta
+
+
+class RecomputedBlock(SteppedBlock):
+    """A block of which autograd saves only the streams before it, in training. Its calls, hooks included, run again.
+
+    With the option `offload` it saves them in host memory.
+    """
+
+    def __call__(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
+        call: Callable[..., Streams] = super().__call__
+        if not self.training:
+            return call(streams, document_starts)
+
+        def run(x: Tensor, initial: Tensor | None, delta: Tensor | None, document_starts: Tensor | None) -> Streams:
+            return call(Streams(x, PositionState(initial, delta)), document_starts)
+
+        x, state, _ = streams
+        saving = keep_on_host(x, state.delta) if self.options.offload else nullcontext()
+        with saving:
+            # Autograd saves arguments that are tensors, but not the tensors inside of tuples.
+            after: Streams = recompute(run, x, *state, document_starts)
+        return after

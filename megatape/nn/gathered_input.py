@@ -1,0 +1,85 @@
+"""The input of column-parallel linear layers, gathered while the first of them multiplies.
+
+B batch, N tokens, D hidden size, T tensor-parallel ranks.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megatape.distributed.asynchronous import AsyncAllGather
+from megatape.distributed.collectives import paired, reduce_scatter
+from megatape.distributed.mesh import Axis
+from megatape.nn.recompute import is_recomputed
+from megatape.nn.remat import Rebuild, Remat, SharedInput, saved_for
+
+
+@dataclass(frozen=True)
+class GatheredInput:
+    """The input that several column-parallel layers multiply.
+
+    Attributes:
+        whole: Tokens of all ranks, [B, N, D]. Only complete for the layers that get `remat`.
+        local: Tokens of this rank, [B, N/T, D].
+        remat: How the backward pass rebuilds `whole`; None: autograd saves it.
+    """
+
+    whole: Tensor
+    local: Tensor
+    remat: Remat | None
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether `whole` has tokens of other ranks."""
+        return self.whole is not self.local
+
+
+def begin_gather(x: Tensor, axis: Axis, remat: Remat | None = None) -> GatheredInput:
+    """Begin to gather the tokens of all ranks, [B, N/T, D] -> [B, N, D]. Only linear layers wait for them.
+
+    Each rank saves only its part. The backward pass gathers the rest again, once for all layers, and ends with a
+    reduce-scatter.
+
+    Args:
+        x: Tokens of this rank.
+        axis: The tensor-parallel ranks. With a single one there is nothing to gather.
+        remat: How the backward pass rebuilds x.
+    """
+    if axis.size == 1:
+        return GatheredInput(x, x, remat)
+    gather = AsyncAllGather(x.detach(), axis, in_halves=True)
+    whole = paired(x, axis, lambda x, axis: gather.whole.view_as(gather.whole), reduce_scatter)
+    if is_recomputed():
+        gather.wait()
+        return GatheredInput(whole, x, None)
+    rebuild_part, args = saved_for(x, remat)
+    shared_input = _SharedGatheredInput(rebuild_part, axis, gather)
+    return GatheredInput(whole, x, Remat(whole, rebuild_part, args, shared_input))
+
+
+class _SharedGatheredInput(SharedInput):
+    """A gathered input, which the backward pass gathers again from the rebuilt part of each rank.
+
+    Attributes:
+        arriving: Samples that the first product can take, as they arrive. Later products take all samples at once.
+    """
+
+    def __init__(self, function: Rebuild, axis: Axis, gather: AsyncAllGather) -> None:
+        super().__init__(function)
+        self.axis = axis
+        self.arriving: Iterable[slice] = gather.rows()
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        arriving = self.arriving
+        # Releases the gathered tensor, too.
+        self.arriving = (slice(None),)
+        out = x.new_empty(*x.shape[:-1], len(weight))
+        for rows in arriving:
+            torch.mm(x[rows].flatten(0, 1), weight.T, out=out[rows].flatten(0, 1))
+        return out if bias is None else out.add_(bias)
+
+    def rebuild(self, *args: Tensor) -> Callable[[], Tensor]:
+        part = self.function(*args)
+        return AsyncAllGather(part, self.axis).wait

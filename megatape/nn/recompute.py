@@ -1,0 +1,92 @@
+"""Activation checkpointing: the backward pass runs a function again, and autograd saves only its arguments.
+
+`keep_on_host` saves the arguments in host memory. `in_chunks` recomputes a function for some tokens at a time.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, copy_context
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+def recompute(function: Callable[..., Any], *args: Any) -> Any:
+    """Return function(*args). Autograd saves only the arguments; the backward pass runs the function again.
+
+    Both runs see the context variables of this call.
+    """
+    if torch.compiler.is_compiling():
+        # torch.compile cannot trace contexts. Only dropout and tensor parallelism need them, and neither is compiled.
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    if not torch.is_grad_enabled():
+        return function(*args)
+    context = copy_context()
+    context.run(_inside.set, True)
+    return checkpoint(partial(context.run, function), *args, use_reentrant=False, preserve_rng_state=False)
+
+
+def is_recomputed() -> bool:
+    """Whether this code runs inside `recompute`.
+
+    Tensors made there live only from the second run to the backward pass right after it. Keeping a gathered input is then
+    cheaper than gathering it a third time.
+    """
+    return _inside.get()
+
+
+def in_chunks(function: Callable[..., Any], size: int, *args: Tensor | None) -> tuple[Any, ...]:
+    """Return function(*args), computed for one chunk of tokens after the other, each by `recompute`.
+
+    Args:
+        function: Function of tensors of tokens, which computes each token from its own arguments alone.
+        size: Tokens of a chunk.
+        args: Arguments [B, N/T, ...] or, with the tokens of all T ranks, [B, N, ...]. Such a chunk has the same tokens of each
+            rank. The first one is not None.
+
+    Returns:
+        The outputs of all chunks, joined.
+    """
+    assert args[0] is not None
+    length = args[0].shape[1]
+
+    def chunks(arg: Tensor | None) -> Iterable[Tensor | None]:
+        if arg is None:
+            return repeat(None)
+        by_rank = arg.unflatten(1, (-1, length))
+        return [chunk.flatten(1, 2) for chunk in by_rank.split(size, dim=2)]
+
+    outputs = [recompute(function, *chunk) for chunk in zip(*map(chunks, args), strict=False)]
+    joined = []
+    for parts in zip(*outputs, strict=True):
+        joined.append(None if parts[0] is None else torch.cat(parts, dim=1))
+    return tuple(joined)
+
+
+def keep_on_host(*tensors: Tensor | None) -> AbstractContextManager[Any]:
+    """Return a context inside which autograd saves these tensors in host memory. On a CPU it saves copies.
+
+    The copies are made in the stream that computes. A stream of their own would need the device's memory until they are done.
+    """
+    chosen = {tensor.untyped_storage()._cdata for tensor in tensors if tensor is not None}
+
+    def pack(saved: Tensor) -> Tensor | tuple[torch.device, Tensor]:
+        if saved.untyped_storage()._cdata not in chosen:
+            return saved
+        device = "cpu" if saved.is_cuda else None
+        host = torch.empty_like(saved, device=device, pin_memory=saved.is_cuda)
+        return saved.device, host.copy_(saved, non_blocking=True)
+
+    def unpack(kept: Tensor | tuple[torch.device, Tensor]) -> Tensor:
+        if isinstance(kept, Tensor):
+            return kept
+        device, host = kept
+        return host.to(device, non_blocking=True)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

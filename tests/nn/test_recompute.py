@@ -1,0 +1,60 @@
+"""Recomputation in the backward pass: what it sees, for chunks of tokens, and with its arguments in host memory."""
+
+import weakref
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from megatape.accounting.saved import record_saved
+from megatape.nn.recompute import in_chunks, keep_on_host, recompute
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
+
+
+def test_recomputation_sees_the_context_of_the_forward_pass() -> None:
+    """As it was then, whatever it is when the backward pass comes."""
+    factor: ContextVar[float] = ContextVar("factor")
+    x = draw(3)
+    factor.set(3.0)
+    out = recompute(lambda x: (x * factor.get()).square(), x)
+    factor.set(5.0)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad, 18 * x.detach())
+    assert factor.get() == 5.0
+
+
+def test_chunks_have_the_same_tokens_of_each_rank() -> None:
+    """The second argument has the tokens of two ranks. Autograd keeps the arguments alone."""
+    x, both = draw(2, 6, 3), draw(2, 12, 3)
+    sizes: list[int] = []
+
+    def function(x: Tensor, missing: None, both: Tensor) -> tuple[Tensor, None]:
+        sizes.append(x.shape[1])
+        first, second = both.chunk(2, dim=1)
+        return x.exp() * first.sin() + second, None
+
+    with record_saved(exclude=[x, both]) as saved:
+        out, missing = in_chunks(function, 4, x, None, both)
+    assert missing is None
+    expected = torch.cat([function(x, None, both)[0]], dim=1)
+    assert sizes == [4, 2, 6] and torch.equal(out, expected)
+    assert saved.bytes == both.nbytes  # the copies that have tokens of both ranks side by side
+    found, wanted = (torch.autograd.grad(result.square().sum(), [x, both]) for result in (out, expected))
+    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+
+
+def test_streams_are_kept_on_the_host() -> None:
+    """A copy stands for the chosen tensor, whose memory is free after the forward pass; other tensors stay where they are."""
+    leaf, other = draw(4), draw(4)
+    x = leaf * 1
+    expected = (3 * leaf**2 * other).detach()
+    memory, kept = weakref.ref(x.untyped_storage()), weakref.ref(other.untyped_storage())
+    with keep_on_host(x, None):
+        out = recompute(lambda x, other: x**3 * other, x, other)
+    del x
+    assert memory() is None and kept() is not None
+    (grad,) = torch.autograd.grad(out.sum(), leaf)
+    assert torch.equal(grad, expected)
