@@ -6,7 +6,7 @@ from megatape.accounting.shapes import num_chunks
 from megatape.accounting.traffic import element_bytes
 from megatape.attention.attend import check_forced_backend
 from megatape.config import Config, ModelConfig, TrainingConfig
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.nn.loss import chunk_elements
 
 # Bytes for each number that torchao rounds to FP8: it is scaled, clamped to FP8's range, and rounded.
@@ -25,7 +25,7 @@ def plan_activations(config: Config, on_gpu: bool) -> dict[str, float]:
         UserError: The backend that training.attention forces cannot run on a GPU.
     """
     if on_gpu:
-        check_forced_backend(attention_needs(config, "cuda")[0], config.training.attention, config.model.encoding)
+        check_forced_backend(attention_requirements(config, "cuda")[0], config.training.attention, config.model.encoding)
     without_positions = changed(config, "model", encoding="nope", scaling=None)
     total = activations(config, on_gpu).total
     content = activations(without_positions, on_gpu).total

@@ -11,7 +11,7 @@ from megatape.attention.attend import backends_by_priority
 from megatape.config import Config, ParallelConfig
 from megatape.distributed.mesh import Axis, fake_axis
 from megatape.model.build import build_model
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.model.transformer import Transformer
 
 
@@ -24,7 +24,7 @@ def build(config: Config, num_layers: int) -> Transformer:
     """Return one rank's share of a run's model, with this number of layers. On shapes it has the attention of a GPU."""
     axes = axes_of(config.parallel)
     training = config.training
-    requirements = attention_needs(config, "cuda")[0]
+    requirements = attention_requirements(config, "cuda")[0]
     return build_model(
         changed(config, "model", num_layers=num_layers).model,
         axes["tensor"],

@@ -5,7 +5,7 @@ from megatape.attention.attend import get_backend
 from megatape.config import ModelConfig, TrainingConfig
 from megatape.data.training.mixture import RunData
 from megatape.distributed.mesh import AXES
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.training.trainer import Trainer
 from megatape.utils.units import plural
 
@@ -30,7 +30,7 @@ def _describe_model(run: Trainer) -> str:
     attention = run.attention
     device = run.engine.device
     if device.type == "cuda":
-        need = attention_needs(run.config, device.type)[0]
+        need = attention_requirements(run.config, device.type)[0]
         kernel = get_backend(run.attention).kernel_name(need, device)
         if kernel:
             attention += f" ({kernel})"

@@ -20,7 +20,7 @@ from megatape.data.training.mixture import RunData
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import DataError
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.optim.schedules import step_learning_rate
 from megatape.registry import CALLBACKS
 from megatape.reliability.lease import Lease
@@ -115,7 +115,7 @@ class Trainer:
         self.mesh = make_mesh(topology, config.parallel.axes)
         self.loader = build_loader(config, data, self.mesh["batch"])
         self.engine, self.backends = build_engine(config, topology, self.mesh)
-        self.attention = select_backend(attention_needs(config, self.engine.device.type)[0], self.backends)
+        self.attention = select_backend(attention_requirements(config, self.engine.device.type)[0], self.backends)
 
         self.evaluator = build_evaluator(config, data, self.engine)
 

@@ -10,7 +10,9 @@ from megatape.distributed.exchange import exchange, on_all
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.model.smoke_test import attention_needs, backend_failure, failure_in_child, loss_failure, update_failure
+from megatape.model.requirements import attention_requirements
+from megatape.model.smoke_test import smoke_test_backend, smoke_test_loss, smoke_test_update
+from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.kernels.launch import has_kernels
 from megatape.nn.linear import Product
@@ -36,7 +38,7 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         UserError: training.attention forces a backend that does not support the model or fails, or no backend works. Raised on
             all ranks.
     """
-    needs = attention_needs(config, device.type)
+    needs = attention_requirements(config, device.type)
     forced = config.training.attention
     check_forced_backend(needs[0], forced, config.model.encoding)
     encoding = encoding_of(config.model)
@@ -58,12 +60,12 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         fault = ""
         if device.type == "cuda" and (name == forced or backend.is_preferred_for(needs[0])):
             # Test it in a child process of one rank per node, before it can harm the other ranks.
-            own_fault = ""
+            own_fault = None
             if topology.local_rank == 0:
-                own_fault = failure_in_child(*trial)
+                own_fault = smoke_test_in_child(*trial)
             fault = _describe_ranks(own_fault, topology)
         if not fault:
-            fault = _describe_ranks(backend_failure(*trial), topology)
+            fault = _describe_ranks(smoke_test_backend(*trial), topology)
         if fault:
             faults[name] = fault
         else:
@@ -83,31 +85,31 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
 
 def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
     """Whether a run updates the position state by our own kernels, if they exist for the device. Collective."""
-    fault = update_failure(config, min(config.data.sequence_length, TOKENS), device)
+    fault = smoke_test_update(config, min(config.data.sequence_length, TOKENS), device)
     works = _kernel_works_everywhere(fault, topology, "position update by PyTorch instead of our kernel")
     return works and has_kernels(device)
 
 
 def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
     """Whether a run computes its loss by our own kernel, if it exists for the device. Collective."""
-    fault = loss_failure(config, TOKENS, device)
+    fault = smoke_test_loss(config, TOKENS, device)
     return _kernel_works_everywhere(fault, topology, "loss by PyTorch instead of our kernel")
 
 
-def _kernel_works_everywhere(fault: str, topology: Topology, instead: str) -> bool:
+def _kernel_works_everywhere(fault: str | None, topology: Topology, instead: str) -> bool:
     """Whether a kernel works on every rank. Collective.
 
     If the kernel fails on one rank, no rank uses it, and the main rank logs the reason.
 
     Args:
-        fault: Fault of this rank, or "".
+        fault: Fault of this rank, or None.
         topology: All ranks.
         instead: Description of the fallback, for the log.
     """
-    fault = _describe_ranks(fault, topology)
-    if fault and topology.is_main:
-        LOG.info("%s: it %s", instead, fault)
-    return not fault
+    description = _describe_ranks(fault, topology)
+    if description and topology.is_main:
+        LOG.info("%s: it %s", instead, description)
+    return not description
 
 
 def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology) -> Product | None:
@@ -130,11 +132,11 @@ def working_product(recipe: Fp8Recipe, device: torch.device, topology: Topology)
     return products[0]
 
 
-def _describe_ranks(fault: str, topology: Topology) -> str:
+def _describe_ranks(fault: str | None, topology: Topology) -> str:
     """Return a description of the ranks with a fault, and of the first rank's fault; "" for none. Collective.
 
     Args:
-        fault: Fault of this rank, or "".
+        fault: Fault of this rank, or None.
         topology: All ranks.
     """
     faults = exchange(fault, topology)

@@ -20,7 +20,7 @@ from megatape.attention.backends.flex import MIN_HEAD_DIM
 from megatape.config import Config, parse_config
 from megatape.encodings.tape import TapeUpdate
 from megatape.model.build import build_model
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
 from tests.helpers.slow import slow_but
 
@@ -178,9 +178,9 @@ def test_needs_are_those_of_the_encoding(raw_config: dict[str, Any]) -> None:
     raw_config["model"]["encoding"] = "alibi"
     raw_config["data"]["mask_documents"] = True
     alone = AttentionRequirements("cuda", False, "distance", 4, torch.float32, True)
-    assert attention_needs(parse_config(raw_config, "test"), "cuda") == [alone]
+    assert attention_requirements(parse_config(raw_config, "test"), "cuda") == [alone]
     raw_config["model"]["encoding"] = "tape"
-    assert [each.moves for each in attention_needs(parse_config(raw_config, "test"), "cuda")] == [True, False]
+    assert [each.moves for each in attention_requirements(parse_config(raw_config, "test"), "cuda")] == [True, False]
     raw_config["model"] |= {"encoding": "tape_fox", "nope_every": 2}
-    found = attention_needs(parse_config(raw_config, "test"), "cuda")
+    found = attention_requirements(parse_config(raw_config, "test"), "cuda")
     assert [(each.moves, each.bias) for each in found] == [(True, "pair"), (False, "pair"), (False, "none")]

@@ -8,7 +8,7 @@ import pytest
 from megatape.attention.attend import check_forced_backend
 from megatape.config import Config, parse_config
 from megatape.errors import UserError
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.registry import ENCODINGS, EncodingEntry
 
 ABLATIONS = {name for name in ENCODINGS if name.startswith("tape_")} - {"tape_fox", "tape_selective_rope"}
@@ -58,7 +58,7 @@ def test_settings(raw_config: dict[str, Any], setting: str, encoding: str) -> No
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_forced_backends(raw_config: dict[str, Any], backend: str, encoding: str) -> None:
-    need, *_ = attention_needs(parsed(raw_config, encoding, {}), "cuda")
+    need, *_ = attention_requirements(parsed(raw_config, encoding, {}), "cuda")
     if encoding in BACKENDS[backend]:
         check_forced_backend(need, backend, encoding)
         return
@@ -68,7 +68,7 @@ def test_forced_backends(raw_config: dict[str, Any], backend: str, encoding: str
 
 def test_triton_moves_no_state_under_a_bias(raw_config: dict[str, Any]) -> None:
     """Of an encoding of one's own, whose bias is by distance."""
-    need, *_ = attention_needs(parsed(raw_config, "tape", {}), "cuda")
+    need, *_ = attention_requirements(parsed(raw_config, "tape", {}), "cuda")
     with pytest.raises(UserError, match="triton, which has no kernel that moves the position state under a bias on the scores"):
         check_forced_backend(replace(need, bias="distance"), "triton", "own")
 

@@ -103,15 +103,14 @@ def test_backends_that_may_crash_are_tested_in_a_child(
         tried.append(name)
         return "its process ended with status -6"
 
-    def here(name: str, *arguments: Any) -> str:
+    def here(name: str, *arguments: Any) -> None:
         tried.append(f"{name} here")
-        return ""
 
     raw_config["model"] |= {"encoding": "rope", "hidden_size": 16 * raw_config["model"]["num_heads"]}
     raw_config["training"]["attention"] = "flex"
     config = parse_config(raw_config, "test")
-    monkeypatch.setattr(working_kernels, "failure_in_child", failure)
-    monkeypatch.setattr(working_kernels, "backend_failure", here)
+    monkeypatch.setattr(working_kernels, "smoke_test_in_child", failure)
+    monkeypatch.setattr(working_kernels, "smoke_test_backend", here)
     with pytest.raises(
         UserError, match=r"attention is flex, but it failed when rank 1 tried it \(its process ended with status"
     ):

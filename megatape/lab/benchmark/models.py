@@ -17,7 +17,7 @@ from megatape.lab.benchmark.timing import captured
 from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, SHAPE
 from megatape.model.build import build_model
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.model.transformer import Transformer
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.parameters import settings
@@ -145,7 +145,7 @@ class RawStep:
             self.model = build_model(
                 config.model,
                 fp8=None if training.fp8 == "none" else fp8_product(training.fp8, device),
-                backends=backends_by_priority(training.attention, attention_needs(config, device.type)[0]),
+                backends=backends_by_priority(training.attention, attention_requirements(config, device.type)[0]),
                 update_by_kernel=device.type == "cuda",
                 activation_checkpointing=training.activation_checkpointing,
                 compiler=compiler if training.compile else None,

@@ -26,7 +26,7 @@ from megatape.lab.benchmark.subject import Subject
 from megatape.lab.benchmark.timing import Timer, captured, ratio
 from megatape.lab.benchmark.worker import Bench
 from megatape.lab.encodings import BASELINE, with_encoding
-from megatape.model.smoke_test import attention_needs
+from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
 from megatape.training.hardware import peak_flops
 
@@ -105,7 +105,7 @@ def _measure_steps(bench: Bench, name: str, measure: Callable[[Timer, Shape, Con
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
     """Return the backends that support this shape, `auto`'s choice first. The fallback `blocked` is not timed."""
-    need, *_ = attention_needs(shape.config(encoding, compute_precision(device)), device.type)
+    need, *_ = attention_requirements(shape.config(encoding, compute_precision(device)), device.type)
     chosen = select_backend(need)
     backends = [chosen]
     for name in BACKENDS:

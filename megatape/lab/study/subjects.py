@@ -140,7 +140,7 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
     """
     layers: list[LayerInputs] = []
 
-    def record(module: nn.Module, inputs: tuple[Tensor, PositionState, Tensor | None, bool]) -> None:
+    def record(module: nn.Module, inputs: tuple[Tensor, PositionState, Tensor | None]) -> None:
         assert isinstance(module, Attention)
         h, positions, *_ = inputs
         layers.append(LayerInputs(module, model.encoding, h, positions))

@@ -1,0 +1,48 @@
+"""Smoke test of an attention backend in a child process, which may crash alone."""
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import NoReturn
+
+import torch
+
+from megatape.attention.backend import AttentionRequirements
+from megatape.model.smoke_test import smoke_test_backend
+from megatape.utils.python_process import child_environment, python_command
+
+LOG = logging.getLogger(__name__)
+
+
+def smoke_test_in_child(
+    name: str, layers: Iterable[AttentionRequirements], groups: int, width: int, tokens: int, device: torch.device
+) -> str | None:
+    """Run `smoke_test_backend` in a process of its own. Same arguments and result.
+
+    After a kernel's illegal memory access CUDA refuses all further work of the process, or the process dies.
+    """
+    command = python_command("megatape.model.smoke_test_child")
+    task = pickle.dumps((name, tuple(layers), groups, width, tokens, device))
+    child = subprocess.run(command, input=task, capture_output=True, env=child_environment(), check=False)
+    LOG.debug("printed by the smoke test of %s: %s", name, child.stderr.decode(errors="replace"))
+    if not child.stdout:
+        return f"its process ended with status {child.returncode}"
+    *_, last_line = child.stdout.splitlines()
+    error: str | None = json.loads(last_line)
+    return error
+
+
+def main(words: list[str]) -> NoReturn:
+    """Test the backend described on standard input, and print the error, or null, as JSON.
+
+    Args:
+        words: Arguments of the program; there are none.
+    """
+    error = smoke_test_backend(*pickle.load(sys.stdin.buffer))
+    sys.stdout.write(json.dumps(error))
+    sys.stdout.flush()
+    os._exit(0)  # CUDA cannot be shut down after some failures.

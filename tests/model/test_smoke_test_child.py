@@ -1,0 +1,23 @@
+"""A backend that crashes in its smoke test ends a child process alone."""
+
+import signal
+
+import pytest
+import torch
+
+from megatape.attention.backend import AttentionRequirements
+from megatape.imports import import_given
+from megatape.model.smoke_test_child import smoke_test_in_child
+from megatape.registry import BACKENDS
+
+CPU = torch.device("cpu")
+
+
+def test_a_crash_is_left_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that asks lives on, also where a user's own module brings the backend."""
+    monkeypatch.setitem(BACKENDS, "crashing", BACKENDS["blocked"])  # removed after the test
+    monkeypatch.setattr("megatape.imports._given", {})
+    import_given("tests.helpers.crashing_backend")
+    need = AttentionRequirements("cpu", False, "none", 16, torch.float32, masked=False)
+    assert smoke_test_in_child("crashing", [need], 2, 16, 40, CPU) == f"its process ended with status {-signal.SIGABRT}"
+    assert smoke_test_in_child("sdpa", [need], 2, 16, 40, CPU) is None
