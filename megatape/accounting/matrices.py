@@ -9,7 +9,6 @@ from torch import nn
 
 from megatape.accounting.trace import run_weights
 from megatape.config import Config, OptimizerConfig
-from megatape.nn.parameters import settings
 from megatape.optim.optimizer import is_whole, parameter_groups
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners
@@ -62,7 +61,7 @@ def plan_matrices(config: Config, world_size: int) -> MatrixPlan:
     named_weights = run_weights(config).model.named_parameters()
     trained = {name: weight for name, weight in named_weights if weight.requires_grad}
     matrices = {name: weight for name, weight in trained.items() if is_whole(weight, config.optimizer)}
-    shapes = {name: settings(weight).shape for name, weight in matrices.items()}
+    shapes = {name: spec_of(weight).shape for name, weight in matrices.items()}
     spans = _flat_spans(trained, config.optimizer)
 
     state = Counter({0: 0})

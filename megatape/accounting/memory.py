@@ -15,7 +15,6 @@ from megatape.accounting.traffic import GRADIENT_BYTES, always_whole, element_by
 from megatape.accounting.zero3 import gathered
 from megatape.config import Config, OptimizerConfig, ZeroConfig
 from megatape.model.trainable import freeze
-from megatape.nn.parameters import settings
 from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS
 from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
@@ -191,7 +190,7 @@ def checkpoint_bytes(config: Config) -> int:
 
 def _state_elements(optimizer: OptimizerConfig, parameter: nn.Parameter) -> int:
     """Return the number of elements of the optimizer state of a whole parameter."""
-    shape = settings(parameter).shape
+    shape = spec_of(parameter).shape
     entry = OPTIMIZERS[optimizer.kind]
     if is_whole(parameter, optimizer):
         return sum(map(prod, entry.matrix_shapes(shape).values()))

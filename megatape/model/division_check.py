@@ -17,7 +17,7 @@ from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
-from megatape.nn.parameters import Uniform, settings
+from megatape.nn.parameters import Uniform, spec_of
 from megatape.registry import ENCODINGS
 
 BACKENDS = ("blocked",)  # supports every encoding on every device
@@ -149,7 +149,7 @@ def _randomize(model: Transformer) -> None:
     """Draw all weights around their initial values, the same on all ranks, so that every one of them matters."""
     generator = torch.Generator().manual_seed(0)
     for weight in model.parameters():
-        declared = settings(weight)
+        declared = spec_of(weight)
         middle = 0.0
         if isinstance(declared.init, Uniform):
             middle = declared.init.middle

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-from megatape.nn.parameters import Uniform, matrix, settings
+from megatape.nn.parameters import Uniform, matrix, spec_of
 
 ROWS = 1024  # drawn from one generator; a rank draws only the blocks that overlap its share
 
@@ -15,7 +15,7 @@ def initial_block(
 ) -> Tensor:
     """Rows and columns of the float32 initial value of the parameter `name`, whose whole shape is `shape`.
 
-    init: as in Settings; `std` is the standard deviation of the normal distribution. A vector is a matrix of one column.
+    init: as in ParameterSpec; `std` is the standard deviation of the normal distribution. A vector is a matrix of one column.
     """
     if isinstance(init, int | float):
         return torch.full((rows.stop - rows.start, columns.stop - columns.start), float(init))
@@ -41,4 +41,4 @@ def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) ->
     """
     shape = tuple(parameter.shape)
     rows, columns = (slice(0, size) for size in matrix(shape))
-    return initial_block(name, shape, settings(parameter).init, rows, columns, std, seed).view(shape)
+    return initial_block(name, shape, spec_of(parameter).init, rows, columns, std, seed).view(shape)

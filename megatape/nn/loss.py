@@ -168,7 +168,7 @@ def _chunk_by_kernel(
         logits,
         rows.where(held, -1),
         targets,
-        real=min(num_real(columns, formula.vocab_size, axis), columns),
+        real=min(num_valid_rows(columns, formula.vocab_size, axis), columns),
         softcap=formula.softcap,
         z_loss=formula.z_loss,
     )
@@ -191,14 +191,14 @@ def soft_cap(logits: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(logits / cap)
 
 
-def num_real(num_rows: int, vocab_size: int, axis: Axis) -> int:
+def num_valid_rows(num_rows: int, vocab_size: int, axis: Axis) -> int:
     """The first of this rank's `num_rows` rows of the vocabulary that is padding; `num_rows` or more if none is."""
     return max(vocab_size - axis.rank * num_rows, 0)
 
 
 def mask_padding(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
     """This rank's logits [..., ceil(V / T)] with minus infinity at padding rows, which may be all of its rows."""
-    real = num_real(logits.shape[-1], vocab_size, axis)
+    real = num_valid_rows(logits.shape[-1], vocab_size, axis)
     if real >= logits.shape[-1]:
         return logits
     return logits.index_fill(-1, torch.arange(real, logits.shape[-1], device=logits.device), float("-inf"))

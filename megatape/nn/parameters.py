@@ -9,26 +9,30 @@ from torch import nn
 from megatape.distributed.mesh import Axis
 from megatape.errors import UserError
 
-# Matrices of a position encoding are small, and what an optimizer gains by whole matrices is not known for them.
+# How optimizers treat a weight. Matrices of a position encoding have a role of their own: they are small, and whether updating
+# them as whole matrices helps is not known.
 Role = Literal["matrix", "vector", "embedding", "position"]
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Initial values that are uniform between middle - bound and middle + bound."""
+    """A uniform distribution of initial values between middle - bound and middle + bound."""
 
     bound: float
     middle: float = 0.0
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What initialization, checkpoints and the optimizer read.
+class ParameterSpec:
+    """Specification of one parameter, read by initialization, checkpoints and the optimizer.
 
-    shape: of the whole parameter, of which a rank may hold a block. init: the initial value of every element, or their
-    distribution; None for a normal one with standard deviation model.init_std. decay: whether weight decay applies. lr_scale:
-    factor on the scheduled learning rate. role: for optimizers that treat weights differently. bounds: lowest and highest
-    value, to which every step of the optimizer clips the master weight.
+    Attributes:
+        shape: Shape of the whole parameter, of which a rank may hold a block.
+        init: Initial value of every element, or their distribution; None: a normal one with standard deviation model.init_std.
+        decay: Whether weight decay applies.
+        lr_scale: Factor on the scheduled learning rate.
+        role: Role of the parameter, for optimizers that treat weights differently.
+        bounds: Lowest and highest value, to which every step of the optimizer clips the master weight; None: no bounds.
     """
 
     shape: tuple[int, ...]
@@ -50,34 +54,39 @@ def parameter(
     role: Role | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> nn.Parameter:
-    """An uninitialized parameter with its Settings; model/init.py draws its values.
+    """Return an uninitialized parameter with its ParameterSpec. model/init.py draws its values.
 
-    shape: of the whole parameter. dim: the dimension along which every rank of `axis` holds an
-    equal share, padded where the ranks do not divide it.
-    None: every rank holds the whole parameter and uses it on its own tokens or heads. A backward
-    pass gives each rank its part of the gradient, and zero/replicated.py sums the parts once a step.
-    decay: by default matrices decay and vectors do not. role: by default that of its number of
-    dimensions. The rest as in Settings.
+    A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`: without the tags the gradient norm
+    is wrong, and so is clipping. Tags survive DeepSpeed's partitioning, which changes a parameter in place.
 
-    A share is tagged as DeepSpeed expects, with `tensor_model_parallel` and `partition_dim`:
-    without the tags the gradient norm is wrong, and so is clipping. Tags survive DeepSpeed's
-    partitioning, which changes a parameter in place.
+    Args:
+        shape: Shape of the whole parameter, of one or two dimensions.
+        axis: Tensor-parallel ranks.
+        dim: Dimension along which every rank holds an equal share, padded if the ranks do not divide it. None: every rank holds
+            the whole parameter and uses it on its own tokens or heads. A backward pass gives each rank its part of the
+            gradient, and zero/replicated.py sums the parts once a step.
+        init: See ParameterSpec.
+        decay: Whether weight decay applies; by default to matrices only.
+        lr_scale: See ParameterSpec.
+        role: Role of the parameter; by default "matrix" or "vector", by its dimensions.
+        bounds: See ParameterSpec.
+
+    Raises:
+        UserError: The shape has no or more than two dimensions.
     """
     if len(shape) not in (1, 2):
         raise UserError(f"a parameter has the shape {shape}: give it one or two dimensions, and unflatten it where it is used")
-    local = list(shape)
+    is_matrix = len(shape) == 2
+    if decay is None:
+        decay = is_matrix
+    if role is None:
+        role = "matrix" if is_matrix else "vector"
+
+    local_shape = list(shape)
     if dim is not None:
-        local[dim] = -(-shape[dim] // axis.size)
-    made = nn.Parameter(torch.empty(local))
-    is_matrix = len(shape) > 1
-    made.settings = Settings(  # type: ignore[attr-defined]
-        shape,
-        init,
-        is_matrix if decay is None else decay,
-        lr_scale,
-        role or ("matrix" if is_matrix else "vector"),
-        bounds,
-    )
+        local_shape[dim] = -(-shape[dim] // axis.size)
+    made = nn.Parameter(torch.empty(local_shape))
+    made.settings = ParameterSpec(shape, init, decay, lr_scale, role, bounds)  # type: ignore[attr-defined]
     if axis.size > 1 and dim is not None:
         made.tensor_model_parallel = True  # type: ignore[attr-defined]
         made.partition_dim = dim  # type: ignore[attr-defined]
@@ -88,7 +97,9 @@ def parameter(
 class Share:
     """The block of a whole parameter that a tensor-parallel rank holds.
 
-    It is `rows` x `columns`, of which the last rows may be padding.
+    Attributes:
+        rows: Rows of the block, of which the last ones may be padding.
+        columns: Columns of the block.
     """
 
     rows: slice
@@ -96,29 +107,31 @@ class Share:
 
     @property
     def width(self) -> int:
+        """Number of columns."""
         return self.columns.stop - self.columns.start
 
 
 def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of a parameter, where a vector is a matrix of one column."""
+    """Return the rows and columns of a parameter. A vector is a matrix of one column."""
     assert len(shape) in (1, 2)
     return shape if len(shape) == 2 else (shape[0], 1)
 
 
 def share_of(made: nn.Parameter, local_shape: tuple[int, ...], axis: Axis) -> Share:
-    """The block of a parameter that this rank of `axis` holds. local_shape: of the block."""
-    rows, columns = matrix(local_shape)
+    """Return the block of a parameter that this rank of `axis` holds. local_shape: Shape of the block."""
+    num_rows, num_columns = matrix(local_shape)
     divided = getattr(made, "partition_dim", None)
-    row, column = (axis.rank * size if dim == divided else 0 for dim, size in enumerate((rows, columns)))
-    return Share(slice(row, row + rows), slice(column, column + columns))
+    first_row = axis.rank * num_rows if divided == 0 else 0
+    first_column = axis.rank * num_columns if divided == 1 else 0
+    return Share(slice(first_row, first_row + num_rows), slice(first_column, first_column + num_columns))
 
 
-def settings(made: nn.Parameter) -> Settings:
-    """The settings of a parameter that `parameter` made."""
+def spec_of(made: nn.Parameter) -> ParameterSpec:
+    """Return the specification of a parameter that `parameter` made."""
     return made.settings  # type: ignore[attr-defined]
 
 
 def never_decay(module: nn.Module) -> None:
     """Exempt all parameters of a module from weight decay."""
     for made in module.parameters():
-        made.settings = replace(settings(made), decay=False)  # type: ignore[attr-defined]
+        made.settings = replace(spec_of(made), decay=False)  # type: ignore[attr-defined]

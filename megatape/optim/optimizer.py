@@ -8,7 +8,6 @@ from torch import nn
 
 from megatape.config import OptimizerConfig
 from megatape.errors import UserError
-from megatape.nn.parameters import settings
 from megatape.registry import OPTIMIZERS
 
 # A parameter group of torch's optimizers.
@@ -38,7 +37,7 @@ def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config
 def is_whole(parameter: nn.Parameter, config: OptimizerConfig) -> bool:
     """Whether the configured optimizer updates a weight as a whole matrix."""
     updates_matrices = OPTIMIZERS[config.kind].matrix_state is not None
-    return updates_matrices and config.is_whole(settings(parameter).role)
+    return updates_matrices and config.is_whole(spec_of(parameter).role)
 
 
 def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> list[Group]:
@@ -59,7 +58,7 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
     for name, parameter in named_parameters:
         if not parameter.requires_grad:
             continue
-        declared = settings(parameter)
+        declared = spec_of(parameter)
         role = ""
         if by_role:
             role = declared.role

@@ -24,7 +24,7 @@ from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION
 from megatape.distributed.exchange import on_all
 from megatape.errors import UserError, path_errors
 from megatape.model.init import initial_block
-from megatape.nn.parameters import settings
+from megatape.nn.parameters import spec_of
 from megatape.optim.schedules import check_new_run
 from megatape.registry import EXPORT_CHECK, INITIAL_WEIGHTS
 from megatape.run_folder import read_metrics
@@ -108,7 +108,7 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
         if kind not in (WEIGHT, EMA):
             return torch.zeros(rows.stop - rows.start, columns.stop - columns.start)
-        init = settings(parameters[name]).init
+        init = spec_of(parameters[name]).init
         return initial_block(name, shape, init, rows, columns, config.model.init_std, config.training.seed)
 
     return read

@@ -14,7 +14,6 @@ from megatape.config import Config
 from megatape.distributed.exchange import exchange
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
-from megatape.nn.parameters import settings
 from megatape.optim.gated import Decision, GatedOptimizer
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
@@ -332,7 +331,7 @@ def _declared_bounds(state: ZeroState) -> dict[str, tuple[float, float]]:
     """Return the lowest and highest value of the weights that declare bounds, by name."""
     bounds = {}
     for name, parameter in state.parameters.items():
-        declared = settings(parameter).bounds
+        declared = spec_of(parameter).bounds
         if declared:
             bounds[name] = declared
     return bounds

@@ -20,7 +20,7 @@ from megatape.config import OptimizerConfig
 from megatape.distributed.mesh import Mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.nn.parameters import Share, matrix, settings, share_of
+from megatape.nn.parameters import Share, matrix, share_of
 from megatape.registry import OPTIMIZERS
 from megatape.zero.layouts import LAYOUTS, Fragment, local_shape
 from megatape.zero.matrix_state import MatrixState
@@ -126,7 +126,7 @@ class ZeroState:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the whole parameter, even if this rank holds only a share."""
-        return settings(self.parameters[name]).shape
+        return spec_of(self.parameters[name]).shape
 
     def gather(self, name: str, kind: str, destination: int) -> Tensor | None:
         """Gather a whole float32 tensor on rank `destination`. Returns None on other ranks. Collective over all ranks."""

@@ -17,7 +17,7 @@ from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer
 from megatape.nn.gathered_input import begin_gather
-from megatape.nn.parameters import settings
+from megatape.nn.parameters import spec_of
 from megatape.registry import ENCODINGS
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
@@ -271,7 +271,7 @@ def test_every_step_clips_the_phases_of_pope() -> None:
     """The engine does, on the master weight: a clip in the forward pass would leave a phase at a bound without a gradient."""
     model = random_model(encoding="pope", num_layers=1)
     delta = model.get_parameter("blocks.0.attention.token_features.delta")
-    assert settings(delta).bounds == (-2 * math.pi, 0.0)
+    assert spec_of(delta).bounds == (-2 * math.pi, 0.0)
 
 
 def test_phases_of_pope_start_at_zero_or_anywhere() -> None:

@@ -22,7 +22,7 @@ from megatape.encodings.sinusoidal import SinusoidalEmbedding
 from megatape.hf.families.family import SCALING
 from megatape.model.build import build_model
 from megatape.model.transformer import recorded_streams
-from megatape.nn.parameters import settings
+from megatape.nn.parameters import spec_of
 from megatape.registry import ENCODINGS
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
@@ -206,7 +206,7 @@ def test_sharded_parameters_are_tagged(encoding: str) -> None:
         if share.shape == full:
             assert not hasattr(share, "partition_dim"), name
         else:
-            assert share.tensor_model_parallel and settings(share).shape == full, name
+            assert share.tensor_model_parallel and spec_of(share).shape == full, name
             assert 2 * share.shape[share.partition_dim] == full[share.partition_dim], name
     divided = {
         name.rpartition(".")[2] for name, share in whole.items() if ".bias." in name and len(share) == SHAPE["num_heads"]

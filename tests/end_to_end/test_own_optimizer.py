@@ -30,7 +30,7 @@ RUNS = {"plain": (1, 1, 0)} | {f"stage {stage}, T {t}": (2 * t, t, stage) for t 
 
 
 def train_spectral(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
-    declare = parameters.Settings
+    declare = parameters.ParameterSpec
 
     def bounded(shape: tuple[int, ...], init: Any, decay: bool, lr_scale: float, role: Any, _: Any) -> Any:
         return declare(shape, init, decay, lr_scale, role, (0.0, HIGHEST) if init == 1.0 else None)
@@ -38,7 +38,7 @@ def train_spectral(payload: dict[str, Any], topology: Topology) -> list[dict[str
     with (
         patch.dict(registry.OPTIMIZERS, {"spectral": SPECTRAL}),
         patch.dict(registry.SCHEDULES, {"stairs": STAIRS}),
-        patch.object(parameters, "Settings", bounded),
+        patch.object(parameters, "ParameterSpec", bounded),
     ):
         return train_cases(payload, topology)
 
@@ -117,8 +117,8 @@ def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch:
         0.25,
     ]
     weights = {name: weight for name, weight in Transformer(config.model).named_parameters()}
-    matrices = [w for w in weights.values() if parameters.settings(w).role == "matrix"]
-    others = [w for w in weights.values() if parameters.settings(w).role != "matrix"]
+    matrices = [w for w in weights.values() if parameters.spec_of(w).role == "matrix"]
+    others = [w for w in weights.values() if parameters.spec_of(w).role != "matrix"]
     state = 4 * (sum(w.numel() + w.shape[0] + 1 for w in matrices) + sum(w.numel() for w in others))
     assert checkpoint_bytes(config) == state + 4 * sum(w.numel() for w in weights.values())
     assert plan_memory(config, 1, on_gpu=False).device["moments"] == state

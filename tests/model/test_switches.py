@@ -15,7 +15,7 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer, recorded_streams
-from megatape.nn.parameters import settings
+from megatape.nn.parameters import spec_of
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference
 from tests.helpers.models import SHAPE, random_model, tokens_and_positions
@@ -137,7 +137,7 @@ def test_half_of_the_planes_do_not_rotate(encoding: str) -> None:
 
 def test_the_scale_starts_where_scores_are_unchanged_in_the_mean() -> None:
     model = build_model(ModelConfig(**SHAPE | {"attention_scale": "log_n"}))
-    start = settings(model.get_parameter("blocks.0.attention.log_scale.scale")).init
+    start = spec_of(model.get_parameter("blocks.0.attention.log_scale.scale")).init
     assert isinstance(start, float)
     assert sum(start * math.log(n) for n in range(1, 65)) / 64 == pytest.approx(1)
 

@@ -20,7 +20,7 @@ from megatape.model.build import build_model
 from megatape.model.requirements import attention_requirements
 from megatape.model.transformer import Transformer
 from megatape.nn.fp8 import fp8_product
-from megatape.nn.parameters import settings
+from megatape.nn.parameters import spec_of
 from megatape.utils.torch_internals import copy_all, fail_beyond_recompile_limit, zero_all
 
 
@@ -195,7 +195,7 @@ class RawStep:
 @torch.no_grad()
 def _draw(name: str, parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:
     """Initial values on the device, but no zeros, so that position updates have an effect as in a trained model."""
-    init = settings(parameter).init
+    init = spec_of(parameter).init
     for ending, drawn in (("position.gain", GAIN_STD), ("position.up", UP_STD)):
         init, std = (None, drawn) if name.endswith(ending) else (init, std)
     if isinstance(init, float):

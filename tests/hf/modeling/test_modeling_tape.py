@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, MistralForCausalLM
 
 from megatape.model.transformer import recorded_streams
-from megatape.nn.parameters import settings
+from megatape.nn.parameters import spec_of
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.exports import ENCODINGS, SHAPES, Exported
@@ -242,7 +242,7 @@ def test_a_new_bias_starts_as_in_training(exported: Callable[..., Exported], enc
     ours = dict(exported("grouped", encoding).ours.named_parameters())
     for name, weight in model.named_parameters():
         if ".bias." in name:
-            constant = settings(ours[f"blocks.0.attention.bias.{name.rpartition('.')[2]}"]).init
+            constant = spec_of(ours[f"blocks.0.attention.bias.{name.rpartition('.')[2]}"]).init
             if constant is None:
                 assert 0.01 < weight.std() < 0.03, name
             else:

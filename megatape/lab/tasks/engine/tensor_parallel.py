@@ -27,7 +27,7 @@ from megatape.hf.tokenizer import special_tokens
 from megatape.lab.tasks.engine.outline import exported_tokenizer, model_name
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
-from megatape.nn.parameters import matrix, settings, share_of
+from megatape.nn.parameters import matrix, share_of, spec_of
 from megatape.zero.state import WEIGHT
 
 
@@ -130,7 +130,7 @@ def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.
     """The model with this rank's rows and columns of every weight; rows of padding are zero."""
     for name, parameter in model.named_parameters():
         local = tuple(parameter.shape)
-        whole = settings(parameter).shape
+        whole = spec_of(parameter).shape
         share = share_of(parameter, local, axis)
         block = torch.zeros(matrix(local), dtype=source.dtype)
         rows = slice(share.rows.start, min(share.rows.stop, whole[0]))
