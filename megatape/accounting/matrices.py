@@ -9,6 +9,7 @@ from torch import nn
 
 from megatape.accounting.trace import run_weights
 from megatape.config import Config, OptimizerConfig
+from megatape.nn.parameters import spec_of
 from megatape.optim.optimizer import is_whole, parameter_groups
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners

@@ -15,6 +15,7 @@ from megatape.accounting.traffic import GRADIENT_BYTES, always_whole, element_by
 from megatape.accounting.zero3 import gathered
 from megatape.config import Config, OptimizerConfig, ZeroConfig
 from megatape.model.trainable import freeze
+from megatape.nn.parameters import spec_of
 from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS
 from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits

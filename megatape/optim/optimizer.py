@@ -8,6 +8,7 @@ from torch import nn
 
 from megatape.config import OptimizerConfig
 from megatape.errors import UserError
+from megatape.nn.parameters import spec_of
 from megatape.registry import OPTIMIZERS
 
 # A parameter group of torch's optimizers.

@@ -14,6 +14,7 @@ from megatape.config import Config
 from megatape.distributed.exchange import exchange
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
+from megatape.nn.parameters import spec_of
 from megatape.optim.gated import Decision, GatedOptimizer
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer

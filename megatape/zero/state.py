@@ -20,7 +20,7 @@ from megatape.config import OptimizerConfig
 from megatape.distributed.mesh import Mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.nn.parameters import Share, matrix, share_of
+from megatape.nn.parameters import Share, matrix, share_of, spec_of
 from megatape.registry import OPTIMIZERS
 from megatape.zero.layouts import LAYOUTS, Fragment, local_shape
 from megatape.zero.matrix_state import MatrixState

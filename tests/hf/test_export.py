@@ -40,7 +40,15 @@ COMMON = {
 
 def test_files(exported: Callable[..., Exported]) -> None:
     tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
-    model = {"configuration_tape.py", "modeling_tape.py", "attention.py", "cache.py", "encodings.py", "positions.py"}
+    model = {
+        "configuration_tape.py",
+        "modeling_tape.py",
+        "attention.py",
+        "cache.py",
+        "encodings.py",
+        "new_tokens.py",
+        "positions.py",
+    }
     model |= {"encoding.py", "bias.py", "rotation.py", "log_scale.py", "stand_ins.py"}
     assert {path.name for path in tape.iterdir()} == COMMON | model | {"tape.py", "rope.py"}
     assert {path.name for path in exported("grouped", "fire").folder.iterdir()} == COMMON | model | {"fire.py"}

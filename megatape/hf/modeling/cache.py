@@ -1,4 +1,4 @@
-"""A DynamicCache that reserves capacity for more tokens; transformers' own copies all that it holds to append a token."""
+"""Cache that reserves capacity for more tokens. transformers' DynamicCache copies its content to append a token."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from megatape.encodings.encoding import Features
 
 
 def reserve_capacity(cache: Cache | None) -> None:
-    """Let a DynamicCache that is still empty, if it is one that stays on its device, grow without copies."""
+    """Let the empty layers of a DynamicCache grow without copies. Other caches and offloaded ones stay as they are."""
     if cache is None or type(cache) is not DynamicCache or cache.offloading:
         return
     if cache.layer_class_to_replicate is DynamicLayer:
@@ -22,43 +22,59 @@ def reserve_capacity(cache: Cache | None) -> None:
 
 
 def carry_of(cache: Cache | None, layer: int) -> Features:
-    """The carry of the last `extend` of this layer, empty at first."""
+    """Return the carry of a layer from its last `extend`, () before the first tokens."""
     if cache is None or layer >= len(cache.layers):
         return ()
-    return _with_features(cache, layer).carry
+    return _growing_layer(cache, layer).carry
 
 
 def extend(cache: Cache | None, layer: int, features: Features, carry: Features) -> Features:
-    """Remember the features of new tokens, each [B, N, heads, .], and what the next ones need. Returns those of all tokens."""
+    """Add features and carry of new tokens to the cache.
+
+    Args:
+        cache: Cache, None to add nothing.
+        layer: Index of the layer.
+        features: Features of the new tokens, each [B, N, heads, .].
+        carry: Input of the encoding for the tokens after the new ones (SequenceFeatures).
+
+    Returns:
+        Features of all tokens, each [B, K, heads, .].
+    """
     if cache is None:
         return features
-    held = _with_features(cache, layer)
-    if held.features:
-        features = tuple(torch.cat(parts, dim=1) for parts in zip(held.features, features, strict=True))
-    held.features = features
-    held.carry = carry
+    growing = _growing_layer(cache, layer)
+    if growing.features:
+        pairs = zip(growing.features, features, strict=True)
+        features = tuple(torch.cat([cached, new], dim=1) for cached, new in pairs)
+    growing.features = features
+    growing.carry = carry
     return features
 
 
 def replace_keys(cache: Cache, layer: int, keys: Tensor) -> None:
-    """Let the next tokens find these keys of all tokens, [B, L, K, .]."""
-    _with_features(cache, layer).keys = keys
+    """Replace the keys of all tokens in a layer, [B, L, K, .]."""
+    _growing_layer(cache, layer).keys = keys
 
 
-def _with_features(cache: Cache, layer: int) -> "GrowingLayer":
-    held = cache.layers[layer]
-    if not isinstance(held, GrowingLayer):
+def _growing_layer(cache: Cache, layer: int) -> "GrowingLayer":
+    """Return a layer of the cache. Raises ValueError if it cannot store features."""
+    found = cache.layers[layer]
+    if not isinstance(found, GrowingLayer):
         raise ValueError(
-            f"the model's position encoding keeps more than keys and values, which {type(held).__name__} has no place for: use "
-            "transformers' DynamicCache"
+            f"the model's position encoding keeps more than keys and values, which {type(found).__name__} has no place for: "
+            "use transformers' DynamicCache"
         )
-    return held
+    return found
 
 
 class GrowingLayer(DynamicLayer):
-    """Keys and values are the first tokens of longer tensors, in which those of the next tokens follow.
+    """Layer of a cache. Its keys and values are the first tokens of longer tensors, with room for the next tokens.
 
-    features: of all tokens, for encodings that have them; carry: from SequenceFeatures.
+    Attributes:
+        keys: Keys of all tokens, [B, L, K, .].
+        values: Values of all tokens, [B, L, K, .].
+        features: Features of all tokens, each [B, K, heads, .], for encodings that have some.
+        carry: Input of the encoding for the next tokens (SequenceFeatures).
     """
 
     keys: Tensor | None
@@ -67,13 +83,13 @@ class GrowingLayer(DynamicLayer):
     carry: Features = ()
 
     def lazy_initialization(self, *args: Any) -> None:
-        """Make the buffers, before the first update."""
+        """Make the buffers before the first update."""
         super().lazy_initialization(*args)
         self.key_buffer = Buffer()
         self.value_buffer = Buffer()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """key_states, value_states: [B, L, N, .] of the new tokens. Returns those of all tokens, [B, L, K, .]."""
+        """Append the keys and values of new tokens, each [B, L, N, .]. Returns those of all tokens, [B, L, K, .]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
@@ -82,61 +98,82 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens, as assisted generation does with those that it has guessed wrong."""
-        before = self.get_seq_length()
+        """Remove the last tokens. Assisted generation does so with wrong guesses."""
+        num_before = self.get_seq_length()
         super().crop(tokens_to_remove)
-        if self.carry and self.get_seq_length() < before:
+        num_left = self.get_seq_length()
+        if self.carry and num_left < num_before:
             raise ValueError("the model's position encoding sums along the sequence, and its cache cannot take tokens back")
-        self.features = tuple(feature[:, : self.get_seq_length()] for feature in self.features)
+        self.features = tuple(feature[:, :num_left] for feature in self.features)
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Remove all tokens."""
         super().reset()
-        self.features = self.carry = ()
+        self.features = ()
+        self.carry = ()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Take the rows of the batch that beams go on from."""
+        """Select the rows of the batch that beams continue."""
         super().reorder_cache(beam_idx)
-        self._take_rows(beam_idx)
+        self._select_rows(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows of the batch."""
+        """Select rows of the batch."""
         super().batch_select_indices(indices)
-        self._take_rows(indices)
+        self._select_rows(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row of the batch."""
         super().batch_repeat_interleave(repeats)
-        if held := (*self.features, *self.carry):
-            self._take_rows(torch.arange(len(held[0])).repeat_interleave(repeats))
+        tensors = (*self.features, *self.carry)
+        if tensors:
+            rows = torch.arange(len(tensors[0]))
+            self._select_rows(rows.repeat_interleave(repeats))
 
-    def _take_rows(self, rows: Tensor) -> None:
-        self.features, self.carry = (
-            tuple(feature[rows.to(feature.device)] for feature in features) for features in (self.features, self.carry)
-        )
+    def _select_rows(self, rows: Tensor) -> None:
+        """Select rows of features and carry."""
+        self.features = tuple(feature[rows.to(feature.device)] for feature in self.features)
+        self.carry = tuple(part[rows.to(part.device)] for part in self.carry)
 
 
 class Buffer:
-    """The longer tensor of keys or of values."""
+    """Tensor of keys or of values that is longer than the cache's content.
+
+    Attributes:
+        whole: The longer tensor, [B, L, capacity, .].
+        filled: View of the part that the cache contained after the last token was appended, None before.
+    """
 
     whole: Tensor
-    filled: Tensor | None = None  # the part of it that the cache holds, since a token was last appended
+    filled: Tensor | None = None
 
-    def append(self, held: Tensor, new: Tensor) -> Tensor:
-        """Append [B, L, N, .] to the content of the cache, [B, L, P, .] or empty.
+    def append(self, content: Tensor, new: Tensor) -> Tensor:
+        """Append new tokens to the content of the cache.
 
-        Beams reorder what the cache holds, speculation crops it: then it is copied, as when the longer tensor is full.
+        The content is copied if the buffer is full, and if the cache contains another tensor than before, because beams have
+        reordered it or speculation has cropped it.
+
+        Args:
+            content: Content of the cache, [B, L, P, .] or empty.
+            new: New tokens, [B, L, N, .].
+
+        Returns:
+            New content of the cache, [B, L, P + N, .].
         """
-        if held.numel() == 0:
+        if content.numel() == 0:
             return new
-        if torch.is_grad_enabled():  # the backward pass may need what the cache holds now
-            return torch.cat([held, new], dim=2)
-        past = held.shape[2]
-        total = held.shape[2] + new.shape[2]
-        if held is not self.filled or total > self.whole.shape[2]:
-            with torch.inference_mode(False):  # a tensor of inference mode could not be written to outside of it
-                self.whole = new.new_empty(*held.shape[:2], total + total // 4 + 64, held.shape[3])
-            self.whole[:, :, :past] = held
-        self.whole[:, :, past:total] = new
+        if torch.is_grad_enabled():
+            # The backward pass may need the present content, so do not overwrite anything.
+            return torch.cat([content, new], dim=2)
+
+        batch, num_heads, num_past, width = content.shape
+        total = num_past + new.shape[2]
+        if content is not self.filled or total > self.whole.shape[2]:
+            capacity = total + total // 4 + 64
+            # A tensor of inference mode could not be written to outside of it.
+            with torch.inference_mode(False):
+                self.whole = new.new_empty(batch, num_heads, capacity, width)
+            self.whole[:, :, :num_past] = content
+        self.whole[:, :, num_past:total] = new
         self.filled = self.whole[:, :, :total]
         return self.filled

@@ -8,25 +8,29 @@ from transformers.utils.versions import require_version
 
 from .encodings import ENCODINGS
 
-OLDEST_TRANSFORMERS = "5.4"  # In older versions, configurations are not dataclasses, and masks need cache_position.
+# In older versions, configurations are not dataclasses, and masks need cache_position.
+OLDEST_TRANSFORMERS = "5.4"
 require_version(f"transformers>={OLDEST_TRANSFORMERS}", "MegaTAPE's exported models need it: pip install -U transformers")
 
 
 class TapeConfig(PreTrainedConfig):
-    """Shape of a language model with TAPE or another position encoding; names as in LlamaConfig.
+    """Configuration of a language model with TAPE or another position encoding. Fields not listed here are as in LlamaConfig.
 
-    Encodings read it under the names that training has for the same.
+    Encodings read the fields by the names of training (attribute_map).
 
-    encoding is a name of encodings.py, by default the first one there. Some encodings read: position_size, the inner width of
-    TAPE's feed-forward position update; position_length, the number of tokens that RandPE spreads over its random positions
-    unless a text has more, drawn with position_seed; rope_parameters with rope_theta, the base of the rotary frequencies that
-    positions start from, and for rope_type "linear", "yarn" or "llama3" how they are scaled. The position channels are the
-    key/value heads.
-
-    nope_every n leaves every n-th layer without positions; rotary_fraction is the share of a head that rotates;
-    attention_scale "log_n" multiplies scores by s log n for n keys, with an s for each head. attention_bias says which
-    projections of attention have a bias, "none", "qkv" or "qkvo"; qk_norm whether queries and keys are normalized over the head
-    size before they are rotated; logit_softcap c makes logits c tanh(logits / c).
+    Args:
+        encoding: Name of the position encoding in encodings.py, by default the first one.
+        nope_every: Every n-th layer has no positions; None for none.
+        rotary_fraction: Share of a head that rotates.
+        attention_scale: "log_n" multiplies scores by s log n for n keys, with a parameter s for each head.
+        position_size: Inner width of TAPE's feed-forward position update. The position channels are the key/value heads.
+        position_length: Number of tokens that RandPE spreads over its random positions, unless a text is longer.
+        position_seed: Seed of RandPE's positions.
+        rope_parameters: rope_theta, the base of the rotary frequencies that positions start from, and their scaling by
+            rope_type "linear", "yarn" or "llama3".
+        attention_bias: Projections of attention that have a bias: "none", "qkv" or "qkvo".
+        qk_norm: Whether queries and keys are normalized over the head size before they are rotated.
+        logit_softcap: c replaces logits by c tanh(logits / c).
     """
 
     model_type = "tape"
@@ -42,7 +46,7 @@ class TapeConfig(PreTrainedConfig):
         "tie_embeddings": "tie_word_embeddings",
     }
 
-    # None stands for a default that __post_init__ fills in.
+    # __post_init__ replaces None by the default.
     encoding: str = None
     vocab_size: int = 32000
     hidden_size: int = 768
@@ -83,7 +87,12 @@ class TapeConfig(PreTrainedConfig):
             self.position_size = 4 * self.num_key_value_heads
         if self.position_length is None:
             self.position_length = self.max_position_embeddings
-        super().__post_init__(**kwargs)  # fills rope_parameters
+        # Fills rope_parameters.
+        super().__post_init__(**kwargs)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise ValueError for a value that is not supported."""
         kind = self.rope_parameters["rope_type"]
         if kind not in ("default", "linear", "yarn", "llama3"):
             raise ValueError(
@@ -100,12 +109,12 @@ class TapeConfig(PreTrainedConfig):
 
     @property
     def rotary_base(self) -> float:
-        """The base of the rotary frequencies."""
+        """Base of the rotary frequencies."""
         return self.rope_parameters["rope_theta"]
 
     @property
     def scaling(self) -> Any:
-        """How they are scaled, under training's names; None if they are not."""
+        """Scaling of the rotary frequencies, by the names of training; None if they are not scaled."""
         rope = self.rope_parameters
         if rope["rope_type"] == "default":
             return None

@@ -1,4 +1,4 @@
-"""The position encodings that there is code for. An exported folder has a table of its own instead of the registry."""
+"""Table of position encodings. Exported folders have a table of their own in place of this file."""
 
 from megatape.registry import ENCODINGS
 

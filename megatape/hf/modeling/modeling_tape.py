@@ -1,17 +1,17 @@
-"""MegaTAPE language models for transformers: a decoder-only transformer that knows no position encoding by name.
+"""MegaTAPE language models for transformers: a decoder-only transformer with any position encoding.
 
-encodings.py has the class of the one that the configuration names, encoding.py what the model asks of it. An exported folder
-needs nothing but torch and transformers: it has training's file of the encoding, and stand_ins.py for what that imports.
+encodings.py names the class of the encoding, encoding.py is the interface between encoding and model. An exported folder needs
+only torch and transformers: it contains the encoding's file from training, and stand_ins.py for what that file imports.
 
-B batch, N new tokens, P cached ones, K = P + N keys, C hidden size, H query heads, L key/value heads, R head size, W numbers of
-one channel of the state. Beside the hidden states x [B, N, D] the layers carry the encoding's state e: with TAPE a position
-tensor [B, N, L, W] for every token, which each layer moves.
+Shapes: B batch, N new tokens, P cached tokens, K = P + N keys, D hidden size, H query heads, L key/value heads, R head size, W
+width of one channel of the state. Besides the hidden states x [B, N, D], the layers carry the state e of the encoding. With
+TAPE it is a position tensor [B, N, L, W], which each layer updates.
 
-Rotated keys and [v | e] as values are all that a later token needs, so any cache of transformers that lets values be wider than
-keys holds TAPE; the dynamic one reserves capacity (cache.py).
+The cache holds rotated keys, and [v | e] as values. Any cache of transformers works that allows values to be wider than keys;
+the dynamic one reserves capacity (cache.py).
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,11 +36,12 @@ from .attention import Spans, biased_mask, find_spans, wide_attention
 from .cache import carry_of, extend, replace_keys, reserve_capacity
 from .configuration_tape import TapeConfig
 from .encodings import ENCODINGS
+from .new_tokens import NewTokens, count_keys, find_document_starts, find_padding, number_tokens
 from .positions import draw_positions
 
 
 class TapeRMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight in float32, returned in the dtype of x."""
+    """RMSNorm: x / sqrt(mean(x^2) + eps) * weight, computed in float32 and returned in the dtype of x."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -48,11 +49,12 @@ class TapeRMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+        normalized = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps)
+        return normalized.to(x.dtype)
 
 
 class TapeMLP(nn.Module):
-    """SwiGLU feed-forward."""
+    """SwiGLU feed-forward network."""
 
     def __init__(self, config: TapeConfig) -> None:
         super().__init__()
@@ -61,31 +63,12 @@ class TapeMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(h)).mul_(self.up_proj(h)))
-
-
-class NewTokens(NamedTuple):
-    """Properties of the new tokens that attention needs.
-
-    mask: as transformers makes it; None if nothing but later tokens is hidden, or if there are spans. past: number of tokens
-    before them in the cache, if the encoding has a bias. spans: as attention.py has them. padding: [B, N], true where they are
-    padding. document_starts: [B, N], the first token of each one's document, None if all are one text. num_keys: [B or 1, N],
-    how many keys each sees, if attention scales by it.
-    """
-
-    mask: Tensor | None
-    past: int
-    spans: Spans | None
-    padding: Tensor | None
-    document_starts: Tensor | None
-    num_keys: Tensor | None
+        gate = F.silu(self.gate_proj(h))
+        return self.down_proj(gate.mul_(self.up_proj(h)))
 
 
 class TapeAttention(nn.Module):
-    """Grouped-query attention with queries, keys and scores as the encoding wants them.
-
-    Its weights may move e with the values.
-    """
+    """Grouped-query attention. The encoding may rotate queries and keys, add a bias, and move its state with the values."""
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
@@ -96,60 +79,126 @@ class TapeAttention(nn.Module):
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = encoding.qk_width**-0.5
         self.is_causal = True
-        # Nothing reads the state after the last layer that has positions.
-        self.moves = encoding.moves_state and layer_idx < positioned_layers(config)[-1]
-        inputs = config.attention_bias != "none"
-        outputs = config.attention_bias == "qkvo"
-        self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * config.head_dim, bias=inputs)
-        self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
-        self.v_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * config.head_dim, bias=inputs)
-        self.o_proj = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=outputs)
-        self.q_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        # Nothing reads the state after the last layer with positions.
+        self.moves_state = encoding.moves_state and layer_idx < positioned_layers(config)[-1]
+
+        query_size = config.num_attention_heads * config.head_dim
+        key_size = config.num_key_value_heads * config.head_dim
+        has_qkv_bias = config.attention_bias != "none"
+        has_output_bias = config.attention_bias == "qkvo"
+        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=has_qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_size, bias=has_qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_size, bias=has_qkv_bias)
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=has_output_bias)
+
+        self.q_norm: TapeRMSNorm | None = None
+        self.k_norm: TapeRMSNorm | None = None
+        if config.qk_norm:
+            self.q_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = TapeRMSNorm(config.head_dim, config.rms_norm_eps)
         self.token_features = encoding.token_features(SINGLE)
         self.sequence_features = encoding.sequence_features(SINGLE)
         self.bias = encoding.bias(SINGLE)
-        self.log_scale = LogScale(config, SINGLE) if config.attention_scale == "log_n" else None
+        self.log_scale: LogScale | None = None
+        if config.attention_scale == "log_n":
+            self.log_scale = LogScale(config, SINGLE)
 
     def forward(
         self, h: Tensor, e: Tensor | None, new: NewTokens, past_key_values: Cache | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Attend from the new tokens to them and to those in the cache.
+        """Attend from the new tokens to themselves and to the tokens in the cache.
 
-        h [B, N, D], e as Encoding.state has it. Returns the output [B, N, D], the weights if the backend has them, and A e of
-        every query head [B, N, H, W] if attention moves the state.
+        Args:
+            h: Normalized hidden states, [B, N, D].
+            e: State of the encoding (Encoding.state), None if it has none.
+            new: Properties of the new tokens.
+            past_key_values: Cache, to which the new tokens are added.
+
+        Returns:
+            Output [B, N, D]; attention weights, None if the attention function does not return them; state averaged by the
+            weights of each query head, [B, N, H, W], None if attention does not move the state.
         """
-        q, k, v = (linear(h).unflatten(-1, (-1, self.head_dim)) for linear in (self.q_proj, self.k_proj, self.v_proj))
+        q = self.q_proj(h).unflatten(-1, (-1, self.head_dim))
+        k = self.k_proj(h).unflatten(-1, (-1, self.head_dim))
+        v = self.v_proj(h).unflatten(-1, (-1, self.head_dim))
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q)
             k = self.k_norm(k)
+
         features, carry = self._features(h, q, k, new, past_key_values)
         q, k = self.encoding.rotate_qk(q, k, e, features)
         if self.log_scale is not None and new.num_keys is not None:
             q = self.log_scale(q, new.num_keys)
         if self.encoding.has_position_tensor:
             q, k = rotate_qk(q, k, PositionState(e))
-        if self.moves:
-            v = torch.cat([v, PositionState(e).tensor(v.shape[2]).to(v.dtype)], dim=-1)
-        q, k, value = (part.transpose(1, 2) for part in (q, k, v))
+        if self.moves_state:
+            moved = PositionState(e).tensor(v.shape[2])
+            v = torch.cat([v, moved.to(v.dtype)], dim=-1)
+
+        # From here on by heads: [B, H or L, N or K, .]
+        q = q.transpose(1, 2)
+        k = k.transpose(1, 2)
+        v = v.transpose(1, 2)
         if past_key_values is not None:
-            held = k.float() if self.bias is not None and self.bias.rewrites_keys else k
-            k, value = past_key_values.update(held, value, self.layer_idx)
-        transient = len(features) if self.bias is None else self.bias.num_transient
-        kept = features[transient:]
-        if kept or carry:
-            kept = extend(past_key_values, self.layer_idx, kept, carry)
+            if self.bias is not None and self.bias.rewrites_keys:
+                # Each token rewrites the cached keys, and lower precision would round them each time.
+                k = k.float()
+            k, v = past_key_values.update(k, v, self.layer_idx)
+        features = self._cached_features(features, carry, past_key_values)
         mask = new.mask
         if self.bias is not None:
-            mask = self._biased_mask(self.bias, q, k, e, (*features[:transient], *kept), new, past_key_values)
-        k = k.to(q.dtype)
-        if self.config._attn_implementation == "sdpa":
-            out, weights = wide_attention(self, q, k, value, mask, self.scaling, new.spans)
-        else:
-            attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-            out, weights = attend(self, q, k, value, mask, scaling=self.scaling)
-        content, attended_positions = (out[..., : self.head_dim], out[..., self.head_dim :]) if self.moves else (out, None)
-        return self.o_proj(content.flatten(2)), weights, attended_positions
+            mask = self._biased_mask(self.bias, q, k, e, features, new, past_key_values)
+
+        output, weights = self._attend(q, k.to(q.dtype), v, mask, new.spans)
+        moved_state = None
+        if self.moves_state:
+            moved_state = output[..., self.head_dim :]
+            output = output[..., : self.head_dim]
+        return self.o_proj(output.flatten(2)), weights, moved_state
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, spans: Spans | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute attention by the function that the configuration names. Returns outputs [B, N, H, .] and weights or None."""
+        name = self.config._attn_implementation
+        if name == "sdpa":
+            return wide_attention(self, q, k, v, mask, self.scaling, spans)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
+        output, weights = attend(self, q, k, v, mask, scaling=self.scaling)
+        return output, weights
+
+    def _features(
+        self, h: Tensor, q: Tensor, k: Tensor, new: NewTokens, past_key_values: Cache | None
+    ) -> tuple[Features, Features]:
+        """Compute the features of the new tokens, and the carry for the tokens after them.
+
+        Returns:
+            Features, each [B, N, heads, .], and carry. Both are empty if the encoding does not depend on the content.
+        """
+        if self.token_features is None:
+            return (), ()
+        features = self.token_features(h, q, k)
+        if new.padding is not None:
+            is_padding = new.padding[:, :, None, None]
+            features = tuple(feature.masked_fill(is_padding, 0) for feature in features)
+        if self.sequence_features is None:
+            return features, ()
+        return self.sequence_features(features, new.document_starts, carry_of(past_key_values, self.layer_idx))
+
+    def _cached_features(self, features: Features, carry: Features, past_key_values: Cache | None) -> Features:
+        """Add features and carry of the new tokens to the cache.
+
+        Returns:
+            Transient features of the new tokens, which are not cached, then the other features of all tokens.
+        """
+        num_transient = len(features)
+        if self.bias is not None:
+            num_transient = self.bias.num_transient
+        transient = features[:num_transient]
+        kept = features[num_transient:]
+        if kept or carry:
+            kept = extend(past_key_values, self.layer_idx, kept, carry)
+        return (*transient, *kept)
 
     def _biased_mask(
         self,
@@ -161,42 +210,42 @@ class TapeAttention(nn.Module):
         new: NewTokens,
         past_key_values: Cache | None,
     ) -> Tensor:
-        """Bias and mask in one, to be added to the scores, [B, H, N, K].
+        """Compute the bias of the scores, combined with the mask.
 
-        q [B, H, N, R] of the new tokens; k [B, L, K, R], in a static cache with room for more; features: as layer takes them.
+        Args:
+            layer: Bias of this layer.
+            q: Queries of the new tokens, [B, H, N, R].
+            k: Keys, [B, L, K, R]. A static cache has room for more tokens behind them.
+            e: State of the encoding.
+            features: Features as `layer` takes them.
+            new: Properties of the new tokens.
+            past_key_values: Cache.
+
+        Returns:
+            Tensor to add to the scores, [B, H, N, K].
         """
-        total = new.past + q.shape[2]
-        held = k.shape[2]
-        weights = layer(q.transpose(1, 2), k[:, :, :total].transpose(1, 2), features)
-        scores = layer.scores(weights, e, new.past)
+        batch, _, num_new, _ = q.shape
+        num_keys = new.past + num_new
+        capacity = k.shape[2]
+        weights = layer(q.transpose(1, 2), k[:, :, :num_keys].transpose(1, 2), features)
         if past_key_values is not None and layer.rewrites_keys:
-            replace_keys(past_key_values, self.layer_idx, layer.later_keys(weights)[:, :, :total])
-        bias = scores.block(scores.weights, slice(new.past, total), slice(0, total))
-        if total < held:
-            bias = F.pad(bias, (0, held - total))
-        return biased_mask(bias, new.mask, new.past, q.dtype).expand(q.shape[0], -1, -1, -1)
-
-    def _features(
-        self, h: Tensor, q: Tensor, k: Tensor, new: NewTokens, past_key_values: Cache | None
-    ) -> tuple[Features, Features]:
-        """Features of the new tokens, and what the tokens after them need; both empty without content in the encoding."""
-        if self.token_features is None:
-            return (), ()
-        features = self.token_features(h, q, k)
-        if new.padding is not None:
-            features = tuple(feature.masked_fill(new.padding[:, :, None, None], 0) for feature in features)
-        if self.sequence_features is None:
-            return features, ()
-        return self.sequence_features(features, new.document_starts, carry_of(past_key_values, self.layer_idx))
+            later_keys = layer.later_keys(weights)[:, :, :num_keys]
+            replace_keys(past_key_values, self.layer_idx, later_keys)
+        scores = layer.scores(weights, e, new.past)
+        bias = scores.block(scores.weights, slice(new.past, num_keys), slice(0, num_keys))
+        if num_keys < capacity:
+            bias = F.pad(bias, (0, capacity - num_keys))
+        return biased_mask(bias, new.mask, new.past, q.dtype).expand(batch, -1, -1, -1)
 
 
 class TapeDecoderLayer(GradientCheckpointingLayer):
-    """Pre-norm attention and MLP, each of which may move both the hidden states x and the state e."""
+    """Pre-norm block of attention and MLP. It updates the hidden states x, and the state e if the encoding moves it."""
 
     def __init__(self, config: TapeConfig, encoding: Encoding, layer_idx: int) -> None:
         super().__init__()
         positioned = positioned_layers(config)
-        encoding = encoding if layer_idx in positioned else Encoding(config)
+        if layer_idx not in positioned:
+            encoding = Encoding(config)  # This layer has no positions.
         self.input_layernorm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = TapeAttention(config, encoding, layer_idx)
         self.post_attention_layernorm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -208,17 +257,24 @@ class TapeDecoderLayer(GradientCheckpointingLayer):
     def forward(
         self, x: Tensor, e: Tensor | None, new: NewTokens, past_key_values: Cache | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """x [B, N, D], e as Encoding.state has it; returns both after this layer (the last layer leaves e alone)."""
-        attended, _, attended_positions = self.self_attn(self.input_layernorm(x), e, new, past_key_values)
+        """Return the hidden states and the state after this layer. The last layer with positions does not update the state.
+
+        Args:
+            x: Hidden states, [B, N, D].
+            e: State of the encoding (Encoding.state), None if it has none.
+            new: Properties of the new tokens.
+            past_key_values: Cache.
+        """
+        attended, _, moved_state = self.self_attn(self.input_layernorm(x), e, new, past_key_values)
         x = x + attended
         m = self.mlp(self.post_attention_layernorm(x))
         if self.position is not None and not self.is_last:
-            e = self.position(PositionState(e), attended_positions, m).tensor(self.num_channels)
+            e = self.position(PositionState(e), moved_state, m).tensor(self.num_channels)
         return x + m, e
 
 
 class TapePreTrainedModel(PreTrainedModel):
-    """Settings of transformers. Flash and flex attention are off: they need values as wide as keys."""
+    """Settings for transformers. Flash and flex attention are off: they need values as wide as keys."""
 
     config: TapeConfig
     config_class = TapeConfig
@@ -232,14 +288,14 @@ class TapePreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        for name, first in getattr(module, "first_values", {}).items():
+        for name, initial in getattr(module, "initial_values", {}).items():
             weight = getattr(module, name)
-            if first is None:
+            if initial is None:
                 init.normal_(weight, mean=0.0, std=self.config.initializer_range)
-            elif isinstance(first, int | float):
-                init.constant_(weight, first)
+            elif isinstance(initial, int | float):
+                init.constant_(weight, initial)
             else:
-                init.uniform_(weight, first.middle - first.bound, first.middle + first.bound)
+                init.uniform_(weight, initial.middle - initial.bound, initial.middle + initial.bound)
 
 
 class TapeModel(TapePreTrainedModel):
@@ -248,15 +304,19 @@ class TapeModel(TapePreTrainedModel):
     def __init__(self, config: TapeConfig) -> None:
         super().__init__(config)
         self.encoding: Encoding = ENCODINGS[config.encoding].load()(config)
-        # No padding_idx: it would cut the gradient of the padding token's embedding and change nothing else.
+        # No padding_idx: it would only cut the gradient of the padding token's embedding.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position_embedding, self.state_start = self.encoding.embedding(SINGLE), self.encoding.start(SINGLE)
+        self.position_embedding = self.encoding.embedding(SINGLE)
+        self.state_start = self.encoding.start(SINGLE)
         self.layers = nn.ModuleList(TapeDecoderLayer(config, self.encoding, index) for index in range(config.num_hidden_layers))
         self.has_bias = any(isinstance(module, LayerBias) for module in self.layers.modules())
         self.norm = TapeRMSNorm(config.hidden_size, config.rms_norm_eps)
-        for module in self.modules():  # transformers may replace a parameter before it asks for its first values
-            weights = module.named_parameters(recurse=False)
-            module.first_values = {name: weight.settings.init for name, weight in weights if hasattr(weight, "settings")}
+        # Remember the initial values by module: transformers may replace a parameter before it asks for its value.
+        for module in self.modules():
+            module.initial_values = {}
+            for name, weight in module.named_parameters(recurse=False):
+                if hasattr(weight, "settings"):
+                    module.initial_values[name] = weight.settings.init
         self.post_init()
 
     @merge_with_config_defaults
@@ -272,26 +332,62 @@ class TapeModel(TapePreTrainedModel):
         position_length: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Compute the hidden states of input_ids [B, N] or inputs_embeds [B, N, D].
+        """Compute the hidden states of tokens.
 
-        attention_mask [B, P + N], 0 on padding; position_ids [B, N] or [1, N], by default counted from each row's first token
-        that is not padding; position_length [B] or [1], the tokens that each text will have in the end, for encodings that
-        must know.
+        Args:
+            input_ids: Token ids, [B, N].
+            attention_mask: [B, P + N], 0 on padding.
+            position_ids: [B, N] or [1, N], by default counted from the first token of each row that is not padding.
+            past_key_values: Cache.
+            inputs_embeds: Embedded tokens [B, N, D] instead of ids.
+            use_cache: Whether to return a cache.
+            position_length: Final number of tokens of each text, [B] or [1], for encodings that must know it.
+            **kwargs: Options of transformers' decorators, such as output_hidden_states.
+
+        Returns:
+            Hidden states [B, N, D] after the final norm, and the cache.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x = inputs_embeds
+        if x is None:
+            x = self.embed_tokens(input_ids)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         reserve_capacity(past_key_values)
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        places = self._positions(torch.arange(x.shape[1], device=x.device) + past, attention_mask)
+
+        new, position_ids = self._describe_tokens(x, attention_mask, position_ids, past_key_values)
+        num_drawn = self.encoding.positions(random_offset=False).drawn_from
+        if num_drawn:
+            position_ids = draw_positions(self.config, num_drawn, position_ids, position_length)
+        if self.position_embedding is not None:
+            x = self.position_embedding(x, position_ids)
+        e, carry = self._initial_state(x, position_ids, new, past_key_values)
+
+        for layer in self.layers:
+            x, e = layer(x, e, new, past_key_values=past_key_values)
+        if carry:
+            extend(past_key_values, 0, (), carry)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
+
+    def _describe_tokens(
+        self, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past_key_values: Cache | None
+    ) -> tuple[NewTokens, Tensor]:
+        """Return the properties of the new tokens, and their positions [B, N] or [1, N]. Arguments as in `forward`."""
+        num_new = x.shape[1]
+        num_past = 0
+        if past_key_values is not None:
+            num_past = past_key_values.get_seq_length()
+        numbers = number_tokens(torch.arange(num_new, device=x.device) + num_past, attention_mask)
+
         document_starts = None
         if position_ids is None:
-            position_ids = places
-        elif attention_mask is None and past_key_values is None:  # when transformers looks for documents, too
-            document_starts = self._document_starts(position_ids.expand(x.shape[:2]))
-        spans = self._spans(x, attention_mask, past)
+            position_ids = numbers
+        elif attention_mask is None and past_key_values is None:
+            # In this case transformers looks for packed documents, too.
+            document_starts = find_document_starts(position_ids.expand(x.shape[:2]))
+
+        spans = self._find_spans(x, attention_mask, num_past)
         mask = None
         if spans is None:
             mask = create_causal_mask(
@@ -301,57 +397,46 @@ class TapeModel(TapePreTrainedModel):
                 past_key_values=past_key_values,
                 position_ids=position_ids,
             )
+
         num_keys = None
-        if self.config.attention_scale == "log_n":  # documents are in the mask alone, and padding may see nothing
-            seen = None if mask is None else mask if mask.dtype == torch.bool else mask == 0
-            num_keys = places + 1 if seen is None else seen.sum(-1)[:, 0].clamp(min=1)
-        padding = None
-        if attention_mask is not None and attention_mask.dim() == 2:
-            padding = attention_mask[:, -x.shape[1] :] == 0
-        if drawn_from := self.encoding.positions(random_offset=False).drawn_from:
-            position_ids = draw_positions(self.config, drawn_from, position_ids, position_length)
-        if self.position_embedding is not None:
-            x = self.position_embedding(x, position_ids)
+        if self.config.attention_scale == "log_n":
+            num_keys = count_keys(mask, numbers)
+        past = 0
+        if self.has_bias:
+            past = int(num_past)
+        padding = find_padding(attention_mask, num_new)
+        return NewTokens(mask, past, spans, padding, document_starts, num_keys), position_ids
+
+    def _initial_state(
+        self, x: Tensor, position_ids: Tensor, new: NewTokens, past_key_values: Cache | None
+    ) -> tuple[Tensor | None, Features]:
+        """Return the state of the encoding before the first layer, and the carry for the tokens after the new ones."""
         e = self.encoding.state(position_ids)
         if e is not None:
-            e = e.expand(x.shape[0], *e.shape[1:])  # position_ids may be the same for all rows
-        carry: Features = ()
-        if self.state_start is not None:
-            content = x if padding is None else x.masked_fill(padding[..., None], 0)
-            delta, carry = self.state_start(content, document_starts, carry_of(past_key_values, 0))
-            e = PositionState(e, delta).tensor(self.config.num_key_value_heads)
-        new = NewTokens(mask, int(past) if self.has_bias else 0, spans, padding, document_starts, num_keys)
-        for layer in self.layers:
-            x, e = layer(x, e, new, past_key_values=past_key_values)
-        if carry:
-            extend(past_key_values, 0, (), carry)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
+            # The positions may be the same for all rows.
+            e = e.expand(x.shape[0], *e.shape[1:])
+        if self.state_start is None:
+            return e, ()
+        content = x
+        if new.padding is not None:
+            content = x.masked_fill(new.padding[..., None], 0)
+        delta, carry = self.state_start(content, new.document_starts, carry_of(past_key_values, 0))
+        return PositionState(e, delta).tensor(self.config.num_key_value_heads), carry
 
-    def _spans(self, x: Tensor, attention_mask: Tensor | None, past: int) -> Spans | None:
-        """Instead of a mask of all pairs of tokens: where each row's tokens lie between padding, if that says it all."""
+    def _find_spans(self, x: Tensor, attention_mask: Tensor | None, num_past: int) -> Spans | None:
+        """Return the spans of the rows without padding if they can replace a mask of all pairs of tokens."""
         if self.config._attn_implementation != "sdpa" or self.has_bias:
             return None
-        one_token = x.shape[1] == 1  # its attention reads the whole cache, and so needs a mask
-        if torch.compiler.is_compiling() or past or one_token or attention_mask is None or attention_mask.shape != x.shape[:2]:
+        if torch.compiler.is_compiling() or num_past:
+            return None
+        # Attention of a single token reads the whole cache, so it needs a mask.
+        if x.shape[1] == 1 or attention_mask is None or attention_mask.shape != x.shape[:2]:
             return None
         return find_spans(attention_mask)
 
-    @staticmethod
-    def _document_starts(position_ids: Tensor) -> Tensor:
-        """Index of the first token of each one's document, [B, N]: where positions do not count on, one begins."""
-        begins = F.pad(position_ids.diff(dim=1) != 1, (1, 0))
-        return (torch.arange(position_ids.shape[1], device=position_ids.device) * begins).cummax(1).values
-
-    @staticmethod
-    def _positions(index: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Position of every new token, [B, N] or [1, N]; the same with a cache and without."""
-        if attention_mask is not None and attention_mask.dim() == 2:
-            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -len(index) :]
-        return index[None]
-
 
 class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
-    """The model with a language modelling head."""
+    """Model with a language modelling head."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -374,9 +459,18 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """As TapeModel.forward. labels [B, N] are input_ids with -100 where no loss is wanted; they are shifted here.
+        """Compute logits, and the loss if labels are given.
 
-        logits_to_keep: number of last tokens, or their indices, whose logits are computed; 0 is all.
+        Args:
+            input_ids: See TapeModel.forward.
+            attention_mask: See TapeModel.forward.
+            position_ids: See TapeModel.forward.
+            past_key_values: See TapeModel.forward.
+            inputs_embeds: See TapeModel.forward.
+            labels: input_ids [B, N] with -100 for tokens without a loss. They are shifted here.
+            use_cache: See TapeModel.forward.
+            logits_to_keep: Number of last tokens whose logits are computed, 0 for all, or the indices of these tokens.
+            **kwargs: Further arguments of TapeModel.forward and of the loss function.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -387,10 +481,14 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        kept = logits_to_keep
+        if isinstance(logits_to_keep, int):
+            kept = slice(-logits_to_keep, None)
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        if (cap := self.config.logit_softcap) is not None:
+        cap = self.config.logit_softcap
+        if cap is not None:
             logits = cap * torch.tanh(logits / cap)
+
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
@@ -403,7 +501,7 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         )
 
     def _get_static_cache_init_shape(self) -> None:
-        """None: keys and values differ in width, so the first tokens make the cache, in pieces of a prompt, too."""
+        """Return None: keys and values differ in width, so the first tokens must make the static cache."""
 
     def _prepare_cache_for_generation(
         self,
@@ -413,21 +511,24 @@ class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> Any:
-        """Tell an encoding that draws positions how long texts may get.
+        """Tell an encoding that draws positions the final length of the texts, in addition to making the cache.
 
-        Not if an earlier call made the cache: its limit is not known.
+        The limit of a cache from an earlier call is not known.
         """
         cache = model_kwargs.get("past_key_values")
-        draws = self.model.encoding.positions(random_offset=False).drawn_from
-        if draws and (cache is None or cache.get_seq_length() == 0):
+        draws_positions = self.model.encoding.positions(random_offset=False).drawn_from > 0
+        if draws_positions and (cache is None or cache.get_seq_length() == 0):
             mask = model_kwargs.get("attention_mask")
-            padding = torch.zeros(1, dtype=torch.long) if mask is None else (mask == 0).sum(-1)
-            model_kwargs["position_length"] = max_cache_length + 1 - padding  # the last token needs no cache
+            num_padding = torch.zeros(1, dtype=torch.long)
+            if mask is not None:
+                num_padding = (mask == 0).sum(-1)
+            # The last token is not added to the cache.
+            model_kwargs["position_length"] = max_cache_length + 1 - num_padding
         return super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
-        """An assistant does not know the argument `position_length`."""
+        """Make the generator of an assistant, which does not know the argument `position_length`."""
         known = {name: value for name, value in model_kwargs.items() if name != "position_length"}
         return super()._get_candidate_generator(*args, model_kwargs=known, **kwargs)

@@ -1,6 +1,6 @@
-"""What position encodings import from MegaTAPE's training library, for one process that trains nothing.
+"""Single-process stand-ins for the parts of MegaTAPE that position encodings import.
 
-Exported folders have this file in the library's place.
+Exported folders have this file in place of the library.
 """
 
 from dataclasses import dataclass
@@ -11,28 +11,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-ModelConfig = PreTrainedConfig  # configuration_tape.py has the names of a model section
+# configuration_tape.py has the names of a model section.
+ModelConfig = PreTrainedConfig
 ScalingConfig = Any
 BiasKind = str
 DocumentStarts = Tensor | None
 Mask = DocumentStarts  # Name in files of encodings written for version 0.1
 linear = F.linear
-fused_update: Any = None  # by Triton kernels, which only training chooses
+# Only training selects the Triton kernels of the position update.
+fused_update: Any = None
 
 
 class Entry(NamedTuple):
-    """A position encoding that there is code for."""
+    """Line of the table of position encodings.
+
+    Attributes:
+        code: Class of the encoding.
+        scalable: Whether its rotary frequencies can be scaled.
+    """
 
     code: Any
     scalable: bool
 
     def load(self) -> Any:
-        """The class."""
+        """Return the class of the encoding."""
         return self.code
 
 
 class Axis(NamedTuple):
-    """The ranks that divide the model: this one."""
+    """Ranks that divide the model: only this one."""
 
     size: int = 1
     rank: int = 0
@@ -43,7 +50,7 @@ SINGLE = Axis()
 
 @dataclass(frozen=True)
 class Positions:
-    """As in training, where evaluation has no offset."""
+    """Positions of tokens, as in evaluations during training: without an offset."""
 
     max_offset: int = 0
     drawn_from: int = 0
@@ -51,14 +58,18 @@ class Positions:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Initial values that are uniform between middle - bound and middle + bound."""
+    """Uniform distribution of initial values, from middle - bound to middle + bound."""
 
     bound: float
     middle: float = 0.0
 
 
 class Settings(NamedTuple):
-    """Settings of a parameter: its initial value, their distribution, or None for a normal one."""
+    """Settings of a parameter.
+
+    Attributes:
+        init: Initial value, its distribution, or None for a normal distribution.
+    """
 
     init: float | Uniform | None
 
@@ -66,14 +77,14 @@ class Settings(NamedTuple):
 def parameter(
     shape: tuple[int, ...], axis: Axis, dim: int | None = None, *, init: float | Uniform | None = None, **training: Any
 ) -> nn.Parameter:
-    """A whole parameter with its settings."""
+    """Make a whole parameter with its settings."""
     whole = nn.Parameter(torch.empty(shape))
     whole.settings = Settings(init)  # type: ignore[attr-defined]
     return whole
 
 
 class ColumnLinear(nn.Linear):
-    """A whole linear layer."""
+    """Whole linear layer."""
 
     def __init__(
         self, in_features: int, out_features: int, axis: Axis = SINGLE, bias: bool = False, role: str = "matrix"
@@ -82,15 +93,16 @@ class ColumnLinear(nn.Linear):
 
 
 def local_tokens(x: Tensor, axis: Axis) -> Tensor:
-    """All tokens."""
+    """Return all tokens."""
     return x
 
 
-channels_to_tokens = all_tokens = local_tokens
+channels_to_tokens = local_tokens
+all_tokens = local_tokens
 
 
 def tokens_to_heads(axis: Axis, *parts: Tensor) -> tuple[Tensor, ...]:
-    """All heads."""
+    """Return all heads."""
     return parts
 
 
@@ -98,5 +110,5 @@ heads_to_tokens = tokens_to_heads
 
 
 def recompute(function: Any, *args: Any) -> Any:
-    """function(*args); transformers has checkpointing of its own."""
+    """Call a function. transformers has its own activation checkpointing."""
     return function(*args)

@@ -1,0 +1,84 @@
+"""Properties of the new tokens that attention needs."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .attention import Spans
+
+
+class NewTokens(NamedTuple):
+    """Properties of the new tokens.
+
+    Attributes:
+        mask: Attention mask as transformers makes it (attention.py). None if the mask is causal, or if there are spans.
+        past: Number of tokens in the cache. Only set if the encoding has a bias.
+        spans: Tokens of each row without its padding, instead of a mask (attention.py).
+        padding: bool [B, N], true on padding; None if nothing is padding.
+        document_starts: int64 [B, N], index of the first token of each token's document; None if each row is one text.
+        num_keys: int64 [B or 1, N], number of keys that each token sees; None if attention does not scale by it.
+    """
+
+    mask: Tensor | None
+    past: int
+    spans: Spans | None
+    padding: Tensor | None
+    document_starts: Tensor | None
+    num_keys: Tensor | None
+
+
+def number_tokens(index: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Number the new tokens of each text, with the same result with and without a cache. Padding has number 0 or a later one.
+
+    Args:
+        index: Index of each new token in its row, [N].
+        attention_mask: [B, K], 0 on padding, or None. Masks of four dimensions are ignored.
+
+    Returns:
+        int64 [B, N] or [1, N].
+    """
+    if attention_mask is None or attention_mask.dim() != 2:
+        return index[None]
+    numbers = attention_mask.long().cumsum(-1) - 1
+    return numbers.clamp(min=0)[:, -len(index) :]
+
+
+def find_document_starts(position_ids: Tensor) -> Tensor:
+    """Find the documents in packed rows: a document starts where the positions do not continue.
+
+    Args:
+        position_ids: [B, N].
+
+    Returns:
+        Index of the first token of each token's document, int64 [B, N].
+    """
+    is_start = F.pad(position_ids.diff(dim=1) != 1, (1, 0))
+    index = torch.arange(position_ids.shape[1], device=position_ids.device)
+    return (index * is_start).cummax(1).values
+
+
+def count_keys(mask: Tensor | None, numbers: Tensor) -> Tensor:
+    """Count the keys that each new token sees.
+
+    Args:
+        mask: Attention mask as transformers makes it, which separates documents. None for a causal mask.
+        numbers: Numbers of the new tokens (`number_tokens`).
+
+    Returns:
+        int64 [B or 1, N], at least 1. Padding may see nothing.
+    """
+    if mask is None:
+        return numbers + 1
+    is_visible = mask
+    if mask.dtype != torch.bool:
+        is_visible = mask == 0
+    return is_visible.sum(-1)[:, 0].clamp(min=1)
+
+
+def find_padding(attention_mask: Tensor | None, num_tokens: int) -> Tensor | None:
+    """Return which of the new tokens are padding, bool [B, N]. None without a mask of two dimensions."""
+    if attention_mask is None or attention_mask.dim() != 2:
+        return None
+    return attention_mask[:, -num_tokens:] == 0
