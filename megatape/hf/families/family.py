@@ -1,4 +1,4 @@
-"""What a family says about itself: which models it holds, and their names, configuration and code in transformers' terms."""
+"""Base class of model families: maps our models to architectures of transformers (names, configuration, code)."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,8 +11,8 @@ from megatape.hf.dtypes import stored_dtype
 from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
 from megatape.hf.tokenizer import SpecialTokens
 
-# What transformers' Llama and its many relatives call our parameters, and the modules of our layers. Queries and keys rotate
-# halves in both: no permutation.
+# Our parameters, and the modules of our layers -> their names in transformers' Llama and its relatives. Both rotate halves of
+# queries and keys, so weights need no permutation.
 TOP = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
 LAYER = {
     "attention_norm": "input_layernorm",
@@ -27,22 +27,24 @@ LAYER = {
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
 }
-# What its configuration calls the fields of our model section.
+# Field of Llama's configuration -> field of our model section.
 FIELDS = {"vocab_size": "vocab_size", "hidden_size": "hidden_size"}
 FIELDS |= {theirs: ours for ours, theirs in TapeConfig.attribute_map.items()}
 # Requirements of every family, stated in model cards.
 REQUIREMENTS = f"PyTorch and transformers {OLDEST_TRANSFORMERS} or later"
-# What rope_parameters call the fields of model.scaling: all but one the same.
+# Field of rope_parameters -> field of model.scaling.
 _SAME = ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "low_freq_factor", "high_freq_factor")
 SCALING = {name: name for name in _SAME} | {"original_max_position_embeddings": "original_length"}
 
 
 class Family:
-    """One architecture.
+    """Architecture of transformers.
 
-    remote_code: whether transformers finds the code that runs the model in the exported folder only, so that loading it without
-    MegaTAPE takes trust_remote_code. model_class: the installed class that runs a folder of it. undeclared: fields that this
-    class reads, though its configuration does not declare them.
+    Attributes:
+        remote_code: Whether the exported folder contains the code of the model. Without MegaTAPE, loading it then takes
+            trust_remote_code.
+        model_class: Installed class that runs an exported model.
+        undeclared: Fields that the class reads although its configuration does not declare them.
     """
 
     remote_code: ClassVar[bool] = False
@@ -51,38 +53,50 @@ class Family:
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:
-        """The class of its configurations."""
+        """Class of the configurations."""
         found = self.model_class.config_class
         assert found is not None
         return found
 
     @property
     def code_note(self) -> str:
-        """The paragraph of model cards on the code that runs the model."""
+        """Paragraph of model cards about the code that runs the model."""
         return f"It is a plain {type(self).__name__}: it needs {REQUIREMENTS}, and no code of its own."
 
     def parameter_name(self, name: str) -> str:
-        """Name of one of our parameters in an exported model."""
+        """Return the name of one of our parameters in an exported model."""
         if name in TOP:
             return TOP[name]
         _, layer, rest = name.split(".", 2)
         return f"model.layers.{layer}.{self.layer_name(rest)}"
 
     def layer_name(self, name: str) -> str:
-        """Name of a layer's parameter in the layer of transformers."""
+        """Return the name of a parameter of a layer in the layer of transformers."""
         module, _, kind = name.rpartition(".")
         return f"{LAYER[module]}.{kind}"
 
     def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
-        """Configuration of the exported model."""
+        """Return the configuration of an exported model.
+
+        Args:
+            config: Configuration of the run, without adapters.
+            special: Control tokens of the tokenizer.
+
+        Raises:
+            UserError: The architecture does not support the model.
+        """
         raise NotImplementedError
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
-        """The inverse: our model section of a model with this configuration. Raises UserError naming what is not supported."""
+        """Return our model section of a model with this configuration: the inverse of `config`.
+
+        Raises:
+            UserError: A setting is not supported.
+        """
         raise NotImplementedError
 
     def window(self, config: PreTrainedConfig) -> int | None:
-        """The last tokens that the model attends to, None for all."""
+        """Return the number of last tokens that a token attends to, None for all."""
         return None
 
     def code(self, model: ModelConfig) -> dict[str, str]:
@@ -98,20 +112,27 @@ class Family:
 
 
 def llama_fields(config: Config, special: SpecialTokens) -> dict[str, Any]:
-    """The fields of transformers' LlamaConfig, which its relatives have under the same names."""
+    """Return the fields of transformers' LlamaConfig, which its relatives have under the same names."""
     model = config.model
-    shared = {theirs: getattr(model, ours) for theirs, ours in FIELDS.items()}
-    own = {"head_dim": model.head_dim, "rope_parameters": _rope_parameters(model), "dtype": stored_dtype(config)}
-    return shared | own | special._asdict()
+    fields = {theirs: getattr(model, ours) for theirs, ours in FIELDS.items()}
+    fields["head_dim"] = model.head_dim
+    fields["rope_parameters"] = _rope_parameters(model)
+    fields["dtype"] = stored_dtype(config)
+    return fields | special._asdict()
 
 
 def _rope_parameters(model: ModelConfig) -> dict[str, Any]:
+    """Return the rotary base and the scaling of a model in transformers' terms."""
     scaling = model.scaling
     if scaling is None:
         return {"rope_type": "default", "rope_theta": model.rotary_base}
     if scaling.kind == "theta":
-        return {"rope_type": "default", "rope_theta": scaled_base(rotated_size(model), model.rotary_base, scaling.factor)}
-    parameters = {theirs: getattr(scaling, ours, None) for theirs, ours in SCALING.items()}
-    return {"rope_type": scaling.kind, "rope_theta": model.rotary_base} | {
-        name: value for name, value in parameters.items() if value is not None
-    }
+        base = scaled_base(rotated_size(model), model.rotary_base, scaling.factor)
+        return {"rope_type": "default", "rope_theta": base}
+
+    parameters = {"rope_type": scaling.kind, "rope_theta": model.rotary_base}
+    for theirs, ours in SCALING.items():
+        value = getattr(scaling, ours, None)
+        if value is not None:
+            parameters[theirs] = value
+    return parameters

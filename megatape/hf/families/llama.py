@@ -1,4 +1,4 @@
-"""transformers' Llama."""
+"""Family of transformers' Llama."""
 
 from transformers import LlamaForCausalLM
 

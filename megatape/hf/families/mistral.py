@@ -1,4 +1,4 @@
-"""transformers' Mistral: a Llama that may attend to the last tokens only, which is kept; our samples are no longer."""
+"""Family of transformers' Mistral: a Llama that may attend to the last tokens only. Our samples are not longer than that."""
 
 from typing import Any
 

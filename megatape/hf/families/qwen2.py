@@ -1,4 +1,4 @@
-"""transformers' Qwen2, also of Qwen 2.5: a Llama whose queries, keys and values have a bias."""
+"""Family of transformers' Qwen2, which Qwen 2.5 uses as well: a Llama whose queries, keys and values have a bias."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""transformers' Qwen3: a Llama whose query and key heads are normalized."""
+"""Family of transformers' Qwen3: a Llama whose query and key heads are normalized."""
 
 from typing import Any
 

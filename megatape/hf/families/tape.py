@@ -1,7 +1,7 @@
-"""The transformer of megatape/hf/modeling/, with any position encoding.
+"""Family of the transformer in megatape/hf/modeling/, with any position encoding.
 
-An exported folder carries the model's code and training's file of its encoding, with what they import. stand_ins.py is in the
-place of all else that the file imports from this package.
+An exported folder contains the code of the model and the encoding's file from training, with the files that they import.
+stand_ins.py replaces everything else that the encoding's file imports from this package.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from megatape.hf.modeling.modeling_tape import TapeForCausalLM
 from megatape.hf.tokenizer import SpecialTokens
 from megatape.registry import ENCODINGS
 
-# encodings.py of an exported folder. That the configuration imports it gives each encoding a configuration class of its own:
+# encodings.py of an exported folder. The configuration imports it, so that each encoding has a configuration class of its own:
 # transformers remembers one model class for each configuration class.
 TABLE = '''"""The position encodings that there is code for, by the name that config.json has under "encoding"."""
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:  # transformers before 5.10.1 copies only the files that are n
 {imports}
 """
 
-# Fields that our model section has under the same name.
+# Fields of the configuration that our model section has under the same name.
 _SWITCHES = ("nope_every", "rotary_fraction", "attention_scale", "logit_softcap")
 _OWN = ("encoding", "head_dim", "position_size", "attention_bias", "qk_norm", *_SWITCHES)
 
-# What belongs to a position encoding keeps the end of its name.
+# Prefixes of an encoding's parameters in attention, which keep the rest of their names.
 _IN_ATTENTION = ("attention.bias.", "attention.token_features.", "attention.sequence_features.", "attention.log_scale.")
 
 
@@ -63,13 +63,16 @@ class Tape(Family):
         )
 
     def parameter_name(self, name: str) -> str:
-        whole = name.startswith(("position_embedding.", "state_start."))
-        return f"model.{name}" if whole else super().parameter_name(name)
+        if name.startswith(("position_embedding.", "state_start.")):
+            return f"model.{name}"
+        return super().parameter_name(name)
 
     def layer_name(self, name: str) -> str:
         if name.startswith(_IN_ATTENTION):
             return f"self_attn.{name.removeprefix('attention.')}"
-        return name if name.startswith("position.") else super().layer_name(name)
+        if name.startswith("position."):
+            return name
+        return super().layer_name(name)
 
     def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
         if config.model.normalization != "rms":
@@ -77,23 +80,26 @@ class Tape(Family):
                 f"model.normalization {config.model.normalization}: modeling_tape.py computes rms only, so an export would be "
                 "another model: add it there first"
             )
-        own: dict[str, Any] = {name: getattr(config.model, name) for name in _OWN} | {
-            # Positions that are drawn are those of the run's evaluations.
-            "position_length": config.data.sequence_length,
-            "position_seed": config.training.seed,
-            "auto_map": {
-                "AutoConfig": "configuration_tape.TapeConfig",
-                "AutoModel": "modeling_tape.TapeModel",
-                "AutoModelForCausalLM": "modeling_tape.TapeForCausalLM",
-            },
+        fields = llama_fields(config, special)
+        for name in _OWN:
+            fields[name] = getattr(config.model, name)
+        # Encodings that draw positions draw the same ones as in the run's evaluations.
+        fields["position_length"] = config.data.sequence_length
+        fields["position_seed"] = config.training.seed
+        fields["auto_map"] = {
+            "AutoConfig": "configuration_tape.TapeConfig",
+            "AutoModel": "modeling_tape.TapeModel",
+            "AutoModelForCausalLM": "modeling_tape.TapeForCausalLM",
         }
         if config.run.imports:
-            own["imports"] = list(config.run.imports)
-        return TapeConfig(**llama_fields(config, special) | own, architectures=["TapeForCausalLM"])
+            fields["imports"] = list(config.run.imports)
+        return TapeConfig(**fields, architectures=["TapeForCausalLM"])
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:
-        shared = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
-        return shared | {name: getattr(config, name) for name in _OWN} | rotary_fields(config)
+        fields = {ours: getattr(config, theirs) for theirs, ours in FIELDS.items()}
+        for name in _OWN:
+            fields[name] = getattr(config, name)
+        return fields | rotary_fields(config)
 
     def code(self, model: ModelConfig) -> dict[str, str]:
         entry = ENCODINGS[model.encoding]
