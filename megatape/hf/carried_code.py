@@ -5,23 +5,30 @@ beside an encoding, are dropped.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from importlib import import_module
 from importlib.util import resolve_name
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from megatape.errors import UserError
 from megatape.hf.modeling import stand_ins
+from megatape.hf.statements import (
+    Import,
+    bound_name,
+    defined_names,
+    first_line,
+    imports_in,
+    is_program,
+    only_defines,
+    used_names,
+)
 from megatape.moved_modules import current_name
 
 # Prefixes of the modules that exports carry, in addition to those that encodings import relatively.
 CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.encodings.")
 REGISTRY = "megatape.registry"
-
-_Import = ast.Import | ast.ImportFrom
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Missing(NamedTuple):
@@ -61,20 +68,28 @@ class CarriedFile:
         lines = list(self._lines)
         for statement in self._body:
             if statement not in self._dropped:
-                for node in _imports(statement):
+                for node in imports_in(statement):
                     self._make_relative(node, lines)
-        starts = [_first_line(statement) for statement in self._body]
+        # From the last statement to the first, so that the line numbers of the others stay valid.
         for index, statement in reversed(list(enumerate(self._body))):
             replacement = self._replacement(statement)
             if replacement is None:
                 continue
-            begin = starts[index]
+            begin = first_line(statement)
             end = statement.end_lineno or begin
-            neighbours = starts[index + 1 : index + 2] + [other.end_lineno for other in self._body[max(index - 1, 0) : index]]
-            if begin in neighbours or end in neighbours:  # Another statement shares a line.
+            if self._shares_line(index, begin, end):
                 raise UserError(f"{self.path}, line {begin}: write one statement a line, so that exports can drop this one")
             lines[begin - 1 : end] = replacement
         return b"".join(lines).decode("utf-8")
+
+    def _shares_line(self, index: int, begin: int, end: int) -> bool:
+        """Whether the statement with this index shares its first or last line with another statement."""
+        neighbours = []
+        if index > 0:
+            neighbours.append(self._body[index - 1].end_lineno)
+        if index + 1 < len(self._body):
+            neighbours.append(first_line(self._body[index + 1]))
+        return begin in neighbours or end in neighbours
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
@@ -83,7 +98,7 @@ class CarriedFile:
         for statement in self._body:
             if statement in self._dropped:
                 continue
-            for node in _imports(statement):
+            for node in imports_in(statement):
                 module = self._carried_module(node)
                 if module is not None:
                     names = {alias.name for alias in node.names if self._missing(node, alias) is None}
@@ -101,20 +116,22 @@ class CarriedFile:
         """
         names = set(names)
         if "*" in names:
-            names |= {name for statement in self._body for name in _defined(statement)}
+            for statement in self._body:
+                names |= defined_names(statement)
         for name in sorted(names & self._missing_names.keys()):
             missing = self._missing_names[name]
             if not missing.training:
                 self._refuse(missing, name)
         needed = self._needed(names)
         for statement, reason in self._dropped.items():
-            if reason is None or reason.training or _only_defines(statement):
+            if reason is None or reason.training or only_defines(statement):
                 continue
             # Another statement, such as a call, may change what a needed definition computes.
-            for name in sorted(_used(statement) & needed):
+            for name in sorted(used_names(statement) & needed):
                 self._refuse(reason, name)
 
-    def _refuse(self, missing: Missing, name: str) -> None:
+    def _refuse(self, missing: Missing, name: str) -> NoReturn:
+        """Raise UserError about a definition that needs a missing import."""
         raise UserError(
             f"{self.path}, line {missing.line}: {missing.name} is not in exported models, which run without MegaTAPE, "
             f"and {name} needs it: write `from MODULE import`, with a module of megatape.encodings, "
@@ -122,48 +139,69 @@ class CarriedFile:
         )
 
     def _find_dropped(self) -> None:
-        """Find the statements that need a missing import, directly or through another such statement."""
+        """Find the statements to drop: those that need a missing import, and imports that only they use."""
+        self._find_missing_names()
+        self._drop_dependent()
+        self._drop_unused_imports()
+
+    def _find_missing_names(self) -> None:
+        """Find the names that missing imports bind, and drop the code that only runs in a program."""
         for statement in self._body:
-            if isinstance(statement, _Import):
+            if isinstance(statement, Import):
                 for alias in statement.names:
                     missing = self._missing(statement, alias)
                     if missing is not None:
-                        self._missing_names[_bound(statement, alias)] = missing
-            elif _is_program(statement):
+                        self._missing_names[bound_name(statement, alias)] = missing
+            elif is_program(statement):
                 self._dropped[statement] = Missing(statement.lineno, "__main__", training=True)
+
+    def _drop_dependent(self) -> None:
+        """Drop the statements that need a missing import, directly or through another dropped statement."""
         found = True
         while found:
             found = False
             for statement in self._body:
-                if isinstance(statement, _Import) or statement in self._dropped:
+                if isinstance(statement, Import) or statement in self._dropped:
                     continue
                 missing = self._missing_of(statement)
                 if missing is not None:
                     found = True
                     self._dropped[statement] = missing
-                    for name in _defined(statement):
+                    for name in defined_names(statement):
                         self._missing_names.setdefault(name, missing)
-        kept = [statement for statement in self._body if statement not in self._dropped and not isinstance(statement, _Import)]
-        used = {name for statement in kept for name in _used(statement)}
-        unused = {name for statement in self._dropped for name in _used(statement)} - used
+
+    def _drop_unused_imports(self) -> None:
+        """Drop the import statements that are missing, or that only dropped statements use."""
+        used: set[str] = set()
+        used_by_dropped: set[str] = set()
         for statement in self._body:
-            if isinstance(statement, _Import) and all(self._is_unneeded(statement, alias, unused) for alias in statement.names):
+            if statement in self._dropped:
+                used_by_dropped |= used_names(statement)
+            elif not isinstance(statement, Import):
+                used |= used_names(statement)
+        unused = used_by_dropped - used
+        for statement in self._body:
+            if isinstance(statement, Import) and self._is_unneeded(statement, unused):
                 self._dropped[statement] = None
 
-    def _is_unneeded(self, node: _Import, alias: ast.alias, unused: set[str]) -> bool:
-        return self._missing(node, alias) is not None or _bound(node, alias) in unused
+    def _is_unneeded(self, node: Import, unused: set[str]) -> bool:
+        """Whether all imports of a statement are missing or unused."""
+        for alias in node.names:
+            if self._missing(node, alias) is None and bound_name(node, alias) not in unused:
+                return False
+        return True
 
     def _missing_of(self, statement: ast.stmt) -> Missing | None:
         """Return the missing import that a statement needs, preferably one that only training needs; None if it needs none."""
-        found = [self._missing_names[name] for name in sorted(_used(statement) & self._missing_names.keys())]
-        for node in _imports(statement):
+        found = [self._missing_names[name] for name in sorted(used_names(statement) & self._missing_names.keys())]
+        for node in imports_in(statement):
             for alias in node.names:
                 missing = self._missing(node, alias)
                 if missing is not None:
                     found.append(missing)
         return min(found, key=lambda missing: not missing.training, default=None)
 
-    def _missing(self, node: _Import, alias: ast.alias) -> Missing | None:
+    def _missing(self, node: Import, alias: ast.alias) -> Missing | None:
         """Return the import of one name if exported models lack it, or else None."""
         if isinstance(node, ast.Import):
             if f"{alias.name}.".startswith("megatape."):
@@ -185,7 +223,7 @@ class CarriedFile:
         module = resolve_name("." * node.level + (node.module or ""), self.module.rpartition(".")[0])
         return current_name(module)
 
-    def _carried_module(self, node: _Import) -> str | None:
+    def _carried_module(self, node: Import) -> str | None:
         """Return the module that an export carries for an import statement, None if it carries none."""
         if isinstance(node, ast.Import) or node.module is None:
             return None
@@ -198,7 +236,7 @@ class CarriedFile:
             return stand_ins.__name__
         return None
 
-    def _make_relative(self, node: _Import, lines: list[bytes]) -> None:
+    def _make_relative(self, node: Import, lines: list[bytes]) -> None:
         """Rewrite an import statement in `lines`, so that it imports from the folder of the export."""
         module = self._carried_module(node)
         if module is None:
@@ -212,7 +250,7 @@ class CarriedFile:
         """Return the lines that replace a statement: [] if it is dropped, None if it does not change."""
         if statement in self._dropped:
             return []
-        if not isinstance(statement, _Import):
+        if not isinstance(statement, Import):
             return None
         kept = [alias for alias in statement.names if self._missing(statement, alias) is None]
         if len(kept) == len(statement.names):
@@ -230,8 +268,8 @@ class CarriedFile:
         while new:
             used: set[str] = set()
             for statement in self._body:
-                if statement not in self._dropped and new.intersection(_defined(statement)):
-                    used |= _used(statement)
+                if statement not in self._dropped and new.intersection(defined_names(statement)):
+                    used |= used_names(statement)
             new = used - needed
             needed |= new
         return needed
@@ -278,57 +316,3 @@ def carry(wanted: dict[str, set[str]], written: dict[str, Path]) -> dict[str, st
             queue += files[path.name].imports.items()
         files[path.name].check(names)
     return {name: file.text for name, file in files.items()}
-
-
-def _imports(statement: ast.stmt) -> Iterator[_Import]:
-    """Yield the import statements in a statement, itself included."""
-    for node in ast.walk(statement):
-        if isinstance(node, _Import):
-            yield node
-
-
-def _bound(node: _Import, alias: ast.alias) -> str:
-    """Return the name under which an import is known in the file."""
-    if alias.asname:
-        return alias.asname
-    if isinstance(node, ast.Import):
-        return alias.name.partition(".")[0]
-    return alias.name
-
-
-def _defined(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module defines there."""
-    if isinstance(statement, _Definition):
-        return {statement.name}
-    names: set[str] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, _Import):
-            names.update(_bound(node, alias) for alias in node.names)
-        elif isinstance(node, _Definition):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-    return names
-
-
-def _only_defines(statement: ast.stmt) -> bool:
-    """Whether dropping a statement changes nothing but the names that it defines."""
-    return isinstance(statement, _Definition | _Import | ast.Assign | ast.AnnAssign) and bool(_defined(statement))
-
-
-def _used(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement reads, or changes in place."""
-    if isinstance(statement, ast.AugAssign):
-        return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-
-
-def _is_program(statement: ast.stmt) -> bool:
-    """Whether a statement is `if __name__ == ...`, code that only runs in a program."""
-    return isinstance(statement, ast.If) and "__name__" in _used(statement)
-
-
-def _first_line(statement: ast.stmt) -> int:
-    """Return the line number of a statement or of its first decorator."""
-    decorators = statement.decorator_list if isinstance(statement, _Definition) else []
-    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
