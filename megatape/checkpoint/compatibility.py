@@ -1,11 +1,14 @@
 """Compatibility of a run with the checkpoint that it resumes from."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from megatape.config import Config, ResumeRule, differences
 from megatape.config.data import ReweightingConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
+
+Changes = Sequence[ReweightingConfig]
 
 # Rules of the fields that must not change on resume -> explanation for the error message.
 IMMUTABLE = {ResumeRule.FIXED: "", ResumeRule.SAMPLES: "it would see other samples; "}
@@ -68,20 +71,20 @@ def check_end_token(origin: Path, theirs: Tokenizer, ours: Tokenizer) -> None:
         )
 
 
-def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> None:
+def check_annealing(origin: Path, theirs: Changes, ours: Changes, tokens: int) -> None:
     """Check that a run has the same changes of the mixture's weights as the checkpoint up to its step.
 
     Args:
         origin: Folder of the checkpoint.
-        theirs: Configuration in the checkpoint.
-        ours: Configuration of the run.
+        theirs: data.annealing of the checkpoint.
+        ours: data.annealing of the run.
         tokens: Number of tokens that the checkpoint has seen. Later changes may differ.
 
     Raises:
         UserError: An earlier change differs.
     """
-    before = _changes_until(tokens, theirs)
-    now = _changes_until(tokens, ours)
+    before = [change for change in theirs if change.tokens < tokens]
+    now = [change for change in ours if change.tokens < tokens]
     if before != now:
         raise UserError(
             f"{origin} has seen {tokens:,} tokens with these changes of the weights: {_describe(before)}; data.annealing says "
@@ -89,12 +92,7 @@ def check_annealing(origin: Path, theirs: Config, ours: Config, tokens: int) -> 
         )
 
 
-def _changes_until(tokens: int, config: Config) -> list[ReweightingConfig]:
-    """Return the changes of the mixture's weights in the first `tokens` tokens."""
-    return [change for change in config.data.annealing if change.tokens < tokens]
-
-
-def _describe(changes: list[ReweightingConfig]) -> str:
+def _describe(changes: Changes) -> str:
     """Describe changes of the mixture's weights."""
     if not changes:
         return "none"

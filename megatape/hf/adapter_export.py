@@ -10,7 +10,7 @@ from torch import Tensor
 from megatape.accounting.parameters import meta_model
 from megatape.checkpoint.manifest import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
-from megatape.config import Config, ModelConfig
+from megatape.config import ModelConfig, TrainingConfig
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapter_files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
 from megatape.hf.checkpoint_source import Checkpoint, check_parameters
@@ -45,7 +45,7 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
     shapes = check_parameters(checkpoint)
     family = family_of(without_adapters(config))
     dtype = stored_dtype(config)
-    saved_modules = _saved_modules(config, family)
+    saved_modules = _saved_modules(config.model, config.training, family)
 
     trained = []
     frozen = []
@@ -77,10 +77,10 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
         write_file(folder / BASE, [as_json(base.model_dump())])
 
 
-def _saved_modules(config: Config, family: Family) -> dict[str, str]:
+def _saved_modules(config: ModelConfig, training: TrainingConfig, family: Family) -> dict[str, str]:
     """Return the modules that peft stores whole because one of their weights was trained: our path -> transformers' path."""
-    model = meta_model(config.model)
-    freeze(model, config.training.trainable, config.training.frozen)
+    model = meta_model(config)
+    freeze(model, training.trainable, training.frozen)
     parameters = dict(model.named_parameters())
     saved = {}
     for name, parameter in parameters.items():

@@ -5,7 +5,7 @@ not included.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,16 +52,22 @@ def origins_of(config: Config) -> Origins:
     Args:
         config: Configuration of the run.
     """
-    return _of_run(config, MAX_DEPTH)
+    return _of_run(config.training.init_from, config.data.paths, MAX_DEPTH)
 
 
-def _of_run(config: Config, depth: int) -> Origins:
-    """Find the origins of a run and of the runs before it, whose data sets come first."""
+def _of_run(init_from: str | None, paths: Iterable[str], depth: int) -> Origins:
+    """Find the origins of a run and of the runs before it, whose data sets come first.
+
+    Args:
+        init_from: Model that the run started from, None for a new model.
+        paths: Data directories of the run.
+        depth: Number of earlier models to look at.
+    """
     found = Origins()
-    if config.training.init_from is not None and depth > 0:
-        found = _of_model(Path(config.training.init_from), depth - 1)
+    if init_from is not None and depth > 0:
+        found = _of_model(Path(init_from), depth - 1)
     data_sets = list(found.data_sets)
-    for path in config.data.paths:
+    for path in paths:
         data_sets += _data_sets(Path(path), MAX_DEPTH)
     return replace(found, data_sets=tuple(dict.fromkeys(data_sets)))
 
@@ -71,7 +77,8 @@ def _of_model(folder: Path, depth: int) -> Origins:
     found = Origins()
     with suppress(OSError, ValueError):
         if (folder / MANIFEST).is_file():
-            found = _of_run(CheckpointReader(folder).config, depth)
+            config = CheckpointReader(folder).config
+            found = _of_run(config.training.init_from, config.data.paths, depth)
         elif (folder / IMPORT).is_file():
             record = read_record(folder)
             found = _of_folder(Path(record.source))

@@ -1,4 +1,4 @@
-"""What a run starts from: initial weights, those of another model, or a checkpoint; and the state of its folder then."""
+"""Starting point of a run: random weights, another model's weights, or a checkpoint; and the run's folder at that time."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -117,83 +117,122 @@ def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reade
 def _open_verified(
     directory: Path, model: ModelConfig, frozen: set[str], environment: RunEnvironment
 ) -> tuple[InitialWeights, StoredWeights | None]:
-    """Opened and checked by all ranks, each hashing its share of the files; and the frozen weights that its files hold."""
-    source = None
+    """Open and verify the weights to start from. Each rank hashes its share of the files. Collective.
+
+    Args:
+        directory: Folder of the weights.
+        model: Model section of the run.
+        frozen: Names of the frozen parameters.
+        environment: Environment of the run.
+
+    Returns:
+        The weights, and those of them that are frozen: the base of the run's checkpoints, None if there are none.
+    """
+    weights = None
     base = None
     topology = environment.topology
 
     def verify() -> dict[str, dict[str, Any]]:
-        nonlocal source, base
-        source = INITIAL_WEIGHTS.load()(directory, environment.base)
-        taken = source.check_fits(model)
-        stored = source.stored()
-        source.verify(topology.rank, topology.world_size)
+        nonlocal weights, base
+        weights = INITIAL_WEIGHTS.load()(directory, environment.base)
+        taken = weights.check_fits(model)
+        stored = weights.stored()
+        weights.verify(topology.rank, topology.world_size)
         base = stored.restricted(sorted(stored.tensors.keys() & frozen & taken))
+
+        # An export has no record of hashes, so hash its files now.
         used = {record.file for record in base.tensors.values()}
-        unhashed = sorted(used - base.files.keys())[topology.rank :: topology.world_size]  # those of an export
-        return {name: describe(base.directory / name) for name in unhashed}
+        unhashed = sorted(used - base.files.keys())
+        return {name: describe(base.directory / name) for name in unhashed[topology.rank :: topology.world_size]}
 
     shares = on_all(path_errors()(verify), topology, context="training.init_from: ")
-    assert source is not None and base is not None
-    base.files = {**base.files, **{name: FileRecord(**entry) for share in shares for name, entry in share.items()}}
-    return source, base if base.tensors else None
+    assert weights is not None and base is not None
+    files = dict(base.files)
+    for share in shares:
+        for name, entry in share.items():
+            files[name] = FileRecord(**entry)
+    base.files = files
+    if not base.tensors:
+        return weights, None
+    return weights, base
 
 
-def _summary(source: InitialWeights, model: ModelConfig, num_fresh: int, tokenizer: Tokenizer) -> Iterator[str]:
-    """Lines about what a run starts from."""
-    yield f"starting from the weights in {source.directory}"
-    for change in differences(source.model, model):
+def _summary(weights: InitialWeights, model: ModelConfig, num_fresh: int, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield lines about the starting point of a run.
+
+    Args:
+        weights: Weights to start from.
+        model: Model section of the run.
+        num_fresh: Number of parameters that the weights lack.
+        tokenizer: Tokenizer of the data.
+    """
+    yield f"starting from the weights in {weights.directory}"
+    for change in differences(weights.model, model):
         yield f"  model.{change.path}: {change.theirs} -> {change.ours}"
     if num_fresh:
-        verb = "starts" if num_fresh == 1 else "start"
+        verb = "start"
+        if num_fresh == 1:
+            verb = "starts"
         yield f"  {plural(num_fresh, 'tensor')} that it lacks {verb} as in a new model"
-    if _differs(tokenizer, source.directory):
+    if _has_other_tokenizer(weights.directory, tokenizer):
         yield (
             f"warning: the tokenizer of the data ({tokenizer.origin}) gives a text other ids than that of the weights "
-            f"({source.directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
+            f"({weights.directory}): re-tokenize the data with the model's tokenizer, unless you retrain the embeddings"
         )
 
 
-def _differs(tokenizer: Tokenizer, directory: Path) -> bool:
-    """Whether the tokenizer in the folder of the weights, as far as there is one, gives a text other ids."""
+def _has_other_tokenizer(directory: Path, tokenizer: Tokenizer) -> bool:
+    """Whether the folder has a tokenizer that encodes a text differently."""
     try:
         theirs = load_tokenizer(directory)
     except (UserError, OSError):
         return False
     text = Path(__file__).read_text(encoding="utf-8")
-    ids, expected = (one.encode_documents([text])[0] for one in (tokenizer, theirs))
+    (ids,) = tokenizer.encode_documents([text])
+    (expected,) = theirs.encode_documents([text])
     return not np.array_equal(ids, expected)
 
 
 def check_continues(
-    reader: CheckpointReader, config: Config, data: RunData, attention: str, allow_changes: bool, environment: RunEnvironment
+    reader: CheckpointReader,
+    config: Config,
+    data: RunData,
+    attention: str,
+    allow_changes: bool,
+    environment: RunEnvironment,
 ) -> None:
     """Check that a run may continue from a checkpoint, and report it with each change of the recipe. Collective.
 
     Args:
-        reader: the checkpoint.
-        config: of the run.
-        data: of the run.
-        attention: backend of the run.
-        allow_changes: let the run change settings that must be confirmed (`confirmed` in docs/config.md).
-        environment: of the run.
+        reader: The checkpoint.
+        config: Configuration of the run.
+        data: Data of the run.
+        attention: Name of the run's attention backend.
+        allow_changes: Whether settings that must be confirmed may change (`confirmed` in docs/config.md).
+        environment: Environment of the run.
 
     Raises:
-        UserError: it would train another model, see other samples or change what needs confirmation.
+        UserError: The run would train another model, see other samples, or change a setting that must be confirmed.
     """
     origin = reader.directory
     theirs = reader.config
     check_same_run(origin, theirs, reader.state["fingerprints"], config, data.fingerprints)
     check_end_token(origin, reader.tokenizer(), data.tokenizer)
     environment.on_main(lambda: check_order(origin, reader.state, data.train.order))
-    check_annealing(origin, theirs, config, reader.tokens)
+    check_annealing(origin, theirs.data.annealing, config.data.annealing, reader.tokens)
     changed = changed_settings(origin, theirs, config, allow_changes)
-    before = reader.state.get("attention", attention)  # older checkpoints do not tell
+    # Checkpoints of earlier versions do not record the backend.
+    before = reader.state.get("attention", attention)
     if before != attention:
         changed.append(f"attention by {before} -> {attention}, which rounds differently")
-    environment.log.say(f"resumed from {origin}: {plural(reader.samples, 'sample')} and {plural(reader.tokens, 'token')} seen")
-    if average := reader.state.get("average"):
-        environment.log.say(f"its weights are the average of those after steps {', '.join(map(str, average['steps']))}")
+
+    samples = plural(reader.samples, "sample")
+    tokens = plural(reader.tokens, "token")
+    environment.log.say(f"resumed from {origin}: {samples} and {tokens} seen")
+    average = reader.state.get("average")
+    if average:
+        steps = ", ".join(str(step) for step in average["steps"])
+        environment.log.say(f"its weights are the average of those after steps {steps}")
     if reader.state.get("validation_selection", EARLIER_SELECTION) != NEW_SELECTION:
         environment.log.say(
             "the run is still evaluated on the first evaluation.samples validation samples, as it began; new runs are "
@@ -206,14 +245,17 @@ def check_continues(
 def restart(environment: RunEnvironment) -> None:
     """Let a run with --resume auto and without checkpoints start from step 0. Collective.
 
-    Raises UserError if a checkpoint may have been lost.
+    Raises:
+        UserError: A checkpoint may have been lost.
     """
-    if recorded := environment.on_main(environment.folder.check_restart):
-        kept = environment.on_main(lambda: str(environment.folder.set_metrics_aside()))
-        environment.log.say(
-            f"no checkpoint was written before the run ended after step {recorded}: starting again from step 0; its metrics "
-            f"are kept in {kept}"
-        )
+    num_recorded = environment.on_main(environment.folder.check_restart)
+    if num_recorded == 0:
+        return
+    kept = environment.on_main(lambda: str(environment.folder.set_metrics_aside()))
+    environment.log.say(
+        f"no checkpoint was written before the run ended after step {num_recorded}: starting again from step 0; its metrics "
+        f"are kept in {kept}"
+    )
 
 
 def export_warning(config: Config) -> str:
@@ -231,13 +273,20 @@ def export_warning(config: Config) -> str:
 
 
 def recorded_steps(environment: RunEnvironment) -> dict[int, str]:
-    """The lines of metrics.jsonl, by step; none if it cannot be read."""
+    """Read metrics.jsonl: step -> line. Returns no lines if it cannot be read."""
     recorded: dict[int, str] = {}
     environment.log.attempt(lambda: recorded.update(read_metrics(environment.folder.metrics)))
     return recorded
 
 
 def unevaluated_step(environment: RunEnvironment, step: int) -> StepMetrics | None:
-    """The metrics of `step`, if they were recorded without a validation: a stop kept it from its evaluation. Collective."""
-    record = json.loads(environment.on_main(lambda: recorded_steps(environment).get(step, "{}")))
-    return StepMetrics.parse(record) if record.keys() >= set(NUMBERS) and "validation_loss" not in record else None
+    """Return the metrics of a step that a stop kept from its evaluation. Collective.
+
+    Returns:
+        The recorded metrics, or None if the step has none or was evaluated.
+    """
+    line = environment.on_main(lambda: recorded_steps(environment).get(step, "{}"))
+    record = json.loads(line)
+    if "validation_loss" in record or not record.keys() >= set(NUMBERS):
+        return None
+    return StepMetrics.parse(record)

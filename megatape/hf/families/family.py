@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
 from megatape.encodings.rope import rotated_size, scaled_base
-from megatape.hf.dtypes import stored_dtype
 from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
 from megatape.hf.tokenizer import SpecialTokens
 
@@ -111,13 +111,18 @@ class Family:
         """Write the Python files that the model needs into the exported folder."""
 
 
-def llama_fields(config: Config, special: SpecialTokens) -> dict[str, Any]:
-    """Return the fields of transformers' LlamaConfig, which its relatives have under the same names."""
-    model = config.model
+def llama_fields(model: ModelConfig, dtype: torch.dtype, special: SpecialTokens) -> dict[str, Any]:
+    """Return the fields of transformers' LlamaConfig, which its relatives have under the same names.
+
+    Args:
+        model: Model section of the run.
+        dtype: Precision of the exported weights.
+        special: Control tokens of the tokenizer.
+    """
     fields = {theirs: getattr(model, ours) for theirs, ours in FIELDS.items()}
     fields["head_dim"] = model.head_dim
     fields["rope_parameters"] = _rope_parameters(model)
-    fields["dtype"] = stored_dtype(config)
+    fields["dtype"] = dtype
     return fields | special._asdict()
 
 

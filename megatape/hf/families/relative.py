@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig
 from megatape.config import Config, ModelConfig
 from megatape.config.scaling import SCALINGS
 from megatape.errors import UserError
+from megatape.hf.dtypes import stored_dtype
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
 from megatape.hf.tokenizer import SpecialTokens
 
@@ -36,8 +37,9 @@ class Relative(Family):
         return window
 
     def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
-        fields = llama_fields(config, special) | self.own_fields(config.model)
-        return self.config_class(**fields, architectures=[self.model_class.__name__])
+        shared = llama_fields(config.model, stored_dtype(config), special)
+        own = self.own_fields(config.model)
+        return self.config_class(**shared | own, architectures=[self.model_class.__name__])
 
     def own_fields(self, model: ModelConfig) -> dict[str, Any]:
         """Return the fields that not all relatives of Llama share. By default the bias, which most have."""

@@ -13,6 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 from megatape.config import Config, ModelConfig
 from megatape.errors import UserError
 from megatape.hf.carried_code import carry, file_of
+from megatape.hf.dtypes import stored_dtype
 from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields
 from megatape.hf.modeling.configuration_tape import TapeConfig
@@ -80,7 +81,7 @@ class Tape(Family):
                 f"model.normalization {config.model.normalization}: modeling_tape.py computes rms only, so an export would be "
                 "another model: add it there first"
             )
-        fields = llama_fields(config, special)
+        fields = llama_fields(config.model, stored_dtype(config), special)
         for name in _OWN:
             fields[name] = getattr(config.model, name)
         # Encodings that draw positions draw the same ones as in the run's evaluations.
