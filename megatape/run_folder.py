@@ -1,20 +1,20 @@
 """Layout of a run's folder: every path that a run, its Slurm job or its comparison writes.
 
-lease.json              while a run trains here: which process (megatape/reliability/lease.py)
+lease.json              process that trains here, while it does (megatape/reliability/lease.py)
 config.json             resolved configuration
 metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures
 positions/              step-00000100.safetensors and so on (megatape/training/position_view.py)
 tensorboard/            the same metrics for TensorBoard
-checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py); beside them those that were moved aside:
+checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py), and checkpoints that were moved aside:
                         step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete
-latest                  the checkpoint that was last written, or that the run continued from
+latest                  path of the last checkpoint that the run wrote or continued from
 profile/                rank0.json and so on, traces of profiled steps
-hangs/                  rank0.txt and so on: where the threads of a rank were when another hung, its traceback when one failed
-wandb.json, trackio.json  the run's record there; wandb/ holds what Weights & Biases keeps on this machine
-logs/, submissions/     logs of Slurm jobs, and the code and configuration they run
+hangs/                  rank0.txt and so on: stacks of a rank's threads when another rank hung, its traceback when one failed
+wandb.json, trackio.json  ids of the run in these trackers; wandb/ holds the local files of Weights & Biases
+logs/, submissions/     logs of Slurm jobs, and the code and configuration that they run
 log.txt                 output of a run that `megatape study compare` started
-outcome.json            its results; outcome+yarn.json: the same with scaled frequencies
+outcome.json            results of such a run; outcome+yarn.json: with scaled frequencies
 """
 
 import json
@@ -27,13 +27,19 @@ from megatape.errors import UserError
 from megatape.utils.files import read_json, read_lines, read_regular, rename, write_atomically
 from megatape.utils.units import plural
 
-# Suffixes of checkpoints that were moved aside.
-CORRUPTED = ".corrupted"  # it failed verification; earlier versions wrote .damaged
-ROLLED_BACK = ".rewound"  # the run went back before it after a spike
+# Suffix of checkpoints that were moved aside because they failed verification, and its name in earlier versions.
+CORRUPTED = ".corrupted"
+EARLIER_CORRUPTED = ".damaged"
+# Suffix of checkpoints that were moved aside because the run rolled back to an earlier one.
+ROLLED_BACK = ".rewound"
 
 
 class _RunPath:
-    """A path below a run's folder."""
+    """Path inside a run's folder.
+
+    Args:
+        name: Path relative to the folder.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,7 +50,13 @@ class _RunPath:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, which may be empty or not exist yet."""
+    """Folder of a run, which may be empty or not exist yet.
+
+    Attributes:
+        directory: Path of the folder.
+        lease, config, metrics, events, positions, latest, tensorboard, checkpoints, job_logs, submissions, log: Paths in the
+            folder, see above.
+    """
 
     directory: Path
 
@@ -61,90 +73,112 @@ class RunFolder:
     log = _RunPath("log.txt")
 
     def tracker(self, name: str) -> Path:
-        """The run's record in a tracker of metrics: its id there, and the last step that was written."""
+        """Return the path of a tracker's record: the run's id in the tracker, and the last step that was written."""
         return self.directory / f"{name}.json"
 
     def trace(self, rank: int) -> Path:
-        """Trace of the profiled steps on a rank."""
+        """Return the path of a rank's trace of profiled steps."""
         return self.directory / "profile" / f"rank{rank}.json"
 
     def stacks(self, rank: int) -> Path:
-        """Where the threads of a rank were when another rank hung, and its traceback when another rank failed."""
+        """Return the path of a rank's stacks: of its threads when another rank hung, or its traceback when a rank failed."""
         return self.directory / "hangs" / f"rank{rank}.txt"
 
     def outcome(self, scaling: str | None) -> Path:
-        """Results measured with this kind of model.scaling, or without scaling."""
-        return self.directory / (f"outcome+{scaling}.json" if scaling else "outcome.json")
+        """Return the path of the results with this kind of model.scaling, None for those without scaling."""
+        if not scaling:
+            return self.directory / "outcome.json"
+        return self.directory / f"outcome+{scaling}.json"
 
     def checkpoint(self, step: int) -> Path:
-        """Folder of the checkpoint written after `step` optimizer steps."""
+        """Return the folder of the checkpoint written after this step."""
         return self.checkpoints / f"step-{step:08d}"
 
     def position_view(self, step: int) -> Path:
-        """What the evaluation after `step` optimizer steps kept of the position tensors."""
+        """Return the path of the position view written by the evaluation after this step."""
         return self.positions / f"step-{step:08d}.safetensors"
 
     def list_position_views(self) -> dict[int, Path]:
-        """Step -> file of every evaluation that kept a position view."""
-        steps = {path.stem.removeprefix("step-"): path for path in self.positions.glob("step-*.safetensors")}
-        return dict(sorted((int(step), path) for step, path in steps.items() if step.isdecimal()))
+        """Return the position views by step: step -> path."""
+        views = {}
+        for path in self.positions.glob("step-*.safetensors"):
+            step = path.stem.removeprefix("step-")
+            if step.isdecimal():
+                views[int(step)] = path
+        return dict(sorted(views.items()))
 
     def list_checkpoints(self) -> list[Path]:
-        """Folders named like complete checkpoints, newest first. Their content may still be corrupted."""
-        folders = [path for path in self.checkpoints.glob("step-*") if path.is_dir()]
-        named = [path for path in folders if path.name.removeprefix("step-").isdecimal()]
-        return sorted(named, key=named_step, reverse=True)
+        """Return the folders with the name of a complete checkpoint, newest first. Their content may be corrupted."""
+        checkpoints = []
+        for path in self.checkpoints.glob("step-*"):
+            if path.is_dir() and path.name.removeprefix("step-").isdecimal():
+                checkpoints.append(path)
+        return sorted(checkpoints, key=named_step, reverse=True)
 
     def check_new(self) -> None:
-        """Raise UserError if a run has trained here, so that another one must not start from step 0."""
+        """Check that no run has trained here, so that a new one may start from step 0.
+
+        Raises:
+            UserError: A run has trained here.
+        """
         if self.list_checkpoints():
             raise UserError(
                 f"run.directory {self.directory} already holds checkpoints: add --resume auto to continue, or choose another "
                 "folder"
             )
         self._check_nothing_lost()
-        if steps := len(read_metrics(self.metrics)):
+        num_steps = len(read_metrics(self.metrics))
+        if num_steps:
+            steps = plural(num_steps, "step")
             raise UserError(
-                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {plural(steps, 'step')}. Add "
-                f"--resume auto to continue it, choose another folder, or remove {self.metrics}"
+                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {steps}. Add --resume auto "
+                f"to continue it, choose another folder, or remove {self.metrics}"
             )
 
     def check_restart(self) -> int:
-        """The steps that a run recorded here without ever saving a checkpoint, so that it may start again from step 0.
+        """Check that a run without checkpoints may start again from step 0, because it never saved one.
 
-        Raises UserError if there are no checkpoints but there may have been some.
+        Returns:
+            Last step that the run recorded, 0 for none.
+
+        Raises:
+            UserError: There may have been checkpoints.
         """
         self._check_nothing_lost()
-        recorded = max(read_metrics(self.metrics), default=0)
+        last_step = max(read_metrics(self.metrics), default=0)
         first_save = self._first_save()
         # A partial folder of that step shows that the process ended during the first save.
-        saving = any(self.checkpoints.glob(f"{self.checkpoint(first_save).name}.*tmp"))
-        never_saved = (recorded == first_save and saving) or self._records_no_save()
-        if recorded and recorded >= first_save and not never_saved:
+        has_partial = any(self.checkpoints.glob(f"{self.checkpoint(first_save).name}.*tmp"))
+        ended_in_first_save = has_partial and last_step == first_save
+        if last_step and last_step >= first_save and not ended_in_first_save and not self._records_no_save():
+            steps = plural(last_step, "step")
             raise UserError(
-                f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {plural(recorded, 'step')} "
-                f"and {self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat "
+                f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {steps} and "
+                f"{self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat "
                 f"what is lost. Restore or mount {self.checkpoints}, choose another run.directory, or remove {self.metrics} "
                 "to start again"
             )
-        return recorded
+        return last_step
 
     def set_metrics_aside(self) -> Path:
-        """Rename metrics.jsonl before a run starts again from step 0; returns the new name."""
+        """Rename metrics.jsonl before a run starts again from step 0. Returns the new path."""
         number = 1
-        while (aside := self.directory / f"metrics-{number}.jsonl").exists():
+        aside = self.directory / f"metrics-{number}.jsonl"
+        while aside.exists():
             number += 1
+            aside = self.directory / f"metrics-{number}.jsonl"
         rename(self.metrics, aside)
         return aside
 
     def mark_latest(self, checkpoint: Path) -> None:
-        """Record the checkpoint that was last written, or that the run continued from."""
+        """Record the last checkpoint that the run wrote or continued from."""
         write_atomically(self.latest, f"{checkpoint.absolute()}\n".encode())
 
     def _check_nothing_lost(self) -> None:
-        """Raise UserError if there are no checkpoints here but something shows that there were."""
+        """Raise UserError if something shows that the folder had checkpoints, which are missing now."""
         advice = f"choose another run.directory, or remove {self.directory} to start again"
-        aside = [path for suffix in (CORRUPTED, ".damaged") for path in self.checkpoints.glob(f"step-*{suffix}")]
+        aside = list(self.checkpoints.glob(f"step-*{CORRUPTED}"))
+        aside += self.checkpoints.glob(f"step-*{EARLIER_CORRUPTED}")
         if aside:
             raise UserError(
                 f"run.directory {self.directory} holds no checkpoint but corrupted ones that were set aside, such as "
@@ -163,36 +197,48 @@ class RunFolder:
             )
 
     def _records_no_save(self) -> bool:
-        """Whether events.jsonl shows that a run began here and never completed a checkpoint.
+        """Whether events.jsonl shows that a run started here and never completed a checkpoint.
 
-        It was killed between the step and its save, or made more steps while the first save was written in the background.
+        Such a run was killed between the step and its save, or while the first save was written in the background.
         """
         events = [event.get("event") for _, event in read_lines(self.events)]
         return "started" in events and "checkpoint" not in events
 
     def _first_save(self) -> int:
-        """Step of the first checkpoint by the run's own configuration, 0 if that cannot be read."""
+        """Return the step of the first checkpoint according to config.json, 0 if it cannot be read."""
         try:
             config = read_json(self.config)
-            return min(int(config["checkpoint"]["interval"]), int(config["training"]["steps"]))
+            interval = int(config["checkpoint"]["interval"])
+            return min(interval, int(config["training"]["steps"]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return 0
 
 
 def named_step(checkpoint: Path) -> int:
-    """The step in the name of a checkpoint folder of a run."""
+    """Return the step in the name of a checkpoint."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def read_metrics(path: Path) -> dict[int, str]:
-    """Step -> its line, for every valid line of metrics.jsonl; the last one counts if a step has several.
+    """Read the lines of metrics.jsonl.
 
-    Lines that are not metrics (a process was killed while writing, a disk was full) are left out; no file, no lines.
+    Lines that are not metrics are skipped: a process may have been killed while writing, or a disk may have been full.
+
+    Args:
+        path: The file. If it is missing, there are no lines.
+
+    Returns:
+        Step -> its line, in the order of steps. If a step has several lines, the last one counts.
     """
-    found = {entry["step"]: text for text, entry in read_lines(path) if type(entry.get("step")) is int}
-    return dict(sorted(found.items()))
+    lines = {}
+    for text, entry in read_lines(path):
+        step = entry.get("step")
+        if type(step) is int:
+            lines[step] = text
+    return dict(sorted(lines.items()))
 
 
 def read_steps(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in metrics.jsonl, one for each step, by step."""
-    return map(json.loads, read_metrics(path).values())
+    """Yield the metrics in metrics.jsonl, one object for each step, in the order of steps."""
+    for line in read_metrics(path).values():
+        yield json.loads(line)
