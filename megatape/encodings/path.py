@@ -8,6 +8,8 @@ Each key/value head has its own w and beta.
 The product of the reflections of a chunk of tokens is I - w^T u with u = T (beta w), T = (I + tril(beta w w^T, -1))^-1 (the UT
 transform, section 3.2): a query meets one chunk of keys after the other, from its own back to the first, and passes through the
 reflections of each.
+
+Shapes as in model/transformer.py. A chunk has C tokens, and there are n chunks, the last padded with zeros.
 """
 
 import torch
@@ -22,34 +24,43 @@ from megatape.nn.linear import ColumnLinear
 from megatape.nn.parameters import Uniform, parameter
 from megatape.nn.remat import linear
 
+# Inner size of W_up W_down
 RANK = 32
+# Width of the convolution
 WIDTH = 3
-CHUNK = 64  # tokens whose reflections are multiplied at once; the blocks of attention are multiples of it
+# Number of tokens whose reflections are multiplied at once. The blocks of attention are multiples of it.
+CHUNK = 64
 
 
 class Reflections(TokenFeatures):
     """W_up W_down h [B, N, L/T, R] and beta [B, N, L/T, 1], float32.
 
-    down: [32, D], on all ranks; up: [L R, 32], divided by heads.
+    Attributes:
+        down: W_down, [32, D], on all tensor-parallel ranks.
+        up: W_up, [L R, 32], divided by heads.
+        strength: U and b, [L, D] and [L], divided by heads.
     """
 
     def __init__(self, hidden_size: int, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.head_dim = head_dim
-        self.multiply_adds = RANK * (hidden_size + num_channels * head_dim) + hidden_size * num_channels
+        size = num_channels * head_dim
+        self.multiply_adds = RANK * (hidden_size + size) + hidden_size * num_channels
         self.down = parameter((RANK, hidden_size), tensor_axis, role="position")
-        self.up = parameter((num_channels * head_dim, RANK), tensor_axis, 0, role="position")
+        self.up = parameter((size, RANK), tensor_axis, 0, role="position")
         self.strength = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position")
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         direction = F.linear(linear(h, self.down, None), self.up).unflatten(-1, (-1, self.head_dim))
-        return direction.float(), 2 * torch.sigmoid(self.strength(h).float())[..., None]
+        beta = 2 * torch.sigmoid(self.strength(h).float())[..., None]
+        return direction.float(), beta
 
 
 class Directions(SequenceFeatures):
-    """w [B, N, L/T, R] and beta; the carry is what the convolution reads of the last tokens.
+    """w [B, N, L/T, R] and beta. The carry has the inputs of the convolution from the last tokens.
 
-    weight: of the convolution, [L R, 3], divided by heads.
+    Attributes:
+        weight: Weights of the convolution, [L R, 3], divided by heads.
     """
 
     def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis) -> None:
@@ -59,51 +70,76 @@ class Directions(SequenceFeatures):
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         direction, beta = features
-        kernels = self.local_heads(self.weight).float().unflatten(0, (direction.shape[2], -1))
-        mixed, inputs = causal_convolution(direction, kernels, document_starts, carry)
-        return (F.normalize(F.silu(mixed), dim=-1), beta), (inputs,)
+        num_channels = direction.shape[2]
+        weight = self.local_heads(self.weight).float().unflatten(0, (num_channels, -1))  # [L/T, R, 3]
+        mixed, inputs = causal_convolution(direction, weight, document_starts, carry)
+        w = F.normalize(F.silu(mixed), dim=-1)
+        return (w, beta), (inputs,)
 
 
 class PathScores(ScoreBias):
-    """What the reflections add to q . k / sqrt R.
+    """Difference that the reflections make to the score q . k / sqrt R.
 
-    weights: scaled queries [B, L, H/L, N, R]; then of each of n chunks of C tokens, of which the last is padded with zeros, the
-    keys, w, u, and the keys that have passed the later reflections of their chunk, [B, L, n, C, R] each; and
-    T tril(beta w k^T, -1), what keys lose within their chunk, [B, L, n, C, C]; then the keys in a cache, if there are any,
-    [B, L, K - N, R], which have passed all reflections in it.
+    Attributes:
+        weights: The following tensors.
+            queries: Scaled queries [B, L, H/L, N, R].
+            keys: Keys of each chunk, [B, L, n, C, R].
+            w: Directions of each chunk, [B, L, n, C, R].
+            u: T (beta w) of each chunk, [B, L, n, C, R].
+            moved: Keys that have passed the later reflections of their chunk, [B, L, n, C, R].
+            lost: T tril(beta w k^T, -1), the loss of keys within their chunk, [B, L, n, C, C].
+            cached: Keys in a cache, which have passed all reflections in it, [B, L, K - N, R]. Absent without a cache.
     """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Block of the bias, [B, H, rows, columns]; `columns` begin at the first key."""
+        """Compute a block of the bias, [B, H, rows, columns]. `columns` begin at the first key."""
         queries, keys, w, u, moved, lost, *cached = weights
-        size = keys.shape[3]
+        chunk_size = keys.shape[3]
         past = sum(part.shape[2] for part in cached)
         start = rows.start - past
         stop = rows.stop - past
-        assert columns.start == 0 and start % size == 0
+        assert columns.start == 0 and start % chunk_size == 0
         parts = [part.unbind(2) for part in (keys, w, u, moved, lost)]
         blocks = []
-        for first in range(start, stop, size):
-            own = queries[..., first : min(first + size, stop), :]
-            found = self._of_chunk(own, parts, first // size, cached)
-            blocks.append(F.pad(found, (0, max(columns.stop - found.shape[-1], 0)))[..., : columns.stop])
+        for first in range(start, stop, chunk_size):
+            chunk_queries = queries[..., first : min(first + chunk_size, stop), :]
+            found = self._of_chunk(chunk_queries, parts, first // chunk_size, cached)
+            num_missing = max(columns.stop - found.shape[-1], 0)
+            blocks.append(F.pad(found, (0, num_missing))[..., : columns.stop])
         return torch.cat(blocks, dim=-2).flatten(1, 2)
 
     def _of_chunk(self, own: Tensor, parts: list[tuple[Tensor, ...]], number: int, cached: list[Tensor]) -> Tensor:
-        """The bias of queries [B, L, H/L, c, R] of a chunk and of the keys up to the end of the chunk."""
+        """Compute the bias of the queries of a chunk, for the keys up to the end of the chunk.
+
+        Args:
+            own: Queries of the chunk, [B, L, H/L, c, R].
+            parts: keys, w, u, moved and lost, by chunk.
+            number: Number of the chunk.
+            cached: Keys in a cache, if there is one.
+
+        Returns:
+            Bias [B, L, H/L, c, keys].
+        """
         keys, w, u, moved, lost = ([chunk[:, :, None] for chunk in part] for part in parts)
+
+        # Keys of the same chunk
         passed = (own @ w[number].mT).tril()
         found = [-passed @ lost[number]]
         query = own - passed @ u[number]
+
+        # Keys of earlier chunks, for queries that have passed the reflections of all chunks behind those
         for earlier in reversed(range(number)):
             found.append(query @ moved[earlier].mT - own @ keys[earlier].mT)
             query = query - (query @ w[earlier].mT) @ u[earlier]
-        found += [(query - own) @ keys[:, :, None].mT for keys in cached]
-        return torch.cat(found[::-1], dim=-1)
+
+        for cached_keys in cached:
+            found.append((query - own) @ cached_keys[:, :, None].mT)
+        found.reverse()
+        return torch.cat(found, dim=-1)
 
 
 class PathBias(LayerBias):
-    """The reflections. No parameters."""
+    """Bias of the reflections. No parameters."""
 
     form = PathScores
     num_transient = 2
@@ -117,28 +153,46 @@ class PathBias(LayerBias):
         self.multiply_adds = of_queries + of_keys
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
+        """Compute the weights of PathScores."""
         w, beta = features
-        size = min(CHUNK, q.shape[1])
+        head_dim = q.shape[-1]
+        num_channels = k.shape[2]
+        chunk_size = min(CHUNK, q.shape[1])
         past = k.shape[1] - q.shape[1]
-        queries = (q.float() * q.shape[-1] ** -0.5).unflatten(2, (k.shape[2], -1)).permute(0, 2, 3, 1, 4)
-        keys, w, strong = (_chunks(x, size) for x in (k[:, past:].float(), w, beta * w))
-        both = torch.cat([strong, (strong @ keys.mT).tril(-1)], dim=-1)
-        solved = torch.linalg.solve_triangular((strong @ w.mT).tril(-1), both, upper=False, unitriangular=True)
-        u, lost = solved.split((w.shape[-1], size), dim=-1)
-        cached = (k[:, :past].float().transpose(1, 2),) if past else ()
-        return queries, keys, w, u, keys - lost.mT @ w, lost, *cached
+        scaled_q = q.float() * head_dim**-0.5
+        queries = scaled_q.unflatten(2, (num_channels, -1)).permute(0, 2, 3, 1, 4)  # [B, L, H/L, N, R]
+        beta_w = beta * w
+        keys = _chunks(k[:, past:].float(), chunk_size)  # [B, L, n, C, R]
+        w = _chunks(w, chunk_size)  # [B, L, n, C, R]
+        beta_w = _chunks(beta_w, chunk_size)  # [B, L, n, C, R]
+
+        # u = T (beta w) and lost = T tril(beta w k^T, -1), with T = (I + tril(beta w w^T, -1))^-1
+        right_sides = torch.cat([beta_w, (beta_w @ keys.mT).tril(-1)], dim=-1)  # [B, L, n, C, R + C]
+        triangle = (beta_w @ w.mT).tril(-1)  # [B, L, n, C, C]
+        solved = torch.linalg.solve_triangular(triangle, right_sides, upper=False, unitriangular=True)
+        u, lost = solved.split((head_dim, chunk_size), dim=-1)
+        moved = keys - lost.mT @ w
+
+        weights = (queries, keys, w, u, moved, lost)
+        if not past:
+            return weights
+        cached = k[:, :past].float().transpose(1, 2)
+        return *weights, cached
 
     def later_keys(self, weights: tuple[Tensor, ...]) -> Tensor:
         _, _, w, u, moved, _, *cached = weights
-        for directions, updates, keys in zip(*(part.unbind(2) for part in (w, u, moved)), strict=True):
-            cached = [*(before - (before @ updates.mT) @ directions for before in cached), keys]
-            cached = [torch.cat(cached, dim=2)]
+        for chunk_w, chunk_u, chunk_keys in zip(w.unbind(2), u.unbind(2), moved.unbind(2), strict=True):
+            # Earlier keys pass the reflections of this chunk.
+            passed = [keys - (keys @ chunk_u.mT) @ chunk_w for keys in cached]
+            cached = [torch.cat([*passed, chunk_keys], dim=2)]
         return cached[0]
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
-    """[B, N, L, R] -> [B, L, n, size, R]."""
-    return F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % size)).transpose(1, 2).unflatten(2, (-1, size))
+    """Divide tokens in chunks, [B, N, L, R] -> [B, L, n, size, R]. The last chunk is padded with zeros."""
+    num_missing = -x.shape[1] % size
+    padded = F.pad(x, (0, 0, 0, 0, 0, num_missing))
+    return padded.transpose(1, 2).unflatten(2, (-1, size))
 
 
 class Path(Encoding):

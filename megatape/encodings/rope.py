@@ -1,6 +1,8 @@
-"""RoPE (Su et al., arXiv 2104.09864): queries and keys are rotated by their positions, in halves as in Llama.
+"""RoPE (Su et al., arXiv 2104.09864, section 3): queries and keys are rotated by their positions, in halves as in Llama.
 
-model.scaling changes the frequencies for longer contexts. Shapes as in model/transformer.py.
+    score(i, j) = q_i^T R(i - j) k_j / sqrt R        R(n) turns plane k by n theta_k, theta_k = base^(-2k / R)
+
+It has no parameters. model.scaling changes the frequencies for longer contexts. Shapes as in model/transformer.py.
 """
 
 import math
@@ -14,67 +16,89 @@ from megatape.config import ModelConfig, ScalingConfig
 from megatape.data.training.positions import Positions
 from megatape.encodings.encoding import Encoding
 
-# Angles are float32 whatever the compute precision, what layers add to them is not: docs/benchmarks.md, "Precision of the
-# position tensor".
+# Angles are float32 whatever the compute precision, but what layers add to them is not: see docs/benchmarks.md, "Precision of
+# the position tensor".
 STATE_DTYPE = torch.float32
 
 
 def rotated_size(config: ModelConfig) -> int:
-    """How many channels of a head rotate, by model.rotary_fraction."""
+    """Return the number of channels of a head that rotate, by model.rotary_fraction."""
     return round(config.head_dim * config.rotary_fraction)
 
 
 def rotary_state(
-    position_ids: Tensor, head_dim: int, base: float, scaling: ScalingConfig | None = None, rotated: int | None = None
+    position_ids: Tensor,
+    head_dim: int,
+    base: float,
+    scaling: ScalingConfig | None = None,
+    rotated: int | None = None,
 ) -> Tensor:
-    """Rotary embedding of `position_ids` [B, N] as a position tensor [B, N, 1, R], the same for all channels.
+    """Return rotary angles as a position tensor [B, N, 1, R], the same for all channels.
 
-    Cosines of the R/2 angles n * theta_k, then their sines, computed in float64: float32 angles are
-    off by 3e-4 at position 131072.
+    It has the cosines of the R/2 angles n theta_k, then their sines. They are computed in float64: float32 angles are off by
+    3e-4 at position 131072.
 
-    rotated: number of channels that rotate, with the frequencies of a head of that size; the other planes stand at 1 + 0i.
+    Args:
+        position_ids: Position ids n, [B, N].
+        head_dim: Width R of a head.
+        base: Base of the frequencies.
+        scaling: Scaling of the frequencies, or None.
+        rotated: Number of channels that rotate, by default all. Their frequencies are those of a head of this size, and the
+            other planes stand at 1 + 0i.
     """
-    thetas, size = frequencies(rotated or head_dim, base, scaling, position_ids.device)
-    angles = position_ids.to(torch.float64)[..., None] * thetas
-    return padded_planes(angles.cos() * size, angles.sin() * size, head_dim).to(STATE_DTYPE)[:, :, None]
+    thetas, modulus = frequencies(rotated or head_dim, base, scaling, position_ids.device)
+    angles = position_ids.to(torch.float64)[..., None] * thetas  # [B, N, rotated / 2]
+    state = padded_planes(angles.cos() * modulus, angles.sin() * modulus, head_dim)  # [B, N, R]
+    return state.to(STATE_DTYPE)[:, :, None]
 
 
 def padded_planes(cosines: Tensor, sines: Tensor, head_dim: int) -> Tensor:
-    """(cos | sin) of R/2 planes, from those of the first ones. The others do not rotate."""
-    still = (0, head_dim // 2 - cosines.shape[-1])
-    return torch.cat([F.pad(cosines, still, value=1.0), F.pad(sines, still)], dim=-1)
+    """Return (cos | sin) of R/2 planes [..., R], from those of the first planes. The other planes do not rotate."""
+    num_still = head_dim // 2 - cosines.shape[-1]
+    padded_cosines = F.pad(cosines, (0, num_still), value=1.0)
+    padded_sines = F.pad(sines, (0, num_still))
+    return torch.cat([padded_cosines, padded_sines], dim=-1)
 
 
 def frequencies(
     head_dim: int, base: float, scaling: ScalingConfig | None, device: torch.device | None = None
 ) -> tuple[Tensor, float]:
-    """theta_k in radians per token for the R/2 planes, float64, and the modulus of the rotations (1 except for YaRN).
-
-    They are made on `device`, since a copy from the host would make it wait for a GPU.
+    """Return the frequencies of rotary planes, and the modulus of the rotations.
 
     Unscaled: theta_k = base^(-2k/R) (RoPE, arXiv 2104.09864).
     linear: theta_k / factor, position interpolation (arXiv 2306.15595).
     theta: base times factor^(R/(R-2)), which divides the slowest frequency by the factor and keeps the fastest ("NTK-aware").
     yarn, llama3: see `_yarn` and `_llama3`.
+
+    Args:
+        head_dim: Width R of a head.
+        base: Base of the frequencies.
+        scaling: Scaling of the frequencies, or None.
+        device: Device of the result. Copying frequencies from the host would block until a GPU is idle.
+
+    Returns:
+        theta_k in radians per token for the R/2 planes, float64 [R/2], and the modulus, which is 1 except for YaRN.
     """
-    plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
+    channel = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)  # 2k
     if scaling is not None and scaling.kind == "theta":
         base = scaled_base(head_dim, base, scaling.factor)
-    thetas = base ** (-plane / head_dim)
+    thetas = base ** (-channel / head_dim)
     if scaling is None or scaling.kind == "theta":
         return thetas, 1.0
     if scaling.kind == "linear":
         return thetas / scaling.factor, 1.0
-    return _llama3(thetas, scaling) if scaling.kind == "llama3" else _yarn(thetas, head_dim, base, scaling)
+    if scaling.kind == "llama3":
+        return _llama3(thetas, scaling)
+    return _yarn(thetas, head_dim, base, scaling)
 
 
 def scaled_base(head_dim: int, base: float, factor: float) -> float:
-    """The base that theta scaling uses instead of `base`."""
+    """Return the base that theta scaling uses instead of `base`."""
     return base * factor ** (head_dim / (head_dim - 2))
 
 
 def _llama3(thetas: Tensor, scaling: Any) -> tuple[Tensor, float]:
-    """Scaling of Llama 3.1, as in its authors' code and in transformers.
+    """Scale frequencies as in Llama 3.1, its authors' code and transformers.
 
     Planes that turn at least high_freq_factor times within the original length keep their frequency, those that turn at most
     low_freq_factor times are interpolated, and those between are blended linearly in the number of turns.
@@ -82,12 +106,13 @@ def _llama3(thetas: Tensor, scaling: Any) -> tuple[Tensor, float]:
     length = scaling.original_length
     low = scaling.low_freq_factor
     high = scaling.high_freq_factor
-    kept = ((length * thetas / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+    num_turns = length * thetas / (2 * math.pi)
+    kept = ((num_turns - low) / (high - low)).clamp(0, 1)
     return thetas / scaling.factor * (1 - kept) + thetas * kept, 1.0
 
 
 def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Tensor, float]:
-    """YaRN (arXiv 2309.00071), as in its authors' code and in transformers.
+    """Scale frequencies as in YaRN (arXiv 2309.00071, section 3), its authors' code and transformers.
 
     Planes that turn more than beta_fast times within the original length keep their frequency, those that turn less than
     beta_slow times are interpolated, and those between are blended linearly in the plane's index. Scores are multiplied by the
@@ -108,10 +133,13 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Ten
         slow = math.ceil(slow)
     first = max(fast, 0)
     last = min(slow, head_dim - 1)
+    # Avoid a division by zero.
+    num_blended = (last - first) or 1e-3
     plane = torch.arange(head_dim // 2, dtype=torch.float64, device=thetas.device)
-    interpolated = ((plane - first) / ((last - first) or 1e-3)).clamp(0, 1)
-    thetas = thetas / scaling.factor * interpolated + thetas * (1 - interpolated)
-    return thetas, scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1
+    interpolated = ((plane - first) / num_blended).clamp(0, 1)
+    scaled_thetas = thetas / scaling.factor * interpolated + thetas * (1 - interpolated)
+    modulus = scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1
+    return scaled_thetas, modulus
 
 
 class Rope(Encoding):
@@ -123,8 +151,11 @@ class Rope(Encoding):
     has_position_tensor = True
 
     def positions(self, random_offset: bool) -> Positions:
-        """Offsets change only rounding; RoPE has them so that `tape` and `rope` see the same positions."""
-        return Positions(max_offset=2 * self.config.max_positions if random_offset else 0)
+        """Return the sampler of position ids. Offsets only change rounding; with them, `tape` and `rope` see the same ids."""
+        max_offset = 0
+        if random_offset:
+            max_offset = 2 * self.config.max_positions
+        return Positions(max_offset=max_offset)
 
     def state(self, position_ids: Tensor) -> Tensor:
         config = self.config

@@ -1,11 +1,13 @@
-"""Selective RoPE (Movahedi et al., arXiv 2511.17388): the content decides how far each token turns what follows it.
+"""Selective RoPE (Movahedi et al., arXiv 2511.17388): the content decides how far each token turns the tokens after it.
 
+    score(i, j) = q_i^T R(phi_i - phi_j) k_j / sqrt R        R(phi) turns plane k by the angle 500,000^(-2k/R) phi_k
     z = W_up W_down u, where u is h with each of its L slices divided by its norm
     phi_i = sum over j = 1 .. i of SiLU(convolution of width 4 of z)_j        [L, R/2]
 
-Queries and keys are rotated by the angles 500,000^(-2k/R) phi_k; query and key norms come before the rotation, as with all
-encodings here. What the paper leaves open has classes of its own: steps without SiLU, which is the authors' default, and steps
-with a learned constant and a gate.
+Query and key norms come before the rotation, as with all encodings here. Two choices that the paper leaves open are classes of
+their own: steps without SiLU, the authors' default, and steps with a learned constant and a gate.
+
+Shapes as in model/transformer.py.
 """
 
 from typing import ClassVar
@@ -22,7 +24,9 @@ from megatape.encodings.rope import padded_planes, rotated_size
 from megatape.nn.linear import ColumnLinear
 from megatape.nn.parameters import Uniform, parameter
 
+# Inner size of W_up W_down
 RANK = 16
+# Width of the convolution
 WIDTH = 4
 BASE = 500_000.0
 
@@ -30,7 +34,10 @@ BASE = 500_000.0
 class Turns(TokenFeatures):
     """z, float32 [B, N, L/T, R/2], and with a gate sigmoid(U u + b), [B, N, L/T, 1].
 
-    down: [16, D], on all ranks; up: [L R/2, 16], divided by heads.
+    Attributes:
+        down: W_down, [16, D], on all tensor-parallel ranks.
+        up: W_up, [L R/2, 16], divided by heads.
+        gate: U and b, [L, D] and [L], divided by heads, or None.
     """
 
     def __init__(self, hidden_size: int, num_channels: int, rotated: int, tensor_axis: Axis, gated: bool = False) -> None:
@@ -40,21 +47,31 @@ class Turns(TokenFeatures):
         self.multiply_adds = RANK * (hidden_size + num_channels * self.planes)
         self.down = parameter((RANK, hidden_size), tensor_axis, role="position")
         self.up = parameter((num_channels * self.planes, RANK), tensor_axis, 0, role="position")
-        self.gate = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position") if gated else None
-        self.multiply_adds += hidden_size * num_channels if gated else 0
+        self.gate: ColumnLinear | None = None
+        if gated:
+            self.gate = ColumnLinear(hidden_size, num_channels, tensor_axis, bias=True, role="position")
+            self.multiply_adds += hidden_size * num_channels
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
-        u = F.normalize(h.unflatten(-1, (self.num_channels, -1)).float(), dim=-1).flatten(-2).to(h.dtype)
-        z = F.linear(F.linear(u, self.down), self.up).float().unflatten(-1, (-1, self.planes))
-        return (z,) if self.gate is None else (z, torch.sigmoid(self.gate(u).float())[..., None])
+        slices = h.unflatten(-1, (self.num_channels, -1)).float()  # [B, N, L, D/L]
+        u = F.normalize(slices, dim=-1).flatten(-2).to(h.dtype)  # [B, N, D]
+        z = F.linear(F.linear(u, self.down), self.up).float()  # [B, N, L/T * R/2]
+        z = z.unflatten(-1, (-1, self.planes))  # [B, N, L/T, R/2]
+        if self.gate is None:
+            return (z,)
+        gate = torch.sigmoid(self.gate(u).float())[..., None]  # [B, N, L/T, 1]
+        return z, gate
 
 
 class Phases(SequenceFeatures):
     """phi, float64 [B, N, L/T, R/2]: it grows with the tokens, and its cosines need its last digits.
 
-    The carry is what the convolution reads of the last tokens, and the last phi.
+    The carry has the inputs of the convolution from the last tokens, and the last phi.
 
-    weight: of the convolution, [L R/2, 4], divided by heads. constant: a of the steps exp(a), [L R/2], or None.
+    Attributes:
+        by_silu: Whether the steps are SiLU of the convolution.
+        weight: Weights of the convolution, [L R/2, 4], divided by heads.
+        constant: a of the steps exp(a), [L R/2], divided by heads, or None.
     """
 
     def __init__(
@@ -62,30 +79,36 @@ class Phases(SequenceFeatures):
     ) -> None:
         super().__init__()
         self.by_silu = by_silu
-        width = num_channels * rotated // 2
-        self.weight = parameter((width, WIDTH), tensor_axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
-        self.constant = parameter((width,), tensor_axis, 0, init=0.0, decay=False, role="vector") if constant else None
+        size = num_channels * rotated // 2
+        self.weight = parameter((size, WIDTH), tensor_axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
+        self.constant = None
+        if constant:
+            self.constant = parameter((size,), tensor_axis, 0, init=0.0, decay=False, role="vector")
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         z, *gate = features
-        kernels = self.local_heads(self.weight).float().unflatten(0, (z.shape[2], -1))
-        steps, inputs = causal_convolution(z, kernels, document_starts, carry[:1])
+        num_channels = z.shape[2]
+        weight = self.local_heads(self.weight).float().unflatten(0, (num_channels, -1))  # [L/T, R/2, 4]
+        steps, inputs = causal_convolution(z, weight, document_starts, carry[:1])  # [B, N, L/T, R/2]
         if self.by_silu:
             steps = F.silu(steps)
         if self.constant is not None:
-            steps = steps + self.local_heads(self.constant).float().exp().view(z.shape[2], -1)
+            constant = self.local_heads(self.constant).float().exp()
+            steps = steps + constant.view(num_channels, -1)
         if gate:
             steps = gate[0] * steps
         phi = steps.double().cumsum(1)
         if carry:
             phi = phi + carry[1]
-        return (phi,), (inputs, phi[:, -1:])
+        last_phi = phi[:, -1:]
+        return (phi,), (inputs, last_phi)
 
 
 def rotations(phi: Tensor, head_dim: int) -> Tensor:
-    """The position tensor [B, N, L/T, R] of phi [B, N, L/T, R/2], float32. Planes beyond those of phi do not rotate."""
-    plane = torch.arange(phi.shape[-1], dtype=torch.float64, device=phi.device)
-    angles = phi * BASE ** (-plane / phi.shape[-1])
+    """Return the position tensor [B, N, L/T, R] of phi [B, N, L/T, R/2], float32. Planes beyond those of phi do not rotate."""
+    num_planes = phi.shape[-1]
+    plane = torch.arange(num_planes, dtype=torch.float64, device=phi.device)
+    angles = phi * BASE ** (-plane / num_planes)
     return padded_planes(angles.cos(), angles.sin(), head_dim).float()
 
 
@@ -101,13 +124,17 @@ class SelectiveRope(Encoding):
     gated: ClassVar[bool] = False
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:
-        return Turns(self.config.hidden_size, self.config.num_kv_heads, rotated_size(self.config), tensor_axis, self.gated)
+        config = self.config
+        return Turns(config.hidden_size, config.num_kv_heads, rotated_size(config), tensor_axis, self.gated)
 
     def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
-        return Phases(self.config.num_kv_heads, rotated_size(self.config), tensor_axis, self.by_silu, self.constant)
+        config = self.config
+        return Phases(config.num_kv_heads, rotated_size(config), tensor_axis, self.by_silu, self.constant)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
-        return rotate_qk(q, k, PositionState(rotations(features[0], self.config.head_dim)))
+        (phi,) = features
+        e = rotations(phi, self.config.head_dim)
+        return rotate_qk(q, k, PositionState(e))
 
 
 class SelectiveRopeLinear(SelectiveRope):

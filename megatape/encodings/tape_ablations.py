@@ -1,4 +1,7 @@
-"""TAPE with a part changed, as in the paper's study. Shapes as in tape.py."""
+"""Ablations of TAPE's updates, as in the paper (arXiv 2501.00712): TAPE with a part changed.
+
+Shapes as in tape.py.
+"""
 
 from typing import ClassVar
 
@@ -12,9 +15,12 @@ from megatape.nn.parameters import parameter
 
 
 class SeparateUpdate(TapeUpdate):
-    """Both updates of TAPE with two gains per head, [H, 2], and two W_up and W_down each.
+    """Both updates of TAPE with separate weights for cosines and sines.
 
-    The two are stacked along the rows, cosines first.
+    Attributes:
+        gain: [H, 2], cosines first.
+        up: [2I, L], stacked along the rows, cosines first.
+        down: [2L, I], stacked likewise.
     """
 
     def _make_gain(self) -> None:
@@ -27,19 +33,25 @@ class SeparateUpdate(TapeUpdate):
         channels = self.num_channels
         self.up = parameter((2 * inner, channels), self.tensor_axis, init=0.0, role="position")
         self.down = parameter((2 * channels, inner), self.tensor_axis, role="position")
-        self.multiply_adds += 2 * inner * channels**2 + channels**2 * self.config.head_dim
+        build_matrices = 2 * inner * channels**2
+        apply_matrices = channels**2 * self.config.head_dim
+        self.multiply_adds += build_matrices + apply_matrices
 
     def _gains(self) -> Tensor:
-        return self.gain.repeat_interleave(self.config.head_dim // 2, 1)
+        num_planes = self.config.head_dim // 2
+        return self.gain.repeat_interleave(num_planes, 1)  # [H/T, R]
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        # [2, I, L], [2, L, I]
-        up = self.up.unflatten(0, (2, -1))
-        down = self.down.unflatten(0, (2, -1))
-        outer = (down.permute(2, 0, 1)[..., None] * up.transpose(0, 1)[:, :, None]).flatten(1)  # [I, 2 * L * L]
-        mixing = (active @ outer).unflatten(-1, (2, self.num_channels, self.num_channels))  # [B, N/T, 2, L, L]
+        num_channels = self.num_channels
+        up = self.up.unflatten(0, (2, -1))  # [2, I, L]
+        down = self.down.unflatten(0, (2, -1))  # [2, L, I]
+        left = down.permute(2, 0, 1)[..., None]  # [I, 2, L, 1]
+        right = up.transpose(0, 1)[:, :, None]  # [I, 2, 1, L]
+        outer = (left * right).flatten(1)  # [I, 2 * L * L]
+        mixing = (active @ outer).unflatten(-1, (2, num_channels, num_channels))  # [B, N/T, 2, L, L]
         parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R/2]
-        return (mixing.to(e.dtype) @ parts).transpose(2, 3).flatten(3)
+        mixed = mixing.to(e.dtype) @ parts  # [B, N/T, 2, L, R/2]
+        return mixed.transpose(2, 3).flatten(3)
 
 
 class TapeNoRotationEquivariance(Tape):
@@ -71,17 +83,21 @@ class WideTape(Tape):
 
 
 class VectorUpdate(TapeUpdate):
-    """gain [R], W_up [I, R], W_down [R, I], the same for cosines and sines and for all channels.
+    """Both updates of TAPE along R instead of L, with the same weights for all channels, and for cosines and sines.
 
     With grouped queries, a channel moves by the sum over the heads of its group.
 
-    copies: of the weights; 2 for those of cosines and those of sines.
+    Attributes:
+        copies: Number of copies of the weights. 2 for separate ones of cosines and of sines.
+        gain: [R], or [2, R] with two copies.
+        up: [copies * I, R].
+        down: [copies * R, I].
     """
 
     copies: ClassVar[int] = 1
 
     def _make_gain(self) -> None:
-        # Every rank needs all of it for its heads. The authors' matrix has R entries per row (see TapeUpdate).
+        # Every rank needs all of the gain for its heads. The authors' matrix has R entries per row (see TapeUpdate).
         size = self.config.head_dim
         shape = (size,) if self.copies == 1 else (self.copies, size)
         self.gain = parameter(shape, self.tensor_axis, init=0.0, decay=False, lr_scale=size, role="vector")
@@ -91,19 +107,25 @@ class VectorUpdate(TapeUpdate):
         size = self.config.head_dim
         self.up = parameter((self.copies * inner, size), self.tensor_axis, init=0.0, role="position")
         self.down = parameter((self.copies * size, inner), self.tensor_axis, role="position")
-        self.multiply_adds += 2 // self.copies * self.num_channels * (self.up.numel() + self.down.numel())
+        # Cosines and sines of every channel are multiplied by the weights.
+        uses_of_weights = 2 // self.copies * self.num_channels
+        self.multiply_adds += uses_of_weights * (self.up.numel() + self.down.numel())
 
     def _gained(self, attended_state: Tensor) -> Tensor:
         gain = self.gain.to(STATE_DTYPE).flatten().repeat(2 // self.copies)  # [2R]
-        return gain * attended_state.to(STATE_DTYPE).unflatten(2, (self.num_channels // self.tensor_axis.size, -1)).sum(3)
+        channels = self.num_channels // self.tensor_axis.size
+        by_channel = attended_state.to(STATE_DTYPE).unflatten(2, (channels, -1))  # [B, N, L/T, H/L, 2R]
+        return gain * by_channel.sum(3)
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
-        # [copies, I, R], [copies, R, I]
-        up, down = (weight.to(e.dtype).unflatten(0, (self.copies, -1)) for weight in (self.up, self.down))
-        parts = e.unflatten(-1, (2, -1)).permute(3, 0, 1, 2, 4).flatten(1, 3)  # [2, B * N/T * L, R]
-        inner = (parts @ up.mT).unflatten(1, e.shape[:3]) * active.to(e.dtype)[:, :, None]
-        mixed = inner.flatten(1, 3) @ down.mT  # [2, B * N/T * L, R]
-        return mixed.unflatten(1, e.shape[:3]).permute(1, 2, 3, 0, 4).flatten(3)
+        up = self.up.to(e.dtype).unflatten(0, (self.copies, -1))  # [copies, I, R]
+        down = self.down.to(e.dtype).unflatten(0, (self.copies, -1))  # [copies, R, I]
+        token_channels = e.shape[:3]  # B, N/T, L
+        parts = e.unflatten(-1, (2, -1)).permute(3, 0, 1, 2, 4)  # [2, B, N/T, L, R]
+        raised = (parts.flatten(1, 3) @ up.mT).unflatten(1, token_channels)  # [2, B, N/T, L, I]
+        gated = raised * active.to(e.dtype)[:, :, None]  # [2, B, N/T, L, I]
+        mixed = (gated.flatten(1, 3) @ down.mT).unflatten(1, token_channels)  # [2, B, N/T, L, R]
+        return mixed.permute(1, 2, 3, 0, 4).flatten(3)
 
 
 class TapeVector(WideTape):
@@ -120,7 +142,7 @@ class TapeVector(WideTape):
 
 
 class SeparateVectorUpdate(VectorUpdate):
-    """The same with separate weights for cosines and sines: gain [2, R], W_up [2I, R], W_down [2R, I], cosines first."""
+    """VectorUpdate with separate weights for cosines and sines, cosines first."""
 
     copies = 2
 
@@ -130,27 +152,36 @@ class TapeVectorNoRotationEquivariance(WideTape):
 
         as tape_vector, with other weights for sines
 
-    The authors' code has no module for it; this is our reading: the changes of tape_vector and
-    tape_no_rotation_equivariance together.
+    The authors' code has no module for it. This is our reading: the changes of tape_vector and tape_no_rotation_equivariance
+    together.
     """
 
     update_class = SeparateVectorUpdate
 
 
 class FlatUpdate(TapeUpdate):
-    """W_up [I, L R] and W_down [L R, I] act on all cosines of a token, and in the same way on its sines."""
+    """The attention update of TAPE, and a feed-forward update that mixes channels and planes.
+
+    It acts on all cosines of a token, and in the same way on its sines.
+
+    Attributes:
+        up: W_up, [I, L R].
+        down: W_down, [L R, I].
+    """
 
     def _make_mixing(self) -> None:
-        flat = self.num_channels * self.config.head_dim
-        self.up = parameter((self.inner, flat), self.tensor_axis, init=0.0, role="position")
-        self.down = parameter((flat, self.inner), self.tensor_axis, role="position")
+        flat_size = self.num_channels * self.config.head_dim
+        self.up = parameter((self.inner, flat_size), self.tensor_axis, init=0.0, role="position")
+        self.down = parameter((flat_size, self.inner), self.tensor_axis, role="position")
         self.multiply_adds += 2 * (self.up.numel() + self.down.numel())
 
     def _mixed(self, e: Tensor, active: Tensor) -> Tensor:
         up = self.up.to(e.dtype)
         down = self.down.to(e.dtype)
         parts = e.unflatten(-1, (2, -1)).transpose(2, 3)  # [B, N/T, 2, L, R]
-        mixed = active.to(e.dtype)[:, :, None] * (parts.flatten(3) @ up.T) @ down.T  # [B, N/T, 2, L * R]
+        raised = parts.flatten(3) @ up.T  # [B, N/T, 2, I]
+        gated = active.to(e.dtype)[:, :, None] * raised  # [B, N/T, 2, I]
+        mixed = gated @ down.T  # [B, N/T, 2, L * R]
         return mixed.unflatten(-1, (self.num_channels, -1)).transpose(2, 3).flatten(3)
 
 

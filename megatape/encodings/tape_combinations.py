@@ -1,6 +1,6 @@
-"""TAPE combined with what other encodings read from the content: FoX's forget gates, and Selective RoPE's angles.
+"""TAPE combined with other encodings' functions of the content: FoX's forget gates, and Selective RoPE's angles.
 
-Shapes as in tape.py.
+TAPE: arXiv 2501.00712. FoX: arXiv 2503.02130. Selective RoPE: arXiv 2511.17388. Shapes as in tape.py.
 """
 
 import torch
@@ -30,8 +30,12 @@ class TapeFox(Tape, Fox):
 class SelectiveStart(StateInitializer):
     """e before any block: the rotations by Selective RoPE's phi, computed once, from the embedded tokens.
 
-    phi begins at each document: a rotation that all channels have in common would not matter, but here each has its own, and
-    TAPE's feed-forward update mixes channels.
+    phi begins at each document. A rotation that all channels have in common would not matter, but here each channel has its
+    own, and TAPE's feed-forward update mixes channels.
+
+    Attributes:
+        turns: z of Selective RoPE, from the embedded tokens.
+        phases: phi of Selective RoPE, from z.
     """
 
     def __init__(self, config: ModelConfig, tensor_axis: Axis) -> None:
@@ -43,14 +47,24 @@ class SelectiveStart(StateInitializer):
         self.multiply_adds = self.turns.multiply_adds
 
     def forward(self, x: Tensor, document_starts: DocumentStarts, carry: Features) -> tuple[Tensor, Features]:
-        z = tokens_to_heads(self.sequence, *self.turns(all_tokens(x, self.tensor_axis), x, x))
-        (phi,), carry = self.phases(z, document_starts, carry)
+        whole_x = all_tokens(x, self.tensor_axis)
+        # z does not depend on queries and keys.
+        features = self.turns(whole_x, x, x)
+        features = tokens_to_heads(self.sequence, *features)
+        (phi,), carry = self.phases(features, document_starts, carry)  # [B, N, L/T, R/2]
         if document_starts is not None:
-            before = torch.cat([torch.zeros_like(phi[:, :1]), phi[:, :-1]], dim=1)
-            phi = phi - before.gather(1, document_starts[..., None, None].expand_as(phi))
-        still = rotations(torch.zeros_like(phi[:, :1]), self.head_dim)
-        (delta,) = heads_to_tokens(self.sequence, (rotations(phi, self.head_dim) - still).to(x.dtype))
+            phi = phi - _phi_before_document(phi, document_starts)
+        initial = rotations(torch.zeros_like(phi[:, :1]), self.head_dim)
+        delta = rotations(phi, self.head_dim) - initial  # [B, N, L/T, R]
+        (delta,) = heads_to_tokens(self.sequence, delta.to(x.dtype))
         return channels_to_tokens(delta, self.tensor_axis), carry
+
+
+def _phi_before_document(phi: Tensor, document_starts: Tensor) -> Tensor:
+    """Return phi [B, N, L, R/2] of the token before each token's document, zero for the first document."""
+    before = torch.cat([torch.zeros_like(phi[:, :1]), phi[:, :-1]], dim=1)
+    first_tokens = document_starts[..., None, None].expand_as(phi)
+    return before.gather(1, first_tokens)
 
 
 class TapeSelectiveRope(Tape):
