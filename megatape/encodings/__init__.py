@@ -1,4 +1,4 @@
-"""Position encodings, a file each. megatape/registry.py lists them."""
+"""Position encodings, one file each. megatape/registry.py lists their names."""
 
 from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding
@@ -6,5 +6,6 @@ from megatape.registry import ENCODINGS
 
 
 def encoding_of(config: ModelConfig) -> Encoding:
-    """The encoding of a model with this configuration."""
-    return ENCODINGS[config.encoding].load()(config)
+    """Return the encoding of a model."""
+    encoding_class = ENCODINGS[config.encoding].load()
+    return encoding_class(config)

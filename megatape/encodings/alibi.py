@@ -1,4 +1,9 @@
-"""ALiBi (Press et al., arXiv 2108.12409): each head's scores fall linearly with the distance."""
+"""ALiBi (Press et al., arXiv 2108.12409, section 3): each head's scores fall linearly with the distance.
+
+    score(i, j) = q_i . k_j / sqrt R - slope_h (i - j)
+
+It has no parameters. Shapes as in model/transformer.py.
+"""
 
 import math
 
@@ -10,20 +15,24 @@ from megatape.encodings.encoding import Encoding, Features, LayerBias
 
 
 def slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
-    """2^(-8 h / H) for the heads h = 1 .. H if H is a power of two, float64 [H].
+    """Return the slope of each head, float64 [H].
 
-    Otherwise those of the next lower power, then every second one of the next higher power, as in
-    the ALiBi authors' code. They are made on `device`, since a copy from the host would make it wait for a GPU.
+    If H is a power of two, the slopes are 2^(-8 h / H) for the heads h = 1 .. H. Otherwise they are those of the next lower
+    power, then every second one of the next higher power, as in the ALiBi authors' code.
+
+    The slopes are computed on `device`: copying them from the host would block until the GPU is idle.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     heads = torch.arange(1, power + 1, dtype=torch.float64, device=device)
     if power < num_heads:
-        heads = torch.cat([heads, torch.arange(0.5, num_heads - power, dtype=torch.float64, device=device)])
+        # Every second head of 2 * power heads, counted in heads of `power`
+        others = torch.arange(0.5, num_heads - power, dtype=torch.float64, device=device)
+        heads = torch.cat([heads, others])
     return torch.exp2(-8 / power * heads)
 
 
 class AlibiBias(LayerBias):
-    """-slope times distance, for this rank's heads. No parameters."""
+    """Minus slope times distance, for this rank's heads. No parameters."""
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
@@ -31,9 +40,11 @@ class AlibiBias(LayerBias):
         self.tensor_axis = tensor_axis
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        distances = torch.arange(k.shape[1], dtype=torch.float32, device=q.device)
-        own = slopes(self.num_heads, q.device).chunk(self.tensor_axis.size)[self.tensor_axis.rank]
-        return (-self.local_heads(own).float()[:, None] * distances,)
+        distances = torch.arange(k.shape[1], dtype=torch.float32, device=q.device)  # [K]
+        all_slopes = slopes(self.num_heads, q.device)
+        rank_slopes = all_slopes.chunk(self.tensor_axis.size)[self.tensor_axis.rank]  # [H/T]
+        by_distance = -self.local_heads(rank_slopes).float()[:, None] * distances  # [H/T, K]
+        return (by_distance,)
 
 
 class Alibi(Encoding):

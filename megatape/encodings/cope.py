@@ -3,8 +3,10 @@
     score(i, j) = q_i . k_j / sqrt R + q_i . E[p_ij]
     p_ij = min(sum over m = j .. i of sigmoid(q_i . k_m / sqrt R), NUM_POSITIONS - 1)
 
-Between two whole numbers the rows of E are interpolated. Every layer has its own E, which its heads share and which starts at
-zero. q . E is not divided by sqrt R, as printed in the paper; in `CopeScaled` it is, as in the authors' code by default.
+Between two whole numbers, the columns of E are interpolated. Every layer has its own E, which its heads share and which starts
+at zero. q . E is not divided by sqrt R, as printed in the paper. In `CopeScaled` it is, as in the authors' code by default.
+
+Shapes as in model/transformer.py.
 """
 
 from typing import ClassVar
@@ -17,30 +19,49 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
-NUM_POSITIONS = 64  # the paper's
+# As in the paper
+NUM_POSITIONS = 64
 
 
 class CopeScores(ScoreBias):
-    """weights: queries [B, N, H/T, R], keys [B, K, L/T, R] and E [R, NUM_POSITIONS], all float32."""
+    """q_i . E[p_ij].
+
+    Attributes:
+        weights: Queries [B, N, H/T, R], keys [B, K, L/T, R] and E [R, NUM_POSITIONS], all float32.
+    """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        """Block of the bias, [B, H/T, rows, columns]; `columns` begin at the first key, since positions sum over keys."""
+        """Compute a block of the bias, [B, H/T, rows, columns].
+
+        `columns` begin at the first key, because positions sum over keys.
+        """
         assert columns.start == 0
         q, k, embedding = weights
         past = k.shape[1] - q.shape[1]
-        q = q[:, rows.start - past : rows.stop - past].transpose(1, 2)
-        k = k[:, columns].transpose(1, 2)
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-        gates = torch.sigmoid(q @ k.mT * q.shape[-1] ** -0.5).tril(rows.start)
-        positions = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=embedding.shape[1] - 1)
-        below, above = (ends.nan_to_num().long() for ends in (positions.floor(), positions.ceil()))  # no index is NaN
+        q = q[:, rows.start - past : rows.stop - past].transpose(1, 2)  # [B, H/T, rows, R]
+        k = k[:, columns].transpose(1, 2)  # [B, L/T, columns, R]
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # [B, H/T, columns, R]
+
+        # p_ij: sums over the keys m = j .. i
+        gates = torch.sigmoid(q @ k.mT * q.shape[-1] ** -0.5).tril(rows.start)  # [B, H/T, rows, columns]
+        positions = gates.flip(-1).cumsum(-1).flip(-1)
+        positions = positions.clamp(max=embedding.shape[1] - 1)
+
+        # E[p_ij], interpolated. An index must not be NaN.
+        below = positions.floor().nan_to_num().long()
+        above = positions.ceil().nan_to_num().long()
         by_position = q @ embedding  # [B, H/T, rows, NUM_POSITIONS]
         share = positions - positions.floor()
         return (1 - share) * by_position.gather(-1, below) + share * by_position.gather(-1, above)
 
 
 class CopeBias(LayerBias):
-    """embedding: E, on all tensor-parallel ranks. scale: a factor on q . E."""
+    """Bias by content-based positions.
+
+    Attributes:
+        embedding: E, [R, NUM_POSITIONS], on all tensor-parallel ranks.
+        scale: Factor on q . E.
+    """
 
     form = CopeScores
 
@@ -66,8 +87,11 @@ class Cope(Encoding):
     scaled: ClassVar[bool] = False
 
     def bias(self, tensor_axis: Axis) -> LayerBias:
-        size = self.config.head_dim
-        return CopeBias(self.config.num_heads, size, tensor_axis, size**-0.5 if self.scaled else 1.0)
+        head_dim = self.config.head_dim
+        scale = 1.0
+        if self.scaled:
+            scale = head_dim**-0.5
+        return CopeBias(self.config.num_heads, head_dim, tensor_axis, scale)
 
 
 class CopeScaled(Cope):

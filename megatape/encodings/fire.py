@@ -1,10 +1,13 @@
 """FIRE (Li et al., arXiv 2310.04418): the bias is a learned function of the distance relative to the query's position.
 
+    score(i, j) = q_i . k_j / sqrt R + b_h(i, j)
     b_h(i, j) = f_h( log(|c (i - j)| + 1) / (log(|c max(i, |t| 512)| + 1) + 1e-6) )
 
-f is a network with one hidden layer of 32 ReLU units; c and t are learned. As in the TAPE authors' code, every
-layer has its own function, the initial threshold is 512 whatever the training length, and positions start at 0
-in training and evaluation. There is no random offset, because the bias depends on absolute positions.
+f is a network with one hidden layer of 32 ReLU units; c and t are learned. As in the TAPE authors' code, every layer has its
+own function, the initial threshold is 512 whatever the training length, and positions start at 0 in training and evaluation.
+There is no random offset, because the bias depends on absolute positions.
+
+Shapes as in model/transformer.py.
 """
 
 import torch
@@ -15,16 +18,18 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
+# Number of hidden units
 WIDTH = 32
 THRESHOLD = 512.0
 EPS = 1e-6
 
 
 class FireScores(ScoreBias):
-    """The bias of queries at `position_ids` and of all keys.
+    """Bias of the queries at `position_ids` and all keys.
 
     Attributes:
         position_ids: Positions of the queries' tokens, float32 [B or 1, N].
+        weights: W_1 [32, 1] and b_1 [32] of the hidden layer, W_2 [H/T, 32] and b_2 [H/T] of the output layer, c [1] and t [1].
         past: Number of keys before those of the queries' tokens.
     """
 
@@ -34,21 +39,33 @@ class FireScores(ScoreBias):
         self.past = past
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
+        """Compute a block of the bias, [B or 1, H/T, rows, columns]."""
         inner_weight, inner_bias, outer_weight, outer_bias, log_scale, threshold = weights
-        queries = self.position_ids[:, rows.start - self.past : rows.stop - self.past, None]
-        index = torch.arange(max(rows.stop, columns.stop), dtype=queries.dtype, device=queries.device)
-        largest = torch.log1p((log_scale * torch.maximum(queries, (threshold * THRESHOLD).abs())).abs())
-        distances = index[rows, None] - index[columns]  # as between positions, which documents count alone
-        share = torch.log1p((log_scale * distances).abs()) / (largest + EPS)  # [B, rows, columns]
+        query_ids = self.position_ids[:, rows.start - self.past : rows.stop - self.past, None]  # [B, rows, 1]
+        normalizer = torch.maximum(query_ids, (threshold * THRESHOLD).abs())
+        log_normalizer = torch.log1p((log_scale * normalizer).abs())
+
+        # Documents only count positions anew, so distances between tokens are those between their positions.
+        index = torch.arange(max(rows.stop, columns.stop), dtype=query_ids.dtype, device=query_ids.device)
+        distances = index[rows, None] - index[columns]  # [rows, columns]
+        share = torch.log1p((log_scale * distances).abs()) / (log_normalizer + EPS)  # [B, rows, columns]
+
         # Units and heads come before the pairs: rows are long then, and the result has the layout of the scores.
         hidden = torch.addmm(inner_bias[:, None], inner_weight, share.view(1, -1)).relu_()  # [32, pairs]
-        return torch.addmm(outer_bias[:, None], outer_weight, hidden).unflatten(1, share.shape).transpose(0, 1)
+        by_head = torch.addmm(outer_bias[:, None], outer_weight, hidden)  # [H/T, pairs]
+        return by_head.unflatten(1, share.shape).transpose(0, 1)
 
 
 class FireBias(LayerBias):
-    """The parameters of one layer.
+    """Parameters of one layer.
 
-    The hidden layer, c (`log_scale`) and t (`threshold`) are on all ranks, the output layer is divided by heads.
+    Attributes:
+        inner_weight: W_1 [32, 1], on all tensor-parallel ranks.
+        inner_bias: b_1 [32], on all ranks.
+        outer_weight: W_2 [H, 32], divided by heads.
+        outer_bias: b_2 [H], divided by heads.
+        log_scale: c [1], on all ranks.
+        threshold: t [1], on all ranks.
     """
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
@@ -62,9 +79,11 @@ class FireBias(LayerBias):
         self.threshold = parameter((1,), tensor_axis, init=1.0)
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        hidden = (self.inner_weight, self.inner_bias)
-        outer = map(self.local_heads, (self.outer_weight, self.outer_bias))
-        return tuple(weight.float() for weight in (*hidden, *outer, self.log_scale, self.threshold))
+        """Return the weights of FireScores."""
+        outer_weight = self.local_heads(self.outer_weight)
+        outer_bias = self.local_heads(self.outer_bias)
+        weights = (self.inner_weight, self.inner_bias, outer_weight, outer_bias, self.log_scale, self.threshold)
+        return tuple(weight.float() for weight in weights)
 
     def scores(self, weights: tuple[Tensor, ...], state: Tensor | None, past: int) -> ScoreBias:
         assert state is not None
@@ -76,14 +95,16 @@ class Fire(Encoding):
 
         score(i, j) = q_i . k_j / sqrt R + f_h(log(|c (i - j)| + 1) / log(|c max(i, 512 |t|)| + 1))
 
-    It has one row if that is how the positions are in memory, because all samples have the same. Comparing their values would
-    wait for the device.
+    It has one row if the position ids have one row in memory, because all samples have the same ids. Comparing their values
+    would block until the device is idle.
     """
 
     score_bias = "pair"
 
     def state(self, position_ids: Tensor) -> Tensor:
-        return (position_ids[:1] if position_ids.stride(0) == 0 else position_ids).float()
+        if position_ids.stride(0) == 0:
+            position_ids = position_ids[:1]
+        return position_ids.float()
 
     def bias(self, tensor_axis: Axis) -> LayerBias:
         return FireBias(self.config.num_heads, tensor_axis)

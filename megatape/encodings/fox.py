@@ -2,7 +2,7 @@
 
     score(i, j) = q_i . k_j / sqrt R + c_i - c_j        c_i = log f_1 + ... + log f_i,  f = sigmoid(W h + b)
 
-Nothing is rotated. The gates start at sigmoid(W h), since b starts at zero.
+Nothing is rotated. The gates start at sigmoid(W h), because b starts at zero. Shapes as in model/transformer.py.
 """
 
 import torch.nn.functional as F
@@ -16,7 +16,11 @@ from megatape.nn.linear import ColumnLinear
 
 
 class ForgetGates(TokenFeatures):
-    """log f of each query head, float32 [B, N, H/T, 1]."""
+    """log f of each query head, float32 [B, N, H/T, 1].
+
+    Attributes:
+        gate: W and b, [H, D] and [H], divided by heads.
+    """
 
     def __init__(self, hidden_size: int, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
@@ -24,28 +28,37 @@ class ForgetGates(TokenFeatures):
         self.gate = ColumnLinear(hidden_size, num_heads, tensor_axis, bias=True, role="position")
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
-        return (F.logsigmoid(self.gate(h).float())[..., None],)
+        log_gates = F.logsigmoid(self.gate(h).float())  # [B, N, H/T]
+        return (log_gates[..., None],)
 
 
 class GateSums(SequenceFeatures):
-    """c, [B, N, H/T, 1]. It runs across documents, since only differences within one count.
+    """c, float64 [B, N, H/T, 1]. It runs across documents, because only differences within one of them count.
 
-    float64: c reaches -11,000 after 16k tokens, where neighbouring float32 numbers are 1e-3 apart.
+    c reaches -11,000 after 16k tokens, where neighbouring float32 numbers are 1e-3 apart. The carry is the last c.
     """
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
-        sums = features[0].double().cumsum(1)
+        (log_gates,) = features
+        sums = log_gates.double().cumsum(1)
         if carry:
             sums = sums + carry[0]
-        return (sums,), (sums[:, -1:],)
+        last_sum = sums[:, -1:]
+        return (sums,), (last_sum,)
 
 
 class Decay(ScoreBias):
-    """weights: c of all tokens."""
+    """c_i - c_j.
+
+    Attributes:
+        weights: c of all tokens, [B, K, H/T, 1].
+    """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        sums = weights[0].transpose(1, 2)
-        return (sums[:, :, rows] - sums[:, :, columns].mT).float()
+        """Compute a block of the bias, [B, H/T, rows, columns]."""
+        (sums,) = weights
+        by_head = sums.transpose(1, 2)  # [B, H/T, K, 1]
+        return (by_head[:, :, rows] - by_head[:, :, columns].mT).float()
 
 
 class DecayBias(LayerBias):

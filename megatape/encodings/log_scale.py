@@ -2,7 +2,8 @@
 
     score(i, j) = s log n_i  q_i . k_j / sqrt R        n_i keys, the query's own among them; s is learned for each head
 
-Without it attention fades over many keys. It multiplies what encodings make of queries and keys, and no bias on the scores.
+Without it, attention fades over many keys. It multiplies queries after the encoding has rotated them, but no bias on the
+scores. Shapes as in model/transformer.py.
 """
 
 import math
@@ -17,16 +18,26 @@ from megatape.nn.parameters import parameter
 
 
 class LogScale(EncodingModule):
-    """s, [H], divided by heads. It starts where s log n is 1 in the mean over n = 1 .. max_positions."""
+    """Scale of the queries, initialized so that s log n is 1 averaged over n = 1 .. max_positions.
+
+    Attributes:
+        scale: s, [H], divided by heads.
+    """
 
     def __init__(self, config: ModelConfig, tensor_axis: Axis) -> None:
         super().__init__()
-        most = max(config.max_positions, 2)
-        self.scale = parameter(
-            (config.num_heads,), tensor_axis, 0, init=most / math.lgamma(most + 1), decay=False, role="vector"
-        )
+        max_keys = max(config.max_positions, 2)
+        # log 1 + ... + log n = log n! = lgamma(n + 1)
+        init = max_keys / math.lgamma(max_keys + 1)
+        self.scale = parameter((config.num_heads,), tensor_axis, 0, init=init, decay=False, role="vector")
 
     def forward(self, q: Tensor, num_keys: Tensor) -> Tensor:
-        """Queries [B, N, H/T, R] times s log n. num_keys: n, [B or 1, N]."""
-        factors = self.local_heads(self.scale).float() * num_keys.to(torch.float32).log()[..., None]
+        """Return the queries times s log n.
+
+        Args:
+            q: Queries [B, N, H/T, R].
+            num_keys: Number of keys that each query sees, n, [B or 1, N].
+        """
+        log_keys = num_keys.to(torch.float32).log()[..., None]  # [B, N, 1]
+        factors = self.local_heads(self.scale).float() * log_keys  # [B, N, H/T]
         return (q.float() * factors[..., None]).to(q.dtype)

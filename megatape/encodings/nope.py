@@ -1,4 +1,7 @@
-"""NoPE (Kazemnejad et al., arXiv 2305.19466): no position encoding; the causal mask alone tells tokens apart."""
+"""NoPE (Kazemnejad et al., arXiv 2305.19466): no position encoding. Only the causal mask tells tokens apart.
+
+score(i, j) = q_i . k_j / sqrt R
+"""
 
 from megatape.encodings.encoding import Encoding
 

@@ -1,6 +1,9 @@
 """PaTH-FoX (Yang et al., arXiv 2505.16381, section 3.3): the reflections of PaTH and the forget gates of FoX.
 
-As in FoX, c_i - c_j is not divided by sqrt R; in `PathFoxScaled` it is, as in flash-linear-attention.
+    score(i, j) = q_i^T H_i H_(i-1) ... H_(j+1) k_j / sqrt R + c_i - c_j
+
+H as in path.py, c as in fox.py. As in FoX, c_i - c_j is not divided by sqrt R. In `PathFoxScaled` it is, as in
+flash-linear-attention.
 """
 
 from typing import ClassVar
@@ -13,9 +16,12 @@ from megatape.encodings.encoding import Features, LayerBias, SequenceFeatures, T
 from megatape.encodings.fox import Decay, ForgetGates, GateSums
 from megatape.encodings.path import Path, PathBias, PathScores
 
+# PaTH has two features: w and beta.
+NUM_PATH_FEATURES = 2
+
 
 class PathFoxFeatures(TokenFeatures):
-    """Those of PaTH, and the gates of FoX."""
+    """Features of PaTH, then the gates of FoX."""
 
     def __init__(self, reflections: TokenFeatures, gates: TokenFeatures) -> None:
         super().__init__()
@@ -28,7 +34,7 @@ class PathFoxFeatures(TokenFeatures):
 
 
 class PathFoxSums(SequenceFeatures):
-    """Those of PaTH, and the sums of FoX."""
+    """Features of PaTH, then the sums of FoX. So is the carry: the inputs of the convolution, then the last sums."""
 
     def __init__(self, directions: SequenceFeatures) -> None:
         super().__init__()
@@ -36,20 +42,33 @@ class PathFoxSums(SequenceFeatures):
         self.sums = GateSums()
 
     def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
-        directions, inputs = self.directions(features[:2], document_starts, carry[:1])
-        sums, last = self.sums(features[2:], document_starts, carry[1:])
-        return (*directions, *sums), (*inputs, *last)
+        path_features = features[:NUM_PATH_FEATURES]
+        gates = features[NUM_PATH_FEATURES:]
+        directions, inputs = self.directions(path_features, document_starts, carry[:1])
+        sums, last_sums = self.sums(gates, document_starts, carry[1:])
+        return (*directions, *sums), (*inputs, *last_sums)
 
 
 class PathFoxScores(PathScores):
-    """The sum of both. weights: those of PathScores, then c of all tokens."""
+    """Sum of both.
+
+    Attributes:
+        weights: Weights of PathScores, then c of all tokens.
+    """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        return super().block(weights[:-1], rows, columns) + Decay(weights[-1]).block(weights[-1:], rows, columns)
+        *path_weights, sums = weights
+        path_bias = super().block(tuple(path_weights), rows, columns)
+        decay = Decay(sums)
+        return path_bias + decay.block(decay.weights, rows, columns)
 
 
 class PathFoxBias(PathBias):
-    """Reflections and gates. scale: a factor on c."""
+    """Bias of the reflections and of the gates.
+
+    Attributes:
+        scale: Factor on c.
+    """
 
     form = PathFoxScores
 
@@ -58,10 +77,13 @@ class PathFoxBias(PathBias):
         self.scale = scale
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        return (*super().forward(q, k, features[:2]), features[2] * self.scale)
+        *path_features, sums = features
+        path_weights = super().forward(q, k, tuple(path_features))
+        return *path_weights, sums * self.scale
 
     def later_keys(self, weights: tuple[Tensor, ...]) -> Tensor:
-        return super().later_keys(weights[:-1])
+        *path_weights, _ = weights
+        return super().later_keys(tuple(path_weights))
 
 
 class PathFox(Path):
@@ -73,15 +95,19 @@ class PathFox(Path):
     scaled: ClassVar[bool] = False
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:
+        reflections = super().token_features(tensor_axis)
         gates = ForgetGates(self.config.hidden_size, self.config.num_heads, tensor_axis)
-        return PathFoxFeatures(super().token_features(tensor_axis), gates)
+        return PathFoxFeatures(reflections, gates)
 
     def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
         return PathFoxSums(super().sequence_features(tensor_axis))
 
     def bias(self, tensor_axis: Axis) -> LayerBias:
-        size = self.config.head_dim
-        return PathFoxBias(self.config.num_heads, self.config.num_kv_heads, size, size**-0.5 if self.scaled else 1.0)
+        head_dim = self.config.head_dim
+        scale = 1.0
+        if self.scaled:
+            scale = head_dim**-0.5
+        return PathFoxBias(self.config.num_heads, self.config.num_kv_heads, head_dim, scale)
 
 
 class PathFoxScaled(PathFox):

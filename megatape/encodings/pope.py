@@ -1,10 +1,10 @@
-"""PoPE (Gopalakrishnan et al., arXiv 2509.10534): what a key is gives its lengths, where it is gives its angles.
+"""PoPE (Gopalakrishnan et al., arXiv 2509.10534): lengths from the content of queries and keys, angles from their positions.
 
     score(i, j) = sum over c of mu_ic mu_jc cos((i - j) theta_c - delta_c) / sqrt R
     mu = softplus of query and key,  theta_c = base^(-c / R),  c = 0 .. R - 1
 
 delta is learned for each key/value head, between -2 pi and 0, and starts at 0, in `PopeUniform` anywhere there. A plane holds
-one channel, so queries and keys are 2R numbers wide.
+one channel, so queries and keys are 2R wide. Shapes as in model/transformer.py.
 """
 
 import math
@@ -21,16 +21,24 @@ from megatape.nn.parameters import Uniform, parameter
 
 
 class Phases(TokenFeatures):
-    """Cosine and sine of delta, the same for all tokens: [B, N, L/T, R] each."""
+    """Cosine and sine of delta, the same for all tokens: [B, N, L/T, R] each.
+
+    Attributes:
+        delta: Phases [L, R], divided by heads.
+    """
 
     def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis, init: float | Uniform) -> None:
         super().__init__()
+        shape = (num_channels, head_dim)
         bounds = (-2 * math.pi, 0.0)
-        self.delta = parameter((num_channels, head_dim), tensor_axis, 0, init=init, decay=False, role="vector", bounds=bounds)
+        self.delta = parameter(shape, tensor_axis, 0, init=init, decay=False, role="vector", bounds=bounds)
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
+        batch_size, length = k.shape[:2]
         delta = self.delta.float()
-        return tuple(part.expand(*k.shape[:2], -1, -1) for part in (delta.cos(), delta.sin()))
+        cos_delta = delta.cos().expand(batch_size, length, -1, -1)
+        sin_delta = delta.sin().expand(batch_size, length, -1, -1)
+        return cos_delta, sin_delta
 
 
 class Pope(Encoding):
@@ -53,15 +61,21 @@ class Pope(Encoding):
         return Phases(self.config.num_kv_heads, self.config.head_dim, tensor_axis, self.initial_phase)
 
     def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
+        """Return queries and keys of 2R channels, see Encoding: mu times the cosines, then mu times the sines."""
         assert state is not None
-        cosines, sines = state.chunk(2, dim=-1)
-        cos_delta, sin_delta = features
-        # Attention divides by the root of the width, which is 2R here.
-        queries = F.softplus(q.float()) * math.sqrt(2)
-        keys = F.softplus(k.float())
-        q = torch.cat([queries * cosines, queries * sines], dim=-1).to(q.dtype)
-        shifted = cosines * cos_delta - sines * sin_delta, sines * cos_delta + cosines * sin_delta
-        return q, torch.cat([keys * part for part in shifted], dim=-1).to(k.dtype)
+        cosines, sines = state.chunk(2, dim=-1)  # [B, N, 1, R] each
+        cos_delta, sin_delta = features  # [B, N, L/T, R] each
+
+        # Attention divides by the square root of the width, which is 2R here.
+        query_lengths = F.softplus(q.float()) * math.sqrt(2)  # [B, N, H/T, R]
+        key_lengths = F.softplus(k.float())  # [B, N, L/T, R]
+        queries = torch.cat([query_lengths * cosines, query_lengths * sines], dim=-1)
+
+        # Keys stand at the angles j theta + delta.
+        shifted_cosines = cosines * cos_delta - sines * sin_delta
+        shifted_sines = sines * cos_delta + cosines * sin_delta
+        keys = torch.cat([key_lengths * shifted_cosines, key_lengths * shifted_sines], dim=-1)
+        return queries.to(q.dtype), keys.to(k.dtype)
 
 
 class PopeUniform(Pope):

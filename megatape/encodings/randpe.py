@@ -1,11 +1,10 @@
-"""RandPE: rotary embedding of sorted random positions.
+"""RandPE (Ruoss et al., arXiv 2305.16843): rotary embedding of sorted random positions, with RoPE as in the TAPE authors' code.
 
-Ruoss et al., arXiv 2305.16843, with RoPE as the TAPE authors use it.
+    score(i, j) = q_i^T R(p_i - p_j) k_j / sqrt R
 
-The N tokens of a sample get N distinct positions from 0 .. 2 max_positions - 1 in ascending order,
-so training sees large positions at any length. The authors draw new positions for each batch, in
-evaluation too. Here the draw of a training sample is a function of the seed and of how many samples
-came before it, and evaluation uses one draw for each seed and length.
+The N tokens of a sample get N distinct positions p from 0 .. 2 max_positions - 1 in ascending order, so training sees large
+positions at any length. The authors draw new positions for each batch, in evaluation too. Here the draw of a training sample is
+a function of the seed and of the number of samples before it, and evaluation uses one draw for each seed and length.
 """
 
 from megatape.data.training.positions import Positions

@@ -1,6 +1,8 @@
 """Sinusoidal embeddings (Vaswani et al., arXiv 1706.03762, section 3.5), added to the token embeddings.
 
-Column 2k is sin(n * 10000^(-2k/C)), column 2k + 1 the cosine. Neither these nor the token embeddings are scaled.
+    column 2k:  sin(n 10000^(-2k / D))        column 2k + 1:  cos(n 10000^(-2k / D))
+
+They have no parameters. Neither they nor the token embeddings are scaled. Shapes as in model/transformer.py.
 """
 
 import torch
@@ -17,15 +19,16 @@ class SinusoidalEmbedding(PositionEmbedding):
     """Sines and cosines. No parameters."""
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        thetas, _ = frequencies(x.shape[-1], BASE, None, position_ids.device)
-        angles = position_ids.to(torch.float64)[..., None] * thetas
-        return x + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)
+        thetas, _ = frequencies(x.shape[-1], BASE, None, position_ids.device)  # [D/2]
+        angles = position_ids.to(torch.float64)[..., None] * thetas  # [B, N/T, D/2]
+        embedding = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)  # [B, N/T, D]
+        return x + embedding.to(x.dtype)
 
 
 class Sinusoidal(Encoding):
     """Sinusoidal embeddings.
 
-        x_n + sin and cos of n 10,000^(-2k / C)
+        x_n + sin and cos of n 10,000^(-2k / D)
 
     Training positions have no random offset, because the model is a function of absolute positions.
     """
