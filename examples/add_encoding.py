@@ -22,21 +22,26 @@ from megatape.registry import ENCODINGS, EncodingEntry
 
 
 class KerpleBias(LayerBias):
-    """scales: [H, 2], this rank's heads of it; r1 and r2 are softplus of its columns."""
+    """Bias by distance.
+
+    Attributes:
+        scales: [H, 2], divided by heads. r1 and r2 are softplus of its columns.
+    """
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.scales = parameter((num_heads, 2), tensor_axis, 0, decay=False, role="position")
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
-        """The bias by distance, float32 [heads, N], for keys [B, N, heads, R]."""
-        distances = torch.arange(k.shape[1], dtype=torch.float32, device=k.device)
-        r1, r2 = softplus(self.local_heads(self.scales).float()).unbind(1)
-        return (-r1[:, None] * torch.log1p(r2[:, None] * distances),)
+        """Compute the bias by distance, float32 [heads, N], for keys [B, N, heads, R]."""
+        distances = torch.arange(k.shape[1], dtype=torch.float32, device=k.device)  # [N]
+        r1, r2 = softplus(self.local_heads(self.scales).float()).unbind(1)  # [heads] each
+        by_distance = -r1[:, None] * torch.log1p(r2[:, None] * distances)
+        return (by_distance,)
 
 
 class Kerple(Encoding):
-    """Attention asks for nothing but the bias."""
+    """Encoding that only needs the bias from attention."""
 
     score_bias = "distance"
 

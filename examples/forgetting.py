@@ -2,8 +2,8 @@
 
     megatape pretrain --import examples/forgetting.py --config FILE --set model.encoding=forgetting
 
-score(i, j) += c_i - c_j, where c_i sums a convolution of width 2 of log sigmoid(w h + 4) up to token i. It is what FoX
-(megatape/encodings/fox.py) does, and also shows a convolution, which must not cross documents.
+score(i, j) += c_i - c_j, where c_i sums a convolution of width 2 of log sigmoid(w h + 4) up to token i. FoX
+(megatape/encodings/fox.py) does the same without the convolution, which shows how to keep documents apart.
 """
 
 import torch
@@ -20,7 +20,11 @@ from megatape.registry import ENCODINGS, EncodingEntry
 
 
 class Gates(TokenFeatures):
-    """log sigmoid(w h + b), [B, N, H/T, 1]."""
+    """log sigmoid(w h + 4), [B, N, H/T, 1].
+
+    Attributes:
+        gate: w, [H, D], divided by heads.
+    """
 
     def __init__(self, hidden_size: int, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
@@ -28,35 +32,49 @@ class Gates(TokenFeatures):
         self.gate = ColumnLinear(hidden_size, num_heads, tensor_axis)
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
-        return (F.logsigmoid(self.gate(h).float() + 4)[..., None],)
+        log_gates = F.logsigmoid(self.gate(h).float() + 4)
+        return (log_gates[..., None],)
 
 
 class Sums(SequenceFeatures):
-    """Sums of a convolution of width 2 with a weight for each head, which starts anew in each document.
+    """c, [B, N, H/T, 1]: sums of a convolution of width 2, which starts anew in each document.
 
     The carry is the last gate and the last sum.
+
+    Attributes:
+        weight: Weight of the previous token, [H, 1], divided by heads.
     """
 
     def __init__(self, num_heads: int, tensor_axis: Axis) -> None:
         super().__init__()
         self.weight = parameter((num_heads, 1), tensor_axis, 0, init=0.5, decay=False)
 
-    def forward(self, features: Features, mask: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
         (gates,) = features
-        last_gate, total = carry or (torch.zeros_like(gates[:, :1]), torch.zeros_like(gates[:, :1]))
+        if carry:
+            last_gate, total = carry
+        else:
+            last_gate = torch.zeros_like(gates[:, :1])
+            total = torch.zeros_like(gates[:, :1])
         before = torch.cat([last_gate, gates[:, :-1]], dim=1)
-        if mask is not None:
+        if document_starts is not None:
             index = torch.arange(gates.shape[1], device=gates.device)
-            before = before * (index > mask)[..., None, None]
-        sums = total + (gates + self.local_heads(self.weight).float() * before).cumsum(1)
+            is_in_document = index > document_starts  # [B, N]: whether the previous token is in the same document
+            before = before * is_in_document[..., None, None]
+        weight = self.local_heads(self.weight).float()
+        sums = total + (gates + weight * before).cumsum(1)
         return (sums,), (gates[:, -1:], sums[:, -1:])
 
 
 class Differences(ScoreBias):
-    """weights: c [B, N, H/T, 1]."""
+    """c_i - c_j.
+
+    Attributes:
+        weights: c [B, N, H/T, 1].
+    """
 
     def block(self, weights: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
-        c = weights[0].transpose(1, 2)
+        c = weights[0].transpose(1, 2)  # [B, H/T, N, 1]
         return c[:, :, rows] - c[:, :, columns].mT
 
 

@@ -13,7 +13,11 @@ from megatape.registry import ENCODINGS, EncodingEntry
 
 
 class LearnedEmbedding(PositionEmbedding):
-    """table: [max_positions, D], on all tensor-parallel ranks."""
+    """Learned embedding of positions.
+
+    Attributes:
+        table: [max_positions, D], on all tensor-parallel ranks.
+    """
 
     def __init__(self, num_positions: int, hidden_size: int, tensor_axis: Axis) -> None:
         super().__init__()
@@ -29,7 +33,7 @@ class LearnedEmbedding(PositionEmbedding):
 
 
 class LearnedAbsolute(Encoding):
-    """A table of model.max_positions rows: there are no positions beyond."""
+    """Encoding with a table of model.max_positions rows. Later positions are an error."""
 
     def embedding(self, tensor_axis: Axis) -> PositionEmbedding:
         return LearnedEmbedding(self.config.max_positions, self.config.hidden_size, tensor_axis)
