@@ -15,7 +15,12 @@ from megatape.nn.kernels.launch import has_kernels
 LOG = logging.getLogger(__name__)
 
 
-def rotated_heads(q: Tensor, k: Tensor, state: PositionState | None, move: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+def rotated_heads(
+    q: Tensor,
+    k: Tensor,
+    state: PositionState | None,
+    move: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Rotate queries and keys by e.
 
     Args:

@@ -76,7 +76,13 @@ class _Rotation(torch.autograd.Function):
     """Rotates q, and k unless it is None, by e = initial + delta."""
 
     @staticmethod
-    def forward(ctx: Any, initial: Tensor, delta: Tensor | None, q: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,
+        initial: Tensor,
+        delta: Tensor | None,
+        q: Tensor,
+        k: Tensor | None,
+    ) -> tuple[Tensor, ...]:
         e_needs_gradient = any(ctx.needs_input_grad[:2])
         if e_needs_gradient:
             ctx.save_for_backward(initial, delta, q, k)

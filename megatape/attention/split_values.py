@@ -13,7 +13,11 @@ from torch import Tensor
 MAX_VALUE_WIDTH = 128
 
 
-def attend_v_and_e(v: Tensor, e: Tensor | None, attend: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+def attend_v_and_e(
+    v: Tensor,
+    e: Tensor | None,
+    attend: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor | None]:
     """Compute A v and A e in as few calls as the kernels allow. Every call computes the scores again.
 
     If [v | e] is not wider than MAX_VALUE_WIDTH, a single call computes both. Otherwise one call computes A v, and one call

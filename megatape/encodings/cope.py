@@ -70,7 +70,13 @@ class CopeBias(LayerBias):
         self.scale = scale
         self.multiply_adds = num_heads * head_dim * NUM_POSITIONS
         self.pair_multiply_adds = num_heads * head_dim
-        self.embedding = parameter((head_dim, NUM_POSITIONS), tensor_axis, init=0.0, decay=False, role="position")
+        self.embedding = parameter(
+            (head_dim, NUM_POSITIONS),
+            tensor_axis,
+            init=0.0,
+            decay=False,
+            role="position",
+        )
 
     def forward(self, q: Tensor, k: Tensor, features: Features) -> tuple[Tensor, ...]:
         return q.float(), k.float(), self.embedding.float() * self.scale

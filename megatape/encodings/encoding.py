@@ -80,7 +80,12 @@ class TokenFeatures(EncodingModule):
 class SequenceFeatures(EncodingModule):
     """Features of one layer from those of earlier tokens: sums or convolutions along the sequence."""
 
-    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+    def forward(
+        self,
+        features: Features,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Features, Features]:
         """Compute the features that rotation and bias read, and the carry for the next tokens.
 
         Args:
@@ -136,7 +141,12 @@ class LayerBias(EncodingModule):
 class StateInitializer(EncodingModule):
     """Part of the initial state that depends on the content, added to Encoding.state."""
 
-    def forward(self, x: Tensor, document_starts: DocumentStarts, carry: Features) -> tuple[Tensor, Features]:
+    def forward(
+        self,
+        x: Tensor,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Tensor, Features]:
         """Compute the addition to the state, [B, N/T, L, W] in the dtype of x, and the carry for the next tokens.
 
         Args:
@@ -230,7 +240,13 @@ class Encoding:
         """Return the features of a new layer that are computed from them along the sequence, or None to keep them."""
         return None
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
+    def rotate_qk(
+        self,
+        q: Tensor,
+        k: Tensor,
+        state: Tensor | None,
+        features: Features,
+    ) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys, or change them in another way. They get the width `qk_width`.
 
         Attention itself rotates them by a position tensor, so this is for other functions of the state of all tokens and of the
@@ -265,7 +281,12 @@ def positioned_layers(config: ModelConfig) -> list[int]:
     return [layer for layer in layers if (layer + 1) % config.nope_every]
 
 
-def causal_convolution(x: Tensor, weight: Tensor, document_starts: DocumentStarts, before: Features) -> tuple[Tensor, Tensor]:
+def causal_convolution(
+    x: Tensor,
+    weight: Tensor,
+    document_starts: DocumentStarts,
+    before: Features,
+) -> tuple[Tensor, Tensor]:
     """Compute a short causal convolution along the sequence, separately for each channel of a head.
 
     Args:

@@ -38,7 +38,12 @@ class GateSums(SequenceFeatures):
     c reaches -11,000 after 16k tokens, where neighbouring float32 numbers are 1e-3 apart. The carry is the last c.
     """
 
-    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+    def forward(
+        self,
+        features: Features,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Features, Features]:
         (log_gates,) = features
         sums = log_gates.double().cumsum(1)
         if carry:

@@ -29,7 +29,14 @@ class LogScale(EncodingModule):
         max_keys = max(config.max_positions, 2)
         # log 1 + ... + log n = log n! = lgamma(n + 1)
         init = max_keys / math.lgamma(max_keys + 1)
-        self.scale = parameter((config.num_heads,), tensor_axis, 0, init=init, decay=False, role="vector")
+        self.scale = parameter(
+            (config.num_heads,),
+            tensor_axis,
+            0,
+            init=init,
+            decay=False,
+            role="vector",
+        )
 
     def forward(self, q: Tensor, num_keys: Tensor) -> Tensor:
         """Return the queries times s log n.

@@ -68,7 +68,12 @@ class Directions(SequenceFeatures):
         shape = (num_channels * head_dim, WIDTH)
         self.weight = parameter(shape, tensor_axis, 0, init=Uniform(WIDTH**-0.5), role="vector")
 
-    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+    def forward(
+        self,
+        features: Features,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Features, Features]:
         direction, beta = features
         num_channels = direction.shape[2]
         weight = self.local_heads(self.weight).float().unflatten(0, (num_channels, -1))  # [L/T, R, 3]
@@ -108,7 +113,13 @@ class PathScores(ScoreBias):
             blocks.append(F.pad(found, (0, num_missing))[..., : columns.stop])
         return torch.cat(blocks, dim=-2).flatten(1, 2)
 
-    def _of_chunk(self, own: Tensor, parts: list[tuple[Tensor, ...]], number: int, cached: list[Tensor]) -> Tensor:
+    def _of_chunk(
+        self,
+        own: Tensor,
+        parts: list[tuple[Tensor, ...]],
+        number: int,
+        cached: list[Tensor],
+    ) -> Tensor:
         """Compute the bias of the queries of a chunk, for the keys up to the end of the chunk.
 
         Args:
@@ -206,7 +217,12 @@ class Path(Encoding):
     score_bias = "pair"
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:
-        return Reflections(self.config.hidden_size, self.config.num_kv_heads, self.config.head_dim, tensor_axis)
+        return Reflections(
+            self.config.hidden_size,
+            self.config.num_kv_heads,
+            self.config.head_dim,
+            tensor_axis,
+        )
 
     def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
         return Directions(self.config.num_kv_heads, self.config.head_dim, tensor_axis)

@@ -41,7 +41,12 @@ class PathFoxSums(SequenceFeatures):
         self.directions = directions
         self.sums = GateSums()
 
-    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+    def forward(
+        self,
+        features: Features,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Features, Features]:
         path_features = features[:NUM_PATH_FEATURES]
         gates = features[NUM_PATH_FEATURES:]
         directions, inputs = self.directions(path_features, document_starts, carry[:1])

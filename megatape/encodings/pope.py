@@ -27,11 +27,25 @@ class Phases(TokenFeatures):
         delta: Phases [L, R], divided by heads.
     """
 
-    def __init__(self, num_channels: int, head_dim: int, tensor_axis: Axis, init: float | Uniform) -> None:
+    def __init__(
+        self,
+        num_channels: int,
+        head_dim: int,
+        tensor_axis: Axis,
+        init: float | Uniform,
+    ) -> None:
         super().__init__()
         shape = (num_channels, head_dim)
         bounds = (-2 * math.pi, 0.0)
-        self.delta = parameter(shape, tensor_axis, 0, init=init, decay=False, role="vector", bounds=bounds)
+        self.delta = parameter(
+            shape,
+            tensor_axis,
+            0,
+            init=init,
+            decay=False,
+            role="vector",
+            bounds=bounds,
+        )
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
         batch_size, length = k.shape[:2]
@@ -60,7 +74,13 @@ class Pope(Encoding):
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:
         return Phases(self.config.num_kv_heads, self.config.head_dim, tensor_axis, self.initial_phase)
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
+    def rotate_qk(
+        self,
+        q: Tensor,
+        k: Tensor,
+        state: Tensor | None,
+        features: Features,
+    ) -> tuple[Tensor, Tensor]:
         """Return queries and keys of 2R channels, see Encoding: mu times the cosines, then mu times the sines."""
         assert state is not None
         cosines, sines = state.chunk(2, dim=-1)  # [B, N, 1, R] each

@@ -159,4 +159,10 @@ class Rope(Encoding):
 
     def state(self, position_ids: Tensor) -> Tensor:
         config = self.config
-        return rotary_state(position_ids, config.head_dim, config.rotary_base, config.scaling, rotated_size(config))
+        return rotary_state(
+            position_ids,
+            config.head_dim,
+            config.rotary_base,
+            config.scaling,
+            rotated_size(config),
+        )

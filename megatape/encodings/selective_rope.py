@@ -40,7 +40,14 @@ class Turns(TokenFeatures):
         gate: U and b, [L, D] and [L], divided by heads, or None.
     """
 
-    def __init__(self, hidden_size: int, num_channels: int, rotated: int, tensor_axis: Axis, gated: bool = False) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        num_channels: int,
+        rotated: int,
+        tensor_axis: Axis,
+        gated: bool = False,
+    ) -> None:
         super().__init__()
         self.num_channels = num_channels
         self.planes = rotated // 2
@@ -85,7 +92,12 @@ class Phases(SequenceFeatures):
         if constant:
             self.constant = parameter((size,), tensor_axis, 0, init=0.0, decay=False, role="vector")
 
-    def forward(self, features: Features, document_starts: DocumentStarts, carry: Features) -> tuple[Features, Features]:
+    def forward(
+        self,
+        features: Features,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Features, Features]:
         z, *gate = features
         num_channels = z.shape[2]
         weight = self.local_heads(self.weight).float().unflatten(0, (num_channels, -1))  # [L/T, R/2, 4]
@@ -125,13 +137,31 @@ class SelectiveRope(Encoding):
 
     def token_features(self, tensor_axis: Axis) -> TokenFeatures:
         config = self.config
-        return Turns(config.hidden_size, config.num_kv_heads, rotated_size(config), tensor_axis, self.gated)
+        return Turns(
+            config.hidden_size,
+            config.num_kv_heads,
+            rotated_size(config),
+            tensor_axis,
+            self.gated,
+        )
 
     def sequence_features(self, tensor_axis: Axis) -> SequenceFeatures:
         config = self.config
-        return Phases(config.num_kv_heads, rotated_size(config), tensor_axis, self.by_silu, self.constant)
+        return Phases(
+            config.num_kv_heads,
+            rotated_size(config),
+            tensor_axis,
+            self.by_silu,
+            self.constant,
+        )
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
+    def rotate_qk(
+        self,
+        q: Tensor,
+        k: Tensor,
+        state: Tensor | None,
+        features: Features,
+    ) -> tuple[Tensor, Tensor]:
         (phi,) = features
         e = rotations(phi, self.config.head_dim)
         return rotate_qk(q, k, PositionState(e))

@@ -53,7 +53,13 @@ class TapeUpdate(StateUpdate):
         down: W_down, [L, I], on all ranks.
     """
 
-    def __init__(self, config: ModelConfig, tensor_axis: Axis, attention: bool = True, feed_forward: bool = True) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensor_axis: Axis,
+        attention: bool = True,
+        feed_forward: bool = True,
+    ) -> None:
         super().__init__()
         self.config = config
         self.tensor_axis = tensor_axis
@@ -72,7 +78,13 @@ class TapeUpdate(StateUpdate):
     def _make_gain(self) -> None:
         # The gain starts at zero, so positions start out rotary. The authors' matrix has L entries per row, and Adam moves each
         # of them by the learning rate. Only their sum matters, so it learns L times as fast.
-        self.gain = parameter((self.config.num_heads,), self.tensor_axis, 0, init=0.0, lr_scale=self.num_channels)
+        self.gain = parameter(
+            (self.config.num_heads,),
+            self.tensor_axis,
+            0,
+            init=0.0,
+            lr_scale=self.num_channels,
+        )
 
     def _make_mixing(self) -> None:
         inner = self.inner
@@ -113,7 +125,13 @@ class TapeUpdate(StateUpdate):
         )
         return is_supported and fits and device.type in ("cuda", "meta")
 
-    def _update_by_kernel(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
+    def _update_by_kernel(
+        self,
+        initial: Tensor,
+        delta: Tensor | None,
+        attended_state: Tensor | None,
+        m: Tensor,
+    ) -> Tensor:
         # Imported here, because triton need not be installed elsewhere.
         from megatape.nn.kernels.update import fused_update
 
@@ -121,7 +139,13 @@ class TapeUpdate(StateUpdate):
         active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
         return fused_update(initial, delta, attended_state, gain, active, self.up, self.down)
 
-    def _update(self, initial: Tensor, delta: Tensor | None, attended_state: Tensor | None, m: Tensor) -> Tensor:
+    def _update(
+        self,
+        initial: Tensor,
+        delta: Tensor | None,
+        attended_state: Tensor | None,
+        m: Tensor,
+    ) -> Tensor:
         """Compute both updates.
 
         Args:

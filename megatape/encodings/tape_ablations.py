@@ -26,7 +26,15 @@ class SeparateUpdate(TapeUpdate):
     def _make_gain(self) -> None:
         shape = (self.config.num_heads, 2)
         scale = self.num_channels
-        self.gain = parameter(shape, self.tensor_axis, 0, init=0.0, decay=False, lr_scale=scale, role="vector")
+        self.gain = parameter(
+            shape,
+            self.tensor_axis,
+            0,
+            init=0.0,
+            decay=False,
+            lr_scale=scale,
+            role="vector",
+        )
 
     def _make_mixing(self) -> None:
         inner = self.inner
@@ -100,7 +108,14 @@ class VectorUpdate(TapeUpdate):
         # Every rank needs all of the gain for its heads. The authors' matrix has R entries per row (see TapeUpdate).
         size = self.config.head_dim
         shape = (size,) if self.copies == 1 else (self.copies, size)
-        self.gain = parameter(shape, self.tensor_axis, init=0.0, decay=False, lr_scale=size, role="vector")
+        self.gain = parameter(
+            shape,
+            self.tensor_axis,
+            init=0.0,
+            decay=False,
+            lr_scale=size,
+            role="vector",
+        )
 
     def _make_mixing(self) -> None:
         inner = self.inner

@@ -46,7 +46,12 @@ class SelectiveStart(StateInitializer):
         self.phases = Phases(config.num_kv_heads, rotated_size(config), tensor_axis)
         self.multiply_adds = self.turns.multiply_adds
 
-    def forward(self, x: Tensor, document_starts: DocumentStarts, carry: Features) -> tuple[Tensor, Features]:
+    def forward(
+        self,
+        x: Tensor,
+        document_starts: DocumentStarts,
+        carry: Features,
+    ) -> tuple[Tensor, Features]:
         whole_x = all_tokens(x, self.tensor_axis)
         # z does not depend on queries and keys.
         features = self.turns(whole_x, x, x)

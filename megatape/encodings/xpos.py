@@ -45,7 +45,13 @@ class XPos(Encoding):
         scale = F.pad(scale, (0, num_still), value=1.0).repeat(1, 1, 2)[:, :, None]  # [B, N, 1, R]
         return torch.cat([e * scale, e / scale], dim=-1).to(STATE_DTYPE)
 
-    def rotate_qk(self, q: Tensor, k: Tensor, state: Tensor | None, features: Features) -> tuple[Tensor, Tensor]:
+    def rotate_qk(
+        self,
+        q: Tensor,
+        k: Tensor,
+        state: Tensor | None,
+        features: Features,
+    ) -> tuple[Tensor, Tensor]:
         assert state is not None
         query_rotations, key_rotations = state.chunk(2, dim=-1)  # [B, N, 1, R] each
         return rotate(q, query_rotations).to(q.dtype), rotate(k, key_rotations).to(k.dtype)

@@ -70,7 +70,13 @@ class Flex(Backend):
         return attend_v_and_e(v, e, attend_to)
 
 
-def flex_values(q: Tensor, k: Tensor, v: Tensor, by_distance: Tensor | None, document_starts: DocumentStarts) -> Tensor:
+def flex_values(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    by_distance: Tensor | None,
+    document_starts: DocumentStarts,
+) -> Tensor:
     """Compute causal attention to values in one call.
 
     The kernel looks up the bias when it computes a score, and skips masked blocks, so nothing of size N x N exists. On a CPU,
@@ -95,7 +101,13 @@ def flex_values(q: Tensor, k: Tensor, v: Tensor, by_distance: Tensor | None, doc
     score_mod: Callable[..., Tensor] | None = None
     if by_distance is not None:
 
-        def score_mod(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        def score_mod(
+            score: Tensor,
+            batch: Tensor,
+            head: Tensor,
+            row: Tensor,
+            column: Tensor,
+        ) -> Tensor:
             # Later tokens are masked, but looked up as well.
             distance = (row - column).abs()
             return score + by_distance[head, distance]
@@ -132,7 +144,12 @@ def _kernel_options(q: Tensor, v: Tensor, biased: bool) -> dict[str, int] | None
     return {}
 
 
-def _attend_on_meta(queries: Tensor, keys: Tensor, values: Tensor, by_distance: Tensor | None) -> Tensor:
+def _attend_on_meta(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    by_distance: Tensor | None,
+) -> Tensor:
     """Stand in for flex_attention on the meta device, which it does not support.
 
     This operator reads, writes and keeps as much.

@@ -95,7 +95,13 @@ class Sdpa(Backend):
             lengths = _document_lengths(document_starts)
 
             def attend_to(values: Tensor) -> Tensor:
-                return _attend_by_document(queries, keys, _for_each_query_head(values, num_heads), scale, lengths)
+                return _attend_by_document(
+                    queries,
+                    keys,
+                    _for_each_query_head(values, num_heads),
+                    scale,
+                    lengths,
+                )
 
         return attend_v_and_e(v, e, attend_to)
 
@@ -134,7 +140,13 @@ def _sdpa(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor
     return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scale).transpose(1, 2)
 
 
-def _attend_by_document(queries: Tensor, keys: Tensor, values: Tensor, scale: float, lengths: list[list[int]]) -> Tensor:
+def _attend_by_document(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    lengths: list[list[int]],
+) -> Tensor:
     """Compute causal attention in one call per document, [B, H, N, ...] -> [B, N, H, ...].
 
     A mask would have N x N elements, and a call with it takes the time of all pairs of tokens.
@@ -148,7 +160,12 @@ def _attend_by_document(queries: Tensor, keys: Tensor, values: Tensor, scale: fl
     """
     samples = []
     for q, k, v, sizes in zip(queries.split(1), keys.split(1), values.split(1), lengths, strict=True):
-        documents = zip(q.split(sizes, dim=2), k.split(sizes, dim=2), v.split(sizes, dim=2), strict=True)
+        documents = zip(
+            q.split(sizes, dim=2),
+            k.split(sizes, dim=2),
+            v.split(sizes, dim=2),
+            strict=True,
+        )
         samples.append(torch.cat([_sdpa(*document, scale) for document in documents], dim=1))
     return torch.cat(samples)
 

@@ -101,7 +101,11 @@ class BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_content: Tensor, d_attended_state: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,
+        d_content: Tensor,
+        d_attended_state: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
         q, k, v, initial, delta, document_starts, content, attended_state, log_sum, *weights = ctx.saved_tensors
         e = _position_tensor(initial, delta, k.shape[2])
         queries, own_keys, own_values = fold_rotated(q, k, v, e)

@@ -38,7 +38,12 @@ class RowBlocks:
             return self.min_rows
         return min(LONG_BLOCK, max(self.min_rows, length // 8))
 
-    def pairs(self, length: int, document_starts: DocumentStarts, key_rank: int) -> list[tuple[slice, slice]]:
+    def pairs(
+        self,
+        length: int,
+        document_starts: DocumentStarts,
+        key_rank: int,
+    ) -> list[tuple[slice, slice]]:
         """Return blocks of this rank's rows, each with the keys of rank `key_rank` that it sees.
 
         A block of rows and its own keys form a square on the diagonal, half of which is masked later.
@@ -94,7 +99,13 @@ class CausalMask:
         key_rank: Context-parallel rank of the keys.
     """
 
-    def __init__(self, document_starts: DocumentStarts, queries: Tensor, row_blocks: RowBlocks, key_rank: int) -> None:
+    def __init__(
+        self,
+        document_starts: DocumentStarts,
+        queries: Tensor,
+        row_blocks: RowBlocks,
+        key_rank: int,
+    ) -> None:
         context_axis = row_blocks.context_axis
         size = row_blocks.rows_of(queries.shape[2])
         self.document_starts = document_starts

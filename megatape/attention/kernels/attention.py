@@ -194,7 +194,11 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_content: Tensor, d_attended_state: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,
+        d_content: Tensor,
+        d_attended_state: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
         q, k, v, initial, delta, by_distance, starts, content, attended_state, log_sum = ctx.saved_tensors
         bias = _to_base_2(by_distance)
         d_content = d_content.contiguous()
@@ -288,7 +292,12 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
     return x.contiguous()
 
 
-def _rotated_keys(k: Tensor, initial: Tensor | None, delta: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
+def _rotated_keys(
+    k: Tensor,
+    initial: Tensor | None,
+    delta: Tensor | None,
+    moves: bool,
+) -> tuple[Tensor, Tensor | None]:
     """Return the rotated keys, and e as a value if attention `moves` it."""
     if initial is None:
         return k, None

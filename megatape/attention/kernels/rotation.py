@@ -45,7 +45,12 @@ class Rotation(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_rotated_q: Tensor, d_rotated_k: Tensor, d_state: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,
+        d_rotated_q: Tensor,
+        d_rotated_k: Tensor,
+        d_state: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
         q, k, initial, delta = ctx.saved_tensors
         d_rotated_q = d_rotated_q.contiguous()
         d_rotated_k = d_rotated_k.contiguous()
@@ -79,7 +84,13 @@ class Rotation(torch.autograd.Function):
         return d_q, d_k, None, d_delta, None
 
 
-def rotated(x: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, state: Tensor | None = None) -> Tensor:
+def rotated(
+    x: Tensor,
+    k: Tensor,
+    initial: Tensor,
+    delta: Tensor | None,
+    state: Tensor | None = None,
+) -> Tensor:
     """Rotate heads by e.
 
     Args:
@@ -97,7 +108,12 @@ def rotated(x: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, state: 
     return product
 
 
-def rotated_with_state(k: Tensor, initial: Tensor, delta: Tensor | None, moves: bool) -> tuple[Tensor, Tensor | None]:
+def rotated_with_state(
+    k: Tensor,
+    initial: Tensor,
+    delta: Tensor | None,
+    moves: bool,
+) -> tuple[Tensor, Tensor | None]:
     """Rotate keys by e, and return e as a value if attention `moves` it: [B, N, 1, R] without a delta, or [B, N, L, R]."""
     if not moves:
         return rotated(k, k, initial, delta), None

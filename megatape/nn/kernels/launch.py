@@ -17,7 +17,14 @@ def has_kernels(device: torch.device) -> bool:
     return device.type in ("cuda", "meta") and find_spec("triton") is not None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    flops: float,
+    warps: int,
+    stages: int,
+    arguments: dict[str, Any],
+) -> None:
     """Run a Triton kernel.
 
     On the meta device, dispatch modes of PyTorch such as torch.utils.flop_counter count it.

@@ -100,7 +100,11 @@ def loss_kernel(
         found = 0.0
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
-            values = _capped(tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32), cap, CAPPED)
+            values = _capped(
+                tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32),
+                cap,
+                CAPPED,
+            )
             values = tl.where(column < real, values, float("-inf"))
             highest = tl.maximum(largest, tl.max(values, 0))
             total = total * tl.exp(largest - highest) + tl.sum(tl.exp(values - highest), 0)
@@ -115,7 +119,11 @@ def loss_kernel(
         counts = tl.load(targets + row) != IGNORED
         for first in range(0, columns, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
-            values = _capped(tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32), cap, CAPPED)
+            values = _capped(
+                tl.load(logits + start + column, mask=column < real, other=0.0).to(tl.float32),
+                cap,
+                CAPPED,
+            )
             # d loss / d logit = softmax (1 + 2 z_loss log_total) - [column is the target]
             slopes = tl.exp(values - log_total) * (1.0 + 2.0 * z_loss * log_total) - tl.where(column == target, 1.0, 0.0)
             if CAPPED:
