@@ -115,7 +115,9 @@ class Fused(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         batch, heads, length, _ = q.shape
         out = v.new_zeros(batch, length, heads, v.shape[-1]).transpose(1, 2)  # like q
-        seed, offset = torch.zeros((), dtype=torch.long), torch.zeros((), dtype=torch.long)  # of dropout, as PyTorch's operator
+        # Seed and offset of dropout, as PyTorch's operator keeps them
+        seed = torch.zeros((), dtype=torch.long)
+        offset = torch.zeros((), dtype=torch.long)
         ctx.save_for_backward(q, k, v, out, q.new_zeros(q.shape[:3], dtype=torch.float32), seed, offset)
         return out
 

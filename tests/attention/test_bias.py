@@ -79,7 +79,8 @@ def test_thousands_of_tokens(kind: str, units: int) -> None:
     """The largest tensor of a forward pass has a block's rows and all keys, for all heads or hidden units.
 
     For the lookup by distance this also holds in the backward pass."""
-    length, heads = 4608, 2
+    length = 4608
+    heads = 2
     exact, make = inputs((1, length, heads, heads, 2), kind)
     ours = [tensor.detach().float().requires_grad_() for tensor in exact]
     with LargestTensor() as largest:
@@ -139,7 +140,8 @@ def test_t5() -> None:
 def test_fire() -> None:
     numbers, weights = bias_of("fire", 3, 700)
     weights = {name: weight.detach().double() for name, weight in weights.items()}
-    c, t = float(weights["log_scale"]), float(weights["threshold"])
+    c = float(weights["log_scale"])
+    t = float(weights["threshold"])
     for row, column in pairs(700)[::501]:
         share = math.log1p(abs(c * (row - column))) / (math.log1p(abs(c * max(row, abs(t * 512)))) + 1e-6)
         hidden = (weights["inner_weight"][:, 0] * share + weights["inner_bias"]).relu()

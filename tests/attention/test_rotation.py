@@ -5,7 +5,12 @@ import torch
 
 from megatape.attention.rotation import PositionState, rotate_qk
 
-B, N, H, L, R = 2, 3, 4, 2, 6
+# Shapes as in model/transformer.py
+B = 2
+N = 3
+H = 4
+L = 2
+R = 6
 
 
 @pytest.mark.parametrize("width", [R, 2 * R])

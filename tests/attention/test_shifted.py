@@ -24,13 +24,16 @@ from tests.helpers.workers import run_workers
 
 pytestmark = pytest.mark.numerics
 
-LENGTH, GROUPS = 48, 3  # groups of 16: they begin at 0, 16, 32, and at 0, 8, 24, 40
+# Groups of 16 tokens begin at tokens 0, 16 and 32, or if they are shifted at 0, 8, 24 and 40.
+LENGTH = 48
+GROUPS = 3
 BEGINS = ([0] * 16 + [16] * 16 + [32] * 16, [0] * 8 + [8] * 16 + [24] * 16 + [40] * 8)
 
 
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, document_starts: Tensor | None, num_unshifted: int) -> Tensor:
     """One head at a time over all pairs, by a mask."""
-    repeats, outputs = q.shape[2] // k.shape[2], []
+    repeats = q.shape[2] // k.shape[2]
+    outputs = []
     for head in range(q.shape[2]):
         channel = head // repeats
         starts = torch.tensor(BEGINS[channel >= num_unshifted]).expand(len(q), -1)
@@ -94,11 +97,13 @@ def test_model_equals_one_with_masks(masked: bool) -> None:
     """Logits, and gradients of the embedded tokens and of every weight."""
     starts = random_document_starts(2, LENGTH) if masked else None
     tokens, positions = tokens_and_positions(length=LENGTH)
-    ours, theirs = rope_model(num_shifted_groups=GROUPS), rope_model()
+    ours = rope_model(num_shifted_groups=GROUPS)
+    theirs = rope_model()
     for module in theirs.modules():
         if isinstance(module, Attention):
             module.attend_in_training = Masked(GROUPS, 1)
-    found, expected = ours(tokens, positions, starts), theirs(tokens, positions, starts)
+    found = ours(tokens, positions, starts)
+    expected = theirs(tokens, positions, starts)
     assert_close(found, expected, bounds.LOGITS)
     for logits in (found, expected):
         logits.sin().sum().backward()
@@ -130,7 +135,8 @@ def test_no_token_sees_the_future() -> None:
 
 def test_dense_in_evaluation() -> None:
     tokens, positions = tokens_and_positions(length=LENGTH)
-    dense, model = rope_model().eval(), rope_model(num_shifted_groups=GROUPS)
+    dense = rope_model().eval()
+    model = rope_model(num_shifted_groups=GROUPS)
     expected = dense(tokens, positions)
     assert bounds.relative_difference(model(tokens, positions), expected) > 1e-2
     assert torch.equal(model.eval()(tokens, positions), expected)
@@ -144,7 +150,8 @@ def test_same_on_tensor_parallel_ranks(raw_config: dict[str, Any], tmp_path: Pat
     raw_config["optimizer"]["eps"] = 1e-3  # as in test_stages.py
     raw_config["checkpoint"] = {"interval": 3, "keep": 1}
     raw_config["evaluation"]["interval"] = 100
-    folder, masks = Path(raw_config["run"]["directory"]), {"data.mask_documents": True}
+    folder = Path(raw_config["run"]["directory"])
+    masks = {"data.mask_documents": True}
     alone = {"plain": {}, "masked": masks, "dense": {"training.num_shifted_groups": None}}
     divided = {"plain-2": {}, "masked-2": masks | {"training.activation_checkpointing": "full"}}
     for ranks, runs in ((1, alone), (2, divided)):

@@ -48,7 +48,9 @@ def cope(q: Tensor, k: Tensor, embedding: Tensor) -> Tensor:
     for i in range(len(q)):
         for j in range(i + 1):
             position = min(sum(torch.sigmoid(scores[i, m]) for m in range(j, i + 1)), torch.tensor(embedding.shape[1] - 1.0))
-            below, above, share = int(position.floor()), int(position.ceil()), position - position.floor()
+            below = int(position.floor())
+            above = int(position.ceil())
+            share = position - position.floor()
             result[i, j] += (1 - share) * (q[i] @ embedding[:, below]) + share * (q[i] @ embedding[:, above])
     return result
 
@@ -79,7 +81,8 @@ def selective_rope(
 ) -> Tensor:
     """Scores of one head: z [N, R/2] before the convolution, weight [R/2, 4]; a [R/2] of a constant step, g [N]."""
     size = q.shape[1]
-    scores, phi = torch.zeros(len(q), len(k), dtype=q.dtype), torch.zeros(len(q), size // 2, dtype=q.dtype)
+    scores = torch.zeros(len(q), len(k), dtype=q.dtype)
+    phi = torch.zeros(len(q), size // 2, dtype=q.dtype)
     for i in range(len(q)):
         step = sum((weight[:, 3 - back] * z[i - back] for back in range(min(i, 3) + 1)), torch.zeros(size // 2))
         step = step * torch.sigmoid(step) if by_silu else step
@@ -148,7 +151,8 @@ def expected_scores(layer: LayerInputs, encoding: str) -> list[Tensor]:
     z = u @ weights["token_features.down"].T @ weights["token_features.up"].T
     kernels = weights["sequence_features.weight"]
     planes = [slice(4 * channel, 4 * channel + 4) for channel in range(2)]
-    constant, gates = weights.get("sequence_features.constant"), torch.ones(LENGTH, 2, dtype=torch.float64)
+    constant = weights.get("sequence_features.constant")
+    gates = torch.ones(LENGTH, 2, dtype=torch.float64)
     if encoding == "selective_rope_gated":
         gates = torch.sigmoid(F.linear(u, weights["token_features.gate.weight"], weights["token_features.gate.bias"]))
     assert (constant is not None) == (encoding in ("selective_rope_constant", "selective_rope_gated"))
@@ -173,7 +177,8 @@ def test_attention_is_the_definition(encoding: str) -> None:
 
 def shared_weights(encoding: str, other: str) -> tuple[Transformer, Transformer]:
     """Random models with these encodings and the same other weights."""
-    model, expected = random_model(encoding=encoding), random_model(encoding=other)
+    model = random_model(encoding=encoding)
+    expected = random_model(encoding=other)
     model.load_state_dict(expected.state_dict(), strict=False)
     return model, expected
 
@@ -206,7 +211,8 @@ def test_identities() -> None:
 
 
 def test_selective_rope_with_equal_steps_is_rope(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, expected = random_model(encoding="selective_rope"), random_model(encoding="rope", rotary_base=500_000.0)
+    model = random_model(encoding="selective_rope")
+    expected = random_model(encoding="rope", rotary_base=500_000.0)
     model.load_state_dict(expected.state_dict(), strict=False)
     inputs = tokens_and_positions()
     rotate = SelectiveRope.rotate_qk
@@ -222,7 +228,8 @@ def test_selective_rope_with_equal_steps_is_rope(monkeypatch: pytest.MonkeyPatch
 def test_selective_rope_of_open_gates_and_no_content_is_rope() -> None:
     """By its weights: the constant step is exp 0."""
     inputs = tokens_and_positions()
-    model, expected = random_model(encoding="selective_rope_gated"), random_model(encoding="rope", rotary_base=500_000.0)
+    model = random_model(encoding="selective_rope_gated")
+    expected = random_model(encoding="rope", rotary_base=500_000.0)
     model.load_state_dict(expected.state_dict(), strict=False)
     assert relative_difference(model(*inputs), expected(*inputs)) > 1e-3
     set_weights(model, up=0.0, constant=0.0, gate_weight=0.0, gate_bias=800.0)
@@ -232,7 +239,8 @@ def test_selective_rope_of_open_gates_and_no_content_is_rope() -> None:
 def test_path_without_reflections_is_nope_or_fox() -> None:
     inputs = tokens_and_positions()
     for encoding, other, name in (("path", "nope", "strength"), ("path_fox", "fox", "reflections.strength")):
-        model, expected = random_model(encoding=encoding), random_model(encoding=other)
+        model = random_model(encoding=encoding)
+        expected = random_model(encoding=other)
         shared = {key.replace("features.gate.", "features.gates.gate."): value for key, value in expected.state_dict().items()}
         model.load_state_dict(shared, strict=False)
         assert relative_difference(model(*inputs), expected(*inputs)) > 1e-3

@@ -83,7 +83,8 @@ def test_a_pass_copies_nothing_from_the_host(encoding: str) -> None:
 
 
 def test_fire_has_one_row_of_positions_where_there_is_one() -> None:
-    encoding, row = encoding_of(ModelConfig(**SHAPE | {"encoding": "fire"})), torch.arange(8)
+    encoding = encoding_of(ModelConfig(**SHAPE | {"encoding": "fire"}))
+    row = torch.arange(8)
     for positions, num_rows in ((row.expand(2, -1), 1), (torch.stack([row, row + 1]), 2)):
         state = encoding.state(positions)
         assert state is not None and torch.equal(state, positions[:num_rows].float())
@@ -97,7 +98,8 @@ def test_every_name_has_an_encoding() -> None:
 def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
     """Angles are computed in float64, so an offset of 131072 changes only the rounding of everything else."""
     model = random_model(**changes, num_kv_heads=2)
-    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=131_072))
+    near = model(*tokens_and_positions())
+    far = model(*tokens_and_positions(offset=131_072))
     assert_close(far, near, bounds.OFFSET)
 
 
@@ -105,7 +107,8 @@ def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
 def test_logits_depend_on_the_offset(encoding: str) -> None:
     """The ablations give up this property. (FIRE's bias is relative up to its threshold, 512 times a learned factor.)"""
     model = random_model(encoding=encoding)
-    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=3))
+    near = model(*tokens_and_positions())
+    far = model(*tokens_and_positions(offset=3))
     assert relative_difference(far, near) > (1e-4 if encoding == "fire" else 1e-2)
 
 
@@ -124,7 +127,8 @@ def test_nope_sees_order_only_through_the_mask() -> None:
     exchanged = tokens[:, [3, 1, 2, 0, 4, 5, 6, 7, 8]]
     for encoding in NAMES:
         model = random_model(encoding=encoding, num_layers=1)
-        found, expected = model(exchanged, positions)[:, -1], model(tokens, positions)[:, -1]
+        found = model(exchanged, positions)[:, -1]
+        expected = model(tokens, positions)[:, -1]
         if encoding == "nope":
             assert_close(found, expected, bounds.LOGITS)
         else:
@@ -157,7 +161,8 @@ def test_grouped_queries_share_keys_values_and_channels(encoding: str) -> None:
 
     Not where the number of key/value heads decides how the hidden state is sliced. Without TAPE's updates, which sum over a
     group's heads and mix channels; the next test has them."""
-    grouped, whole = random_model(encoding=encoding, num_kv_heads=2), random_model(encoding=encoding)
+    grouped = random_model(encoding=encoding, num_kv_heads=2)
+    whole = random_model(encoding=encoding)
     weights = whole.state_dict()
     for name, weight in grouped.state_dict().items():
         if name.endswith(("position.gain", "position.up")):
@@ -174,9 +179,10 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
     """e_l += sum over its group's heads h of g_h (A_h e_l), with a gain per head, per head and part, or per plane's row."""
     model = random_model(encoding=encoding, num_kv_heads=2)
     update: Any
-    update, width = model.blocks[0].position, model.encoding.state_width
+    update = model.blocks[0].position
+    width = model.encoding.state_width
     generator = torch.Generator().manual_seed(2)
-    e, attended_positions, m = (
+    e, attended_state, m = (
         torch.randn(shape, generator=generator) for shape in ((2, 5, 2, width), (2, 5, 4, width), (2, 5, 32))
     )
     if encoding == "tape_mlp_only":
@@ -189,9 +195,9 @@ def test_a_channel_moves_by_the_sum_over_its_groups_heads(encoding: str) -> None
         "tape_vector": lambda head: update.gain.repeat(2),
         "tape_vector_no_rotation_equivariance": lambda head: update.gain.flatten(),
     }.get(encoding, lambda head: update.gain[head])
-    sums: list[Any] = [sum(gain(head) * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
+    sums: list[Any] = [sum(gain(head) * attended_state[:, :, head] for head in group) for group in ((0, 1), (2, 3))]
     initial = e[:, :, :1]
-    found = update(PositionState(initial, e - initial), attended_positions, m)
+    found = update(PositionState(initial, e - initial), attended_state, m)
     assert_close(found.tensor(2), e + torch.stack(sums, dim=2), bounds.UPDATE)
 
 
@@ -215,7 +221,8 @@ def test_sharded_parameters_are_tagged(encoding: str) -> None:
 
 
 def test_randpe_is_rope_at_other_positions() -> None:
-    model, rope = random_model(encoding="randpe"), random_model(encoding="rope")
+    model = random_model(encoding="randpe")
+    rope = random_model(encoding="rope")
     tokens, positions = tokens_and_positions()
     drawn = torch.from_numpy(model.encoding.positions(random_offset=True).evaluation(40, seed=1)).expand_as(positions)
     assert drawn.max() < 2 * SHAPE["max_positions"]
@@ -233,13 +240,15 @@ def test_which_encodings_take_random_offsets(encoding: str) -> None:
 def test_xpos_products_decay_with_the_distance() -> None:
     """Per plane k: the rotary product of query i and key j, times zeta_k^((i - j) / 2048), zeta_k = (2k/R + 0.4) / 1.4."""
     config = ModelConfig(**SHAPE | {"encoding": "xpos", "max_positions": 4096})
-    encoding, rope = encoding_of(config), encoding_of(ModelConfig(**SHAPE | {"encoding": "rope"}))
+    encoding = encoding_of(config)
+    rope = encoding_of(ModelConfig(**SHAPE | {"encoding": "rope"}))
     positions = torch.tensor([[3000, 5, 1700]])
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 3, 4, 8, generator=generator) for _ in "qk")
     ours = encoding.rotate_qk(q, k, encoding.state(positions), ())
     plain = rotate_qk(q, k, PositionState(rope.state(positions)))
-    found, expected = [], []
+    found = []
+    expected = []
     for plane in range(4):
         pair = [plane, plane + 4]
         zeta = (2 * plane / 8 + 0.4) / 1.4
@@ -289,7 +298,9 @@ def test_theta_scaling_divides_the_slowest_frequency_by_the_factor() -> None:
 
 @pytest.mark.parametrize("scaling", [{"kind": "linear", "factor": 4.0}, {"kind": "theta", "factor": 4.0}, YARN], ids=str)
 def test_a_fresh_scaled_tape_gives_the_logits_of_the_scaled_rope(scaling: dict[str, Any]) -> None:
-    tape, rope, plain = random_model(scaling=scaling), random_model(encoding="rope", scaling=scaling), random_model()
+    tape = random_model(scaling=scaling)
+    rope = random_model(encoding="rope", scaling=scaling)
+    plain = random_model()
     for block in (*tape.blocks, *plain.blocks):
         block.position.gain.data.zero_()
         block.position.up.data.zero_()
@@ -302,7 +313,8 @@ def test_a_fresh_scaled_tape_gives_the_logits_of_the_scaled_rope(scaling: dict[s
 
 def test_our_own_ablation_contains_the_authors_one() -> None:
     """With equal weights for cosines and sines, tape_vector_no_rotation_equivariance is tape_vector."""
-    vector, separate = random_model(encoding="tape_vector"), random_model(encoding="tape_vector_no_rotation_equivariance")
+    vector = random_model(encoding="tape_vector")
+    separate = random_model(encoding="tape_vector_no_rotation_equivariance")
     weights = vector.state_dict()
     for name, weight in weights.items():
         if name.endswith("position.gain"):
@@ -316,7 +328,8 @@ def test_our_own_ablation_contains_the_authors_one() -> None:
 @pytest.mark.parametrize("encoding", NAMES)
 def test_every_parameter_of_the_encoding_matters(encoding: str) -> None:
     """Except for the last layer's update, which nothing reads, and FIRE's output bias, which softmax ignores."""
-    model, inputs = random_model(encoding=encoding), tokens_and_positions()
+    model = random_model(encoding=encoding)
+    inputs = tokens_and_positions()
     before = model(*inputs).detach()
     for name, weight in model.named_parameters():
         if ".position." not in name and ".bias." not in name:

@@ -89,7 +89,8 @@ def test_ranks_train_as_one_process(encoding: str, raw_config: dict[str, Any], t
     found = []
     divided = ["zero.stage=3", "parallel.tp=2", "training.micro_batch_size=2"]
     for number, changes in enumerate((["zero.stage=0"], divided, [*divided, "parallel.sp=2"])):
-        folder, ranks = tmp_path / f"run{number}", 4 if number else 1
+        folder = tmp_path / f"run{number}"
+        ranks = 4 if number else 1
         words = ["pretrain", "--import", str(ROOT / FILES[encoding]), "--config", str(config)]
         for change in [f"run.directory={folder}", *changes]:
             words += ["--set", change]

@@ -19,20 +19,23 @@ pytestmark = pytest.mark.numerics
 
 def test_fresh_model_gives_the_logits_of_rope() -> None:
     """Gain and W_up start at zero, so the position tensor stays rotary whatever the other weights are."""
-    tape, rope = random_model(), random_model(encoding="rope")
+    tape = random_model()
+    rope = random_model(encoding="rope")
     for block in tape.blocks:
         block.position.gain.data.zero_()
         block.position.up.data.zero_()
     shared = {name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name}
     rope.load_state_dict(shared)
     inputs = tokens_and_positions()
-    ours, expected = tape(*inputs).detach(), rope(*inputs).detach()
+    ours = tape(*inputs).detach()
+    expected = rope(*inputs).detach()
     assert_close(ours, expected, bounds.LOGITS)
 
 
 def test_trained_position_weights_matter() -> None:
     """The test above would pass with updates that do nothing; with random weights they have a large effect."""
-    tape, rope = random_model(), random_model(encoding="rope")
+    tape = random_model()
+    rope = random_model(encoding="rope")
     rope.load_state_dict({name: tensor for name, tensor in tape.state_dict().items() if ".position." not in name})
     inputs = tokens_and_positions()
     assert float((tape(*inputs) - rope(*inputs)).detach().abs().max()) > 1e-2
@@ -42,13 +45,15 @@ def test_trained_position_weights_matter() -> None:
 def test_logits_do_not_depend_on_the_offset(changes: dict[str, Any]) -> None:
     """Rotation equivariance (paper, section 3.2): an offset changes logits by rounding only, thanks to float64 angles."""
     model = random_model(**changes)
-    near, far = model(*tokens_and_positions()), model(*tokens_and_positions(offset=131_072))
+    near = model(*tokens_and_positions())
+    far = model(*tokens_and_positions(offset=131_072))
     assert_close(far, near, bounds.OFFSET)
 
 
 def test_position_states_rotate_with_the_offset() -> None:
     """e(offset t) is e(0) rotated by t, after every layer."""
-    model, offset = random_model(), 1000
+    model = random_model()
+    offset = 1000
     states: dict[int, list[tuple[Tensor, Tensor | None]]] = {}
     for start in (0, offset):
         with recorded_streams(model) as states[start]:
@@ -105,16 +110,16 @@ def test_update_equals_the_equations() -> None:
     The latter expands to I channels and contracts back, in the authors' order."""
     update: Any = random_model(num_kv_heads=2).blocks[0].position
     generator = torch.Generator().manual_seed(2)
-    e, attended_positions, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, 8), (2, 5, 4, 8), (2, 5, 32)))
+    e, attended_state, m = (torch.randn(shape, generator=generator) for shape in ((2, 5, 2, 8), (2, 5, 4, 8), (2, 5, 32)))
     expected = e + torch.stack(
-        [sum(update.gain[head] * attended_positions[:, :, head] for head in group) for group in ((0, 1), (2, 3))],
+        [sum(update.gain[head] * attended_state[:, :, head] for head in group) for group in ((0, 1), (2, 3))],
         dim=2,
     )
     active = torch.nn.functional.silu(m @ update.content.T)
     expanded = torch.einsum("il,bnlr->bnir", update.up, expected)
     expected = expected + torch.einsum("li,bni,bnir->bnlr", update.down, active, expanded)
     initial = torch.randn(2, 5, 1, 8, generator=generator)
-    found = update(PositionState(initial, e - initial), attended_positions, m)
+    found = update(PositionState(initial, e - initial), attended_state, m)
     assert_close(found.tensor(2), expected, bounds.UPDATE)
 
 

@@ -23,7 +23,8 @@ def first_state(weights: dict[str, Tensor], x: Tensor) -> Tensor:
     """e [N, 2, 4] as complex numbers: 1 rotated by Selective RoPE's phi of the embedded tokens x [N, 32]."""
     u = torch.cat([part / part.norm(dim=-1, keepdim=True) for part in x.chunk(2, dim=-1)], dim=-1)
     z = u @ weights["state_start.turns.down"].T @ weights["state_start.turns.up"].T
-    kernels, phi = weights["state_start.phases.weight"], [torch.zeros(8, dtype=x.dtype)]
+    kernels = weights["state_start.phases.weight"]
+    phi = [torch.zeros(8, dtype=x.dtype)]
     for i in range(len(x)):
         step = torch.stack([kernels[:, 3 - back] * z[i - back] for back in range(min(i, 3) + 1)]).sum(0)
         phi.append(phi[-1] + step * torch.sigmoid(step))
@@ -46,9 +47,11 @@ def naive(model: Transformer, tokens: Tensor) -> Tensor:
         if gated:
             part = "attention.token_features.gate."
             gates = F.logsigmoid(F.linear(h, of[f"{part}weight"], of[f"{part}bias"]))
-        attended, moved = [], []
+        attended = []
+        moved = []
         for i, head in itertools.product(range(len(x)), range(4)):
-            seen, turns = slice(0, i + 1), e[:, head // 2]
+            seen = slice(0, i + 1)
+            turns = e[:, head // 2]
             query = planes(q[i, 8 * head : 8 * head + 8]) * turns[i]
             keys = planes(k[seen, 8 * (head // 2) : 8 * (head // 2) + 8]) * turns[seen]
             forgotten = torch.stack([gates[j + 1 : i + 1, head].sum() for j in range(i + 1)])
@@ -79,7 +82,8 @@ def planes(heads: Tensor) -> Tensor:
 def test_logits_and_gradients_are_the_definition(encoding: str) -> None:
     model = random_model(encoding=encoding, num_kv_heads=2).double()
     tokens, positions = tokens_and_positions(batch=1, length=9)
-    found, expected = model(tokens, positions)[0], naive(model, tokens[0])
+    found = model(tokens, positions)[0]
+    expected = naive(model, tokens[0])
     assert_close(found, expected, bounds.LOGITS)
     names = [name for name, _ in model.named_parameters() if not name.startswith("blocks.2.position")]  # which nothing reads
     weights = [model.get_parameter(name) for name in names]
@@ -94,7 +98,8 @@ def with_weights_of(model: Transformer, other: Transformer) -> Transformer:
 
 
 def test_open_gates_are_tape() -> None:
-    inputs, tape = tokens_and_positions(), random_model()
+    inputs = tokens_and_positions()
+    tape = random_model()
     model = with_weights_of(random_model(encoding="tape_fox"), tape)
     assert relative_difference(model(*inputs), tape(*inputs)) > 1e-3
     for block in model.blocks:
@@ -104,7 +109,8 @@ def test_open_gates_are_tape() -> None:
 
 
 def test_equal_steps_are_tape(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs, tape = tokens_and_positions(), random_model(rotary_base=500_000.0)
+    inputs = tokens_and_positions()
+    tape = random_model(rotary_base=500_000.0)
     model = with_weights_of(random_model(encoding="tape_selective_rope"), tape)
     assert relative_difference(model(*inputs), tape(*inputs)) > 1e-3
 
@@ -117,7 +123,8 @@ def test_equal_steps_are_tape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_layer_without_gains_of_its_norm_is_selective_rope() -> None:
     """Its slices are divided by their norms, so the first layer's angles are those of the embedded tokens."""
-    inputs, selective = tokens_and_positions(), random_model(encoding="selective_rope", num_layers=1)
+    inputs = tokens_and_positions()
+    selective = random_model(encoding="selective_rope", num_layers=1)
     selective.blocks[0].attention_norm.weight.data.fill_(1.0)
     model = random_model(encoding="tape_selective_rope", num_layers=1)
     layer = "blocks.0.attention."

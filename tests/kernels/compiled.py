@@ -55,11 +55,14 @@ class Resources(NamedTuple):
 
 def compiled(launch: Launch, architecture: int) -> Resources:
     """The kernel of a launch, for the tensors and sizes of that launch."""
-    signature, constants, multiples_of_16 = {}, {}, {}
+    signature = {}
+    constants = {}
+    multiples_of_16 = {}
     for index, parameter in enumerate(launch.kernel.params):
         value = launch.arguments[parameter.name]
         if parameter.is_constexpr or value is None:
-            signature[parameter.name], constants[parameter.name] = "constexpr", value
+            signature[parameter.name] = "constexpr"
+            constants[parameter.name] = value
         else:
             tensor = isinstance(value, torch.Tensor)
             signature[parameter.name] = TYPES[value.dtype if tensor else type(value)]
@@ -133,7 +136,8 @@ def main() -> None:
 
 
 def _row(precision: str, head_dim: int, launch: Launch, architecture: int) -> list[str]:
-    tile, found = launch.tile, compiled(launch, architecture)
+    tile = launch.tile
+    found = compiled(launch, architecture)
     kernel = launch.kernel.__name__.removesuffix("_kernel").replace("_", " ")
     loops = "; ".join(f"{products}, {spills} of {size}" for products, spills, size in found.loops)
     sizes = "a token" if kernel.startswith("update") else f"{tile.queries} × {tile.keys}"

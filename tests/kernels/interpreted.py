@@ -39,7 +39,9 @@ from tests.helpers import biased_attention
 from tests.helpers.attention import initial_state, inputs, plain, random_document_starts
 from tests.kernels.launches import Launch, launches, loss_launches, rotation_launches, update_launches
 
-TALL, WIDE, SQUARE = Tile(32, 16, 1, 1), Tile(16, 32, 1, 1), Tile(16, 16, 1, 1)
+TALL = Tile(32, 16, 1, 1)
+WIDE = Tile(16, 32, 1, 1)
+SQUARE = Tile(16, 16, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,8 @@ def update_differences(
         torch.randn(batch, length, *sizes, generator=generator).to(dtype)
         for sizes in ((1, size), (channels, size), (heads, size), (heads * size,))
     )
-    outputs, gradients = [], []
+    outputs = []
+    gradients = []
     for exact in (False, True):
         layer.by_kernel = not exact
         kind = torch.float64 if exact else dtype
@@ -256,8 +259,11 @@ def _gradients(given: dict[str, Tensor]) -> list[Tensor]:
 
 def mend_bfloat16() -> None:
     """The interpreter keeps bfloat16 as its bits in uint16, multiplies those as integers, and cuts float32 off to make one."""
-    builder, handle, language = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter.tl
-    dot, cast = builder.create_dot, builder.cast_impl
+    builder = interpreter.InterpreterBuilder
+    handle = interpreter.TensorHandle
+    language = interpreter.tl
+    dot = builder.create_dot
+    cast = builder.cast_impl
 
     def widened(x: Any) -> Any:
         if x.dtype.scalar != language.bfloat16:
@@ -273,7 +279,8 @@ def mend_bfloat16() -> None:
             return handle(rounded, language.bfloat16)
         return widened(source) if target.scalar == language.float32 else cast(self, source, target)
 
-    builder.create_dot, builder.cast_impl = create_dot, cast_impl
+    builder.create_dot = create_dot
+    builder.cast_impl = cast_impl
 
 
 def quicken() -> None:
@@ -339,7 +346,8 @@ def reach(launch: Launch) -> Iterator[tuple[str, float, float]]:
         touched = [pair for pair in memory.addresses if bases[name] - 2**43 < pair[0] < bases[name] + 2**43]
         extent = 1 + sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
         size = tensor.element_size() * extent
-        first, final = min(pair[0] for pair in touched), max(pair[1] for pair in touched)
+        first = min(pair[0] for pair in touched)
+        final = max(pair[1] for pair in touched)
         yield name, (first - bases[name]) / size, (final + tensor.element_size() - bases[name]) / size
 
 

@@ -87,7 +87,8 @@ def update_launches(shape: tuple[int, int, int, int, int], inner: int, dtype: to
         return torch.empty(*sizes, dtype=dtype, device="meta", requires_grad=True)
 
     initial = torch.empty(batch, length, 1, size, device="meta")
-    delta, attended = empty(batch, length, channels, size), empty(batch, length, heads, size)
+    delta = empty(batch, length, channels, size)
+    attended = empty(batch, length, heads, size)
     with patch.object(update, "_run", record), patch.object(update, "PROGRAMS", programs):
         out = fused_update(
             initial, delta, attended, empty(heads), empty(batch, length, inner), empty(inner, channels), empty(channels, inner)

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.numerics
 @pytest.fixture(scope="module")
 def interpreted() -> list[Any]:
     """What tests/kernels/interpreted.py prints."""
-    command, environment = [sys.executable, "-m", "tests.kernels.interpreted"], os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.kernels.interpreted"]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     return [json.loads(line) for line in process.stdout.splitlines()]
@@ -81,7 +82,7 @@ def test_says_what_it_does_not_support(reason: str) -> None:
         (False, 64, torch.bfloat16, "sdpa"),
     ],
 )
-def test_goes_before_pytorch_where_it_is_faster(moves: bool, head_dim: int, dtype: torch.dtype, first: str) -> None:
+def test_preferred_to_pytorch_if_faster(moves: bool, head_dim: int, dtype: torch.dtype, first: str) -> None:
     """As measured; where it is forced, PyTorch goes first all the same."""
     need = AttentionRequirements("cuda", moves, "none", head_dim, dtype, masked=False)
     assert backends_by_priority(AUTO, need)[0] == first and backends_by_priority("sdpa", need)[0] == "sdpa"

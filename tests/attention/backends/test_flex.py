@@ -58,7 +58,8 @@ def test_tiles(
         return values
 
     monkeypatch.setattr(flex, "flex_attention", recorded)
-    q, v = torch.zeros(1, 8, 2, 64, dtype=dtype), torch.zeros(1, 8, 2, width, dtype=dtype)
+    q = torch.zeros(1, 8, 2, 64, dtype=dtype)
+    v = torch.zeros(1, 8, 2, width, dtype=dtype)
     flex.flex_values(q, q, v, torch.zeros(2, 8) if biased else None, None)
     assert given == [tiles]
 
