@@ -9,7 +9,8 @@ from itertools import product
 from typing import get_args
 
 from megatape.config import Fp8Recipe
-from megatape.lab.benchmark.models import RawStep, Shape, shapes
+from megatape.lab.benchmark.models import Shape, shapes
+from megatape.lab.benchmark.raw_step import RawStep
 from megatape.lab.benchmark.results import Result, Results, rows_of, titled
 from megatape.lab.benchmark.timing import Timer
 from megatape.lab.benchmark.worker import Bench

@@ -1,4 +1,4 @@
-"""The GPU: its versions, and its peak bandwidth and matmul throughput on matrices of the models' shapes."""
+"""Versions of the software, and the device's peak bandwidth and matmul throughput on matrices of the models' shapes."""
 
 import os
 import platform
@@ -19,23 +19,37 @@ from megatape.utils.torch_internals import scaled_product
 
 PACKAGES = ("torch", "triton", "deepspeed", "transformers", "numpy")
 
+# Bytes of a copy, many times the size of caches.
+COPIED_BYTES = 2**32
+TINY_COPIED_BYTES = 2**16
+
+# Returns the product of random matrices on a device, given the number of rows, the inner size and the number of columns.
+Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]
+
 
 def machine(bench: Bench) -> None:
-    """Measure nothing: read versions."""
+    """Record the versions and the device."""
     bench.measure("versions", versions)
-    bench.measure("device", gpu if bench.device == "cuda" else cpu)
+    describe_device = cpu
+    if bench.device == "cuda":
+        describe_device = gpu
+    bench.measure("device", describe_device)
 
 
 def versions() -> Result:
-    """Versions of Python, packages and CUDA; None if missing. Triton needs the compiler at run time."""
+    """Return the versions of Python, packages and CUDA, None if missing. Triton needs the C compiler at run time."""
     installed = {package.name: package.version for package in distributions()}
-    found: Result = {"python": platform.python_version()} | {name: installed.get(name) for name in PACKAGES}
-    found |= {"CUDA": torch.version.cuda, "cuDNN": torch.backends.cudnn.version()}
-    return found | {"C compiler": shutil.which(os.environ.get("CC", "cc"))}
+    found: Result = {"python": platform.python_version()}
+    for name in PACKAGES:
+        found[name] = installed.get(name)
+    found["CUDA"] = torch.version.cuda
+    found["cuDNN"] = torch.backends.cudnn.version()
+    found["C compiler"] = shutil.which(os.environ.get("CC", "cc"))
+    return found
 
 
 def gpu() -> Result:
-    """Name and sizes of the GPU."""
+    """Return the name and the sizes of the GPU."""
     found = torch.cuda.get_device_properties(0)
     return {
         "name": found.name,
@@ -47,31 +61,39 @@ def gpu() -> Result:
 
 
 def cpu() -> Result:
-    """Name and cores of the processor."""
-    return {"name": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    """Return the name and the cores of the processor."""
+    return {
+        "name": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
 
 
 def table(results: Results) -> Iterator[str]:
-    """The device and the versions, as a sentence."""
-    device, versions = (results.get(f"machine/{name}", {}) for name in ("device", "versions"))
-    known = {name: text for name, text in versions.items() if name not in ("error", "C compiler")}
-    if device.get("name"):
-        yield f"Measured on {device['name']}, " + ", ".join(f"{name} {text or 'missing'}" for name, text in known.items()) + "."
-
-
-Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]  # of matrices with these rows, inner size and columns
-
-# bytes, many times what caches hold
-COPIED = 2**32
-COPIED_TINY = 2**16
+    """Yield the device and the versions as a sentence."""
+    device = results.get("machine/device", {})
+    versions = results.get("machine/versions", {})
+    if not device.get("name"):
+        return
+    parts = [f"Measured on {device['name']}"]
+    for name, text in versions.items():
+        if name not in ("error", "C compiler"):
+            parts.append(f"{name} {text or 'missing'}")
+    yield ", ".join(parts) + "."
 
 
 def peak_rates(bench: Bench) -> None:
-    """Measure copies, then products in the dtype of runs, then those of FP8, without the scaling that training.fp8 adds."""
+    """Measure a copy, then products in the precision of runs, then in FP8, without the scaling that training.fp8 adds."""
     timer = bench.timer
     dtype = compute_dtype(timer.device)
-    bench.measure("copy", partial(_copy, timer, COPIED_TINY if bench.tiny else COPIED))
-    kinds: dict[str, Product] = {compute_precision(timer.device): partial(_product, dtype), "fp8": _fp8}
+    num_bytes = COPIED_BYTES
+    if bench.tiny:
+        num_bytes = TINY_COPIED_BYTES
+    bench.measure("copy", partial(_copy, timer, num_bytes))
+    kinds: dict[str, Product] = {
+        compute_precision(timer.device): partial(_product, dtype),
+        "fp8": _fp8,
+    }
     for kind, multiply in kinds.items():
         for name in ("155m", "1b", "7b"):
             for product, sizes in products(shapes(bench.tiny)[name]).items():
@@ -79,7 +101,7 @@ def peak_rates(bench: Bench) -> None:
 
 
 def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
-    """Rows, inner size and columns of the products of a training step that differ in size."""
+    """Return the number of rows, the inner size and the number of columns of a training step's products of different sizes."""
     tokens = shape.batch * shape.length
     width = shape.model.hidden_size
     inner = shape.model.mlp_size
@@ -92,11 +114,12 @@ def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def _copy(timer: Timer, count: int) -> Result:
-    source = torch.ones(count, dtype=torch.uint8, device=timer.device)
+def _copy(timer: Timer, num_bytes: int) -> Result:
+    """Time a copy. Every byte is read and written."""
+    source = torch.ones(num_bytes, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds = timer.median(lambda: target.copy_(source))
-    return {"seconds": seconds, "bytes/s": 2 * count / seconds}
+    return {"seconds": seconds, "bytes/s": 2 * num_bytes / seconds}
 
 
 def _rate(timer: Timer, multiply: Product, rows: int, inner: int, columns: int) -> Result:
@@ -105,21 +128,26 @@ def _rate(timer: Timer, multiply: Product, rows: int, inner: int, columns: int) 
 
 
 def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
-    """On random numbers: zeros take less power, and a GPU is faster on them."""
-    x, weight = (torch.randn(size, inner, device=device, dtype=dtype) for size in (rows, columns))
+    """Multiply random numbers: zeros take less power, so a GPU is faster with them."""
+    x = torch.randn(rows, inner, device=device, dtype=dtype)
+    weight = torch.randn(columns, inner, device=device, dtype=dtype)
     return lambda: F.linear(x, weight)
 
 
 def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
-    x, weight = (torch.randn(size, inner, device=device).to(torch.float8_e4m3fn) for size in (rows, columns))
-    one = torch.ones((), device=device)
-    return lambda: scaled_product(x, weight, one)
+    x = torch.randn(rows, inner, device=device).to(torch.float8_e4m3fn)
+    weight = torch.randn(columns, inner, device=device).to(torch.float8_e4m3fn)
+    scale = torch.ones((), device=device)
+    return lambda: scaled_product(x, weight, scale)
 
 
 def rates_table(results: Results) -> Iterator[str]:
-    """A table with a row for each rate."""
+    """Yield a table with a row for each rate."""
     rows = []
-    for words, r in rows_of(results, "ceilings"):
-        rate = f"{r['bytes/s'] / 1e12:.2f} TB/s" if "bytes/s" in r else f"{r['FLOP/s'] / 1e12:.1f} TFLOP/s"
+    for words, result in rows_of(results, "ceilings"):
+        if "bytes/s" in result:
+            rate = f"{result['bytes/s'] / 1e12:.2f} TB/s"
+        else:
+            rate = f"{result['FLOP/s'] / 1e12:.1f} TFLOP/s"
         rows.append([", ".join(words), rate])
     yield from titled("Ceilings", ["", "rate"], rows)

@@ -9,7 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as record
 
-from megatape.lab.benchmark.models import RawStep, Shape, compute_precision, shapes
+from megatape.lab.benchmark.models import Shape, compute_precision, shapes
+from megatape.lab.benchmark.raw_step import RawStep
 from megatape.lab.benchmark.results import Result, Results, rows_of, titled
 from megatape.lab.benchmark.timing import Timer
 from megatape.lab.benchmark.worker import Bench

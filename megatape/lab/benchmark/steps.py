@@ -20,7 +20,8 @@ from megatape.accounting.flops import forward_flops
 from megatape.accounting.saved import saved_bytes
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config
-from megatape.lab.benchmark.models import RawStep, Shape, compute_precision, shapes
+from megatape.lab.benchmark.models import Shape, compute_precision, shapes
+from megatape.lab.benchmark.raw_step import RawStep
 from megatape.lab.benchmark.results import Result
 from megatape.lab.benchmark.subject import Subject
 from megatape.lab.benchmark.timing import Timer, captured, ratio

@@ -1,9 +1,9 @@
-"""Which tiles of the attention kernels are fastest on this device, with this version of Triton.
+"""Search for the fastest tiles of the attention kernels on this device, with this version of Triton.
 
-One kernel at a time gets another tile. Each is timed beside the tiles of `attention.select_tile`, whose results it must have.
+One kernel at a time gets another tile. It is timed beside the default tiles, and its results are compared with theirs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,7 +14,7 @@ from megatape.lab.benchmark.timing import Timer
 from megatape.lab.benchmark.worker import Bench
 from megatape.utils.units import format_milliseconds
 
-# By kernel and head size: queries, keys, warps and stages; the next fastest ones on an H200, or large ones with few spills.
+# Queries, keys, warps and stages of tiles, by kernel and head size: the next fastest on an H200, or large ones with few spills.
 CANDIDATES = {
     ("forward_kernel", 64): ((128, 64, 8, 2), (128, 64, 4, 3), (64, 64, 4, 4), (64, 32, 4, 3), (128, 32, 4, 4)),
     ("forward_kernel", 128): ((128, 64, 8, 2), (64, 64, 4, 2), (64, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 3)),
@@ -26,23 +26,31 @@ CANDIDATES = {
 
 
 def tiles(bench: Bench) -> None:
-    """Measure every tile, for heads of 64 and of 128. Without a GPU PyTorch's attention runs in their place."""
+    """Measure every tile, for heads of 64 and of 128. Without a GPU, PyTorch's attention runs instead."""
     timer = bench.timer
-    variant = Variant("triton", "triton") if timer.device.type == "cuda" else BASELINE
+    variant = BASELINE
+    if timer.device.type == "cuda":
+        variant = Variant("triton", "triton")
     for name in ("155m", "1b"):
         problem = Problem(shapes(bench.tiny)[name], "moving", False, timer.device)
         for kernel in ("forward_kernel", "queries_kernel", "keys_kernel"):
             for tile in CANDIDATES[kernel, SHAPES[name].model.head_dim]:
-                key = f"{name}/{kernel}/{' '.join(map(str, tile))}"
-                bench.measure(key, partial(_beside_default, timer, problem, variant, kernel, tile))
+                words = " ".join(str(size) for size in tile)
+                action = partial(_measure, timer, problem, variant, kernel, tile)
+                bench.measure(f"{name}/{kernel}/{words}", action)
 
 
-def _beside_default(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
-    replaced = variant._replace(context=partial(trial_tile, kernel, tile))
-    difference = max(map(relative_error, problem.step(replaced), problem.step(variant)))
-    part = Problem.inference if kernel == "forward_kernel" else Problem.step
-    seconds, ratio = timer.compare(partial(part, problem, replaced), partial(part, problem, variant))
-    return {"seconds": seconds, "ratio": ratio, "difference": difference}
+def _measure(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
+    """Time a tile beside the default, forward or, for the other kernels, with the backward pass."""
+    trial = variant._replace(context=partial(trial_tile, kernel, tile))
+    errors = []
+    for found, expected in zip(problem.step(trial), problem.step(variant), strict=True):
+        errors.append(relative_error(found, expected))
+    run: Callable[[Problem, Variant], object] = Problem.step
+    if kernel == "forward_kernel":
+        run = Problem.inference
+    seconds, ratio = timer.compare(partial(run, problem, trial), partial(run, problem, variant))
+    return {"seconds": seconds, "ratio": ratio, "difference": max(errors)}
 
 
 @contextmanager
@@ -63,11 +71,30 @@ def trial_tile(kernel: str, tile: tuple[int, ...]) -> Iterator[None]:
 
 
 def table(results: Results) -> Iterator[str]:
-    """A table with a row for each tile, the fastest of a kernel first."""
-    found = sorted(rows_of(results, "tiles"), key=lambda row: (row[0][:2], row[1]["ratio"]))
-    rows = [
-        [*words, *tile.split(), format_milliseconds(r["seconds"]), f"{r['ratio']:.2f}", f"{r['difference']:.1e}"]
-        for (*words, tile), r in found
+    """Yield a table with a row for each tile, the fastest tile of a kernel first."""
+    found = [(shape, kernel, tile, result) for (shape, kernel, tile), result in rows_of(results, "tiles")]
+    found.sort(key=lambda item: (item[0], item[1], item[3]["ratio"]))
+    rows = []
+    for shape, kernel, tile, result in found:
+        rows.append(
+            [
+                shape,
+                kernel,
+                *tile.split(),
+                format_milliseconds(result["seconds"]),
+                f"{result['ratio']:.2f}",
+                f"{result['difference']:.1e}",
+            ]
+        )
+    header = [
+        "shape",
+        "kernel",
+        "queries",
+        "keys",
+        "warps",
+        "stages",
+        "ms",
+        "over the tiles in use",
+        "largest difference",
     ]
-    header = ["shape", "kernel", "queries", "keys", "warps", "stages", "ms", "over the tiles in use", "largest difference"]
     yield from titled("Tiles: attention with another tile in one kernel, forward or with its backward pass", header, rows)

@@ -1,4 +1,4 @@
-"""Times of actions side by side, in rounds, so that a change of the machine's speed affects all of them alike."""
+"""Times of actions side by side, in rounds, so that changes of the machine's speed affect all of them alike."""
 
 import math
 import statistics
@@ -12,12 +12,19 @@ import torch
 
 Name = TypeVar("Name", bound=Hashable)
 
-CAPTURE_AFTER = 3  # runs, in which libraries allocate and choose kernels
+# Number of runs before a CUDA graph is captured. Libraries allocate memory and choose kernels in them.
+NUM_WARM_UP_RUNS = 3
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles over rounds."""
+    """Median and quartiles over rounds.
+
+    Attributes:
+        median: Median.
+        low: First quartile.
+        high: Third quartile.
+    """
 
     median: float
     low: float
@@ -25,12 +32,13 @@ class Spread:
 
 
 def spread(values: list[float]) -> Spread:
-    """Median and quartiles of at least one value."""
-    return Spread(*np.quantile(values, (0.5, 0.25, 0.75)).tolist())
+    """Return the median and the quartiles of at least one value."""
+    median, low, high = np.quantile(values, (0.5, 0.25, 0.75)).tolist()
+    return Spread(median, low, high)
 
 
 def ratio(seconds: list[float], base: list[float]) -> Spread:
-    """Spread of the ratio to `base` in the same round."""
+    """Return the spread of the ratios to `base` in the same round."""
     return spread([own / other for own, other in zip(seconds, base, strict=True)])
 
 
@@ -39,10 +47,10 @@ class Timer:
     """Times actions on a device.
 
     Attributes:
-        device: device that the actions run on.
-        rounds: number of timed rounds. A round runs each action once; a first, untimed round warms up.
-        at_least: seconds for which an action is repeated in a round, so that a GPU's queue is full. 0: no repetition.
-        clock: clock of a CPU. On a GPU, events on its stream are timed.
+        device: Device that the actions run on.
+        rounds: Number of timed rounds. A round runs each action once. The first, untimed round warms up.
+        at_least: Minimum seconds of an action in a round. Faster actions are repeated, so that the queue of a GPU is full.
+        clock: Clock of a CPU. On a GPU, events on its stream are timed.
     """
 
     device: torch.device
@@ -51,7 +59,7 @@ class Timer:
     clock: Callable[[], float] = time.perf_counter
 
     def times(self, actions: dict[Name, Callable[[], object]]) -> dict[Name, list[float]]:
-        """Seconds of each action in every round."""
+        """Return the seconds of each action in every round."""
         counts = {name: self._count(action) for name, action in actions.items()}
         seconds: dict[Name, list[float]] = {name: [] for name in actions}
         for number in range(self.rounds + 1):
@@ -62,21 +70,22 @@ class Timer:
         return seconds
 
     def median(self, action: Callable[[], object]) -> float:
-        """Median seconds of an action."""
+        """Return the median seconds of an action."""
         return statistics.median(self.times({"action": action})["action"])
 
     def compare(self, action: Callable[[], object], baseline: Callable[[], object]) -> tuple[float, float]:
-        """Median seconds of an action, and the median of its ratio to a baseline in the same round."""
-        own, base = self.times(dict(enumerate((action, baseline)))).values()
-        return statistics.median(own), ratio(own, base).median
+        """Return the median seconds of an action, and the median of its ratio to a baseline in the same round."""
+        seconds = self.times({"action": action, "baseline": baseline})
+        return statistics.median(seconds["action"]), ratio(seconds["action"], seconds["baseline"]).median
 
     def seconds(self, action: Callable[[], object], count: int = 1) -> float:
-        """Mean seconds of `count` calls of an action."""
+        """Return the mean seconds of `count` calls of an action."""
         if self.device.type != "cuda":
             started = self.clock()
             _repeat(action, count)
             return (self.clock() - started) / count
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first = torch.cuda.Event(enable_timing=True)
+        last = torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize(self.device)
         first.record()
         _repeat(action, count)
@@ -85,19 +94,21 @@ class Timer:
         return first.elapsed_time(last) / 1e3 / count
 
     def _count(self, action: Callable[[], object]) -> int:
+        """Return the number of calls that take `at_least` seconds."""
         if not self.at_least:
             return 1
-        action()  # compiles, allocates
+        # The first call compiles and allocates.
+        action()
         return max(1, math.ceil(self.at_least / self.seconds(action)))
 
 
 def captured(action: Callable[[], object]) -> Callable[[], None]:
-    """The replay of what an action launches, as a CUDA graph: a GPU's time, without that of launching each kernel."""
+    """Capture an action as a CUDA graph, and return its replay: the time of the GPU, without launching each kernel."""
     stream = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        _repeat(action, CAPTURE_AFTER)
+        _repeat(action, NUM_WARM_UP_RUNS)
     torch.cuda.current_stream().wait_stream(stream)
     with torch.cuda.graph(graph):
         action()
