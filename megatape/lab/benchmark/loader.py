@@ -1,15 +1,18 @@
-"""Measures how fast training samples are read: by us, and by plain webdataset from the same shards.
+"""Speed of reading training samples: by our loader, and by plain webdataset from the same shards.
 
-Each reader gives batches of int64 tokens and targets. Times are of the processor, all threads together, with the files in the
-page cache; rounds of all readers alternate, and the best of each counts.
+Each reader yields batches of int64 tokens and targets. Times are processor times of all threads, with the files in the page
+cache. The rounds of all readers alternate, and the fastest round of each counts.
 """
 
 import io
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,52 +29,82 @@ from megatape.errors import UserError
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown
 
-# samples
+# Number of samples in a batch.
 BATCH = 32
 SEED = 0
 ROUNDS = 5
 
-Pair = tuple[Tensor, Tensor]  # tokens and targets, [BATCH, N]
-Reader = Callable[[int], Iterator[Pair]]  # the batches after so many samples, without end; each call opens the data anew
+# Tokens and targets, [BATCH, N].
+Pair = tuple[Tensor, Tensor]
+# Yields batches without end, after a number of consumed samples. Each call opens the data.
+Reader = Callable[[int], Iterator[Pair]]
 
 
-def report(directory: Path, length: int) -> Iterator[str]:
-    """Yields the table for samples of `length` tokens of the training split of a data directory, read for an epoch.
+class Rates(NamedTuple):
+    """Speed of the readers.
 
-    Raises UserError or FileNotFoundError if the directory is corrupted, or has too few tokens.
+    Attributes:
+        reading: Tokens per second of each reader.
+        waiting: Seconds of each reader from opening the data to a batch in the middle.
+        copying: Tokens per second of copying the stored ids in memory.
+    """
+
+    reading: dict[str, float]
+    waiting: dict[str, float]
+    copying: float
+
+
+def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
+    """Measure the readers for an epoch of the training split, and yield the paragraphs of the report.
+
+    Args:
+        directory: Data directory.
+        length: Tokens of a sample.
+        rounds: Number of rounds.
+
+    Raises:
+        UserError: The directory is corrupted, or has too few tokens.
+        FileNotFoundError: There is no data directory.
     """
     num_samples = TokenDataset(directory, "train", length).num_samples
     steps = num_samples // BATCH
     if steps < 2:
         raise UserError(f"data {directory} has {num_samples} samples of `length` {length}: give {2 * BATCH} or more")
-    dtype = np.dtype(load_index(directory).dtype)
     readers = {
         "packed": ours(lambda: TokenDataset(directory, "train", length)),
         "packed, windows of one shard": ours(lambda: TokenDataset(directory, "train", length, window=1)),
         "best_fit": ours(lambda: BestFitDataset(directory, "train", length)),
         "webdataset, in the order of the files": webdataset(directory, length),
     }
-    rates, waits, copying = _measure(readers, steps, length, dtype)
+    dtype = np.dtype(load_index(directory).dtype)
+    rates = _measure(readers, steps, length, dtype, rounds)
     yield (
         f"{steps * BATCH:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
-        f"{copying / 1e6:,.0f} million tokens a second"
+        f"{rates.copying / 1e6:,.0f} million tokens a second"
     )
-    rows = [
-        [name, f"{rate / 1e6:.2f}", f"{rate / copying:.1%}", f"{rate / rates['packed']:.2f}", f"{1e3 * waits[name]:.1f}"]
-        for name, rate in rates.items()
-    ]
+    rows = []
+    for name, rate in rates.reading.items():
+        rows.append(
+            [
+                name,
+                f"{rate / 1e6:.2f}",
+                f"{rate / rates.copying:.1%}",
+                f"{rate / rates.reading['packed']:.2f}",
+                f"{1e3 * rates.waiting[name]:.1f}",
+            ]
+        )
     header = ["reader", "million tokens/s", "of copying", "of packed", "ms from opening to a batch in the middle"]
     yield markdown(header, rows)
 
 
 def ours(open_dataset: Callable[[], Dataset]) -> Reader:
-    """As training reads."""
+    """Return a reader that reads as training does."""
 
     def batches(consumed: int) -> Iterator[Pair]:
         dataset = open_dataset()
         settings = DataConfig(path=dataset.directory, sequence_length=dataset.sequence_length)
-        data = Mixture(settings, {"": dataset}, SEED)
-        loader = Loader(data, batches=BatchSizes(BATCH), micro_batch_size=BATCH, rank=0, world_size=1)
+        mixture = Mixture(settings, {"": dataset}, SEED)
+        loader = Loader(mixture, batches=BatchSizes(BATCH), micro_batch_size=BATCH, rank=0, world_size=1)
         for first in itertools.count(consumed, BATCH):
             (batch,) = loader.step(first)
             yield batch.tokens, batch.targets
@@ -80,43 +113,63 @@ def ours(open_dataset: Callable[[], Dataset]) -> Reader:
 
 
 def webdataset(directory: Path, length: int) -> Reader:
-    """The shards as webdataset gives them: one member after the other, nothing verified or permuted."""
+    """Return a reader of the shards by webdataset: one member after the other, without verification or permutation."""
     shards = [str(directory / shard.file) for shard in load_index(directory).splits["train"].shards]
 
-    def batches(consumed: int) -> Iterator[Pair]:
+    def members() -> Iterator[np.ndarray]:
+        """Yield the token ids of each member, epoch after epoch."""
         from webdataset import WebDataset
 
-        wanted = BATCH * length
-        rest = np.empty(0, np.int64)
-        skipped = consumed * length
-        for member in itertools.chain.from_iterable(WebDataset(shards, shardshuffle=False) for _ in itertools.count()):
-            ids = np.load(io.BytesIO(member["npy"])).astype(np.int64)
-            rest = np.concatenate([rest, ids[skipped:]])
-            skipped = max(0, skipped - ids.size)
-            while rest.size > wanted:
-                batch = torch.from_numpy(rest[: wanted + 1])
-                rest = rest[wanted:]
+        while True:
+            for member in WebDataset(shards, shardshuffle=False):
+                yield np.load(io.BytesIO(member["npy"])).astype(np.int64)
+
+    def batches(consumed: int) -> Iterator[Pair]:
+        batch_tokens = BATCH * length
+        remaining = np.empty(0, np.int64)
+        num_skipped = consumed * length
+        for ids in members():
+            remaining = np.concatenate([remaining, ids[num_skipped:]])
+            num_skipped = max(0, num_skipped - ids.size)
+            # One token more: the target of the last one.
+            while remaining.size > batch_tokens:
+                batch = torch.from_numpy(remaining[: batch_tokens + 1])
+                remaining = remaining[batch_tokens:]
                 yield batch[:-1].view(BATCH, length), batch[1:].view(BATCH, length)
 
     return batches
 
 
-def _measure(
-    readers: dict[str, Reader], steps: int, length: int, dtype: np.dtype
-) -> tuple[dict[str, float], dict[str, float], float]:
-    """Tokens per second of each reader, seconds from opening to a batch in the middle, and the tokens per second of copying."""
-    seconds = {name: [np.inf, np.inf] for name in readers}
-    copying = np.inf
-    source = np.ones(BATCH * length, dtype)
+def _measure(readers: dict[str, Reader], steps: int, length: int, dtype: np.dtype, rounds: int) -> Rates:
+    """Measure the readers for `steps` batches, and copying."""
+    reading = dict.fromkeys(readers, math.inf)
+    waiting = dict.fromkeys(readers, math.inf)
+    copying = math.inf
     timer = Timer(torch.device("cpu"), 1, clock=time.process_time)
-    for _ in range(ROUNDS):
+    source = np.ones(BATCH * length, dtype)
+
+    def copy_all() -> None:
+        for _ in range(steps - 1):
+            source.copy()
+
+    for _ in range(rounds):
         for name, reader in readers.items():
             batches = reader(0)
+            # The first batch opens the data.
             next(batches)
-            spent = timer.seconds(lambda: deque(itertools.islice(batches, steps - 1), 0))  # noqa: B023  # called at once
-            waited = timer.seconds(lambda: next(reader(steps // 2 * BATCH)))  # noqa: B023
-            seconds[name] = [min(*pair) for pair in zip(seconds[name], (spent, waited), strict=True)]
-        copying = min(copying, timer.seconds(lambda: [source.copy() for _ in range(steps - 1)]))
-    tokens = (steps - 1) * BATCH * length
-    rates = {name: tokens / spent for name, (spent, _) in seconds.items()}
-    return rates, {name: waited for name, (_, waited) in seconds.items()}, tokens / copying
+            rest = itertools.islice(batches, steps - 1)
+            reading[name] = min(reading[name], timer.seconds(partial(deque, rest, 0)))
+            waiting[name] = min(waiting[name], timer.seconds(partial(_read_one, reader, steps // 2 * BATCH)))
+        copying = min(copying, timer.seconds(copy_all))
+
+    num_tokens = (steps - 1) * BATCH * length
+    return Rates(
+        reading={name: num_tokens / seconds for name, seconds in reading.items()},
+        waiting=waiting,
+        copying=num_tokens / copying,
+    )
+
+
+def _read_one(reader: Reader, consumed: int) -> None:
+    """Open the data and read a batch."""
+    next(reader(consumed))

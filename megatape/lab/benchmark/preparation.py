@@ -1,4 +1,4 @@
-"""Processor time of preparing data, on the same text: against its tokenizer alone, and against a loop with gigatoken."""
+"""Processor time of preparing data, beside the tokenizer alone and a plain loop with gigatoken, on the same text."""
 
 import gc
 import hashlib
@@ -33,70 +33,90 @@ from megatape.lab.benchmark.timing import Timer, ratio, spread
 from megatape.utils.python_process import child_environment, python_command
 from megatape.utils.tables import markdown
 
-FILES = 2  # each a unit of the preparation, which so reads the source twice: for duplicates, then to write
+# Number of files, each a unit of the preparation. With several units it reads the source twice: for duplicates, then to write.
+FILES = 2
 VALIDATION_SHARE = 0.1
-BATCH = 1000  # documents that are tokenized at a time
+# Number of documents that are tokenized at a time.
+BATCH = 1000
 LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
 
 
 def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabytes: int, rounds: int) -> Iterator[str]:
-    """Yields what is measured, and the table.
+    """Measure preparation, and yield the paragraphs of the report.
 
-    tokenizer: None trains one of `vocab_size` tokens on the source. megabytes: of text, 10^6 bytes; of a smaller
-    source all. Raises ModuleNotFoundError without gigatoken, UserError if it does not give the same ids.
+    Args:
+        source: Source of the text.
+        tokenizer: Tokenizer to measure. None to train one on the source.
+        vocab_size: Number of tokens of the trained tokenizer.
+        megabytes: Size of the text in 10^6 bytes. A smaller source is used completely.
+        rounds: Number of timed rounds.
+
+    Raises:
+        ModuleNotFoundError: gigatoken is not installed.
+        UserError: gigatoken gives other ids than the tokenizer.
     """
     if tokenizer is None:
-        tokenizer = SentencePieceTokenizer(train_tokenizer(sample_texts(source, MAX_TRAINING_BYTES), vocab_size))
+        sample = sample_texts(source, MAX_TRAINING_BYTES)
+        tokenizer = SentencePieceTokenizer(train_tokenizer(sample, vocab_size))
     tokenizer.num_threads = 1
+    # Report a tokenizer that gigatoken does not support before reading the source.
     FastTokenizer(tokenizer)
+    texts = _texts(source, megabytes * 10**6)
     with tempfile.TemporaryDirectory() as folder:
-        yield from _measured(tokenizer, _texts(source, megabytes * 10**6), Path(folder), rounds)
+        yield from _measure(tokenizer, texts, Path(folder), rounds)
 
 
-def _measured(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> Iterator[str]:
+def _measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> Iterator[str]:
     num_bytes = sum(len(text.encode()) for text in texts)
     units = _write(texts, folder)
     corpus = PreparationOptions(Source("jsonl", tuple(unit.inputs[0] for unit in units)), VALIDATION_SHARE, tokenizer, 0)
     numbers = count()
     indexes = []
-    loaded = [FastTokenizer(tokenizer) for _ in range(2 * (rounds + 1))]  # each for one use: they keep words
+    # One for each use, because a tokenizer caches words. Both actions use one in every round and in the warm-up.
+    num_uses = 2 * (rounds + 1)
+    fast_tokenizers = [FastTokenizer(tokenizer) for _ in range(num_uses)]
 
-    def alone() -> None:
+    def tokenize_alone() -> None:
         for begin in range(0, len(texts), BATCH):
             tokenizer.encode_documents(texts[begin : begin + BATCH])
 
-    def prepared(fast: FastTokenizer | None) -> None:
-        preparation = Preparation(corpus, PartialFolder(folder / f"{next(numbers)}", DEFAULT_TIMEOUTS), units)
+    def prepare(fast: FastTokenizer | None) -> None:
+        partial_folder = PartialFolder(folder / f"{next(numbers)}", DEFAULT_TIMEOUTS)
+        preparation = Preparation(corpus, partial_folder, units)
         plan = preparation.begin()
         preparation.work(tokenizer, fast, lambda *_: None)
         indexes.append(preparation.finish(plan)[0])
 
-    gc.freeze()  # the garbage collector leaves out what only this benchmark has loaded, such as PyTorch
+    # The garbage collector skips the objects that only this benchmark has loaded, such as PyTorch's.
+    gc.freeze()
     name = LIBRARIES[tokenizer.file]
     actions: dict[str, Callable[[], object]] = {
-        f"{name} alone": alone,
-        f"preparation with {name}": lambda: prepared(None),
-        "loop with gigatoken": lambda: loop(corpus.source.inputs, loaded.pop(), folder / f"{next(numbers)}"),
-        "preparation with gigatoken": lambda: prepared(loaded.pop()),
+        f"{name} alone": tokenize_alone,
+        f"preparation with {name}": lambda: prepare(None),
+        "loop with gigatoken": lambda: loop(corpus.source.inputs, fast_tokenizers.pop(), folder / f"{next(numbers)}"),
+        "preparation with gigatoken": lambda: prepare(fast_tokenizers.pop()),
     }
     seconds = Timer(torch.device("cpu"), rounds, clock=time.process_time).times(actions)
-    same = all(index == indexes[0] for index in indexes)
+    comparison = "the same"
+    if any(index != indexes[0] for index in indexes):
+        comparison = "NOT the same"
     yield (
         f"{num_bytes / 1e6:.1f} MB of text in {len(texts):,} documents, {tokenizer.vocab_size:,} tokens; processor time of one "
-        f"process, median of {rounds} rounds; the data are {'' if same else 'NOT '}the same to the byte"
+        f"process, median of {rounds} rounds; the data are {comparison} to the byte"
     )
-    names = list(seconds)
-    rows = list[list[str]]()
-    for what, baseline in zip(names, (names[0], names[0], names[2], names[2]), strict=True):
-        over = ratio(seconds[baseline], seconds[what])
-        rate = f"{num_bytes / 1e6 / spread(seconds[what]).median:.1f}"
-        rows.append([what, rate, f"{over.median:.2f} ({over.low:.2f} to {over.high:.2f})", baseline])
+    alone, _, plain_loop, _ = seconds
+    baselines = [alone, alone, plain_loop, plain_loop]
+    rows = []
+    for (action, taken), baseline in zip(seconds.items(), baselines, strict=True):
+        relative = ratio(seconds[baseline], taken)
+        rate = f"{num_bytes / 1e6 / spread(taken).median:.1f}"
+        rows.append([action, rate, f"{relative.median:.2f} ({relative.low:.2f} to {relative.high:.2f})", baseline])
     yield markdown(["", "MB/s", "rate against the baseline (quartiles)", "baseline"], rows)
     yield f"start: {_start_seconds(tokenizer, folder):.1f} processor seconds of a command that prepares ten short documents"
 
 
 def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
-    """The baseline: a careful loop of the same libraries, for one split, without rules, tables, counts, or resuming."""
+    """Prepare one split in a careful loop with the same libraries, without rules, tables, counts or resuming."""
     output.mkdir()
     known = set[bytes]()
     hasher = hashlib.sha256()
@@ -106,17 +126,18 @@ def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:
                 for line in lines:
                     text = orjson.loads(line)["text"]
                     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-                    if digest not in known:
-                        known.add(digest)
-                        parts = fast.begin, fast.unverified_ids(text), fast.end
-                        ids = np.concatenate(parts, dtype=np.uint16, casting="unsafe").tobytes()
-                        hasher.update(ids)
-                        file.write(ids)
+                    if digest in known:
+                        continue
+                    known.add(digest)
+                    parts = (fast.begin, fast.unverified_ids(text), fast.end)
+                    ids = np.concatenate(parts, dtype=np.uint16, casting="unsafe").tobytes()
+                    hasher.update(ids)
+                    file.write(ids)
     (output / "sha256").write_text(hasher.hexdigest())
 
 
 def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
-    """Processor time of the command on almost nothing."""
+    """Return the processor time of the command with ten short documents."""
     lines = folder / "start.jsonl"
     model = folder / "tokenizer"
     lines.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(10)), encoding="utf-8")
@@ -132,7 +153,7 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
 
 
 def _texts(source: Source, num_bytes: int) -> list[str]:
-    """The first documents, of at least `num_bytes` in all if there are as many."""
+    """Return the first documents of a source, until they have `num_bytes` in total."""
     texts = []
     left = num_bytes
     for document in read_documents(source, CorpusCounts()):
@@ -144,7 +165,7 @@ def _texts(source: Source, num_bytes: int) -> list[str]:
 
 
 def _write(texts: list[str], folder: Path) -> list[Unit]:
-    """FILES files of compressed lines, each of them a unit."""
+    """Write FILES compressed files of JSON lines, and return them as units."""
     units = []
     for number in range(FILES):
         path = folder / f"{number}.jsonl.gz"

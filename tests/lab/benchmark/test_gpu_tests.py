@@ -5,26 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from megatape.lab.benchmark import gpu_tests
+from megatape.lab.benchmark.gpu_tests import gpu_tests
 from megatape.lab.benchmark.worker import Bench
 
 
 @pytest.mark.parametrize("fault", ["no tests", "pytest cannot start"])
-def test_gpu_tests_that_do_not_run_fail_their_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str) -> None:
+def test_gpu_tests_that_do_not_run_fail_their_part(tmp_path: Path, fault: str) -> None:
     folder = tmp_path / "tests/gpu"
     folder.mkdir(parents=True)
     if fault == "pytest cannot start":
         (folder / "conftest.py").write_text("import no_such_package")
         (folder / "test_any.py").write_text("def test_any(): pass")
-    monkeypatch.setattr(gpu_tests, "TESTS", folder)
     with pytest.raises(RuntimeError, match="pytest ran none of the tests"):
-        gpu_tests.gpu_tests(Bench("tests", "cpu", True, set(), io.StringIO()))
+        gpu_tests(Bench("tests", "cpu", True, set(), io.StringIO()), folder)
 
 
-def test_gpu_tests_that_are_known_do_not_fail_their_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpu_tests_that_are_known_do_not_fail_their_part(tmp_path: Path) -> None:
     """All of them have a result of an earlier benchmark, so pytest collects none."""
     folder = tmp_path / "tests/gpu"
     folder.mkdir(parents=True)
     (folder / "test_known.py").write_text("import pytest\n\n@pytest.mark.gpu\ndef test_known(): pass")
-    monkeypatch.setattr(gpu_tests, "TESTS", folder)
-    gpu_tests.gpu_tests(Bench("tests", "cpu", True, {"tests/test_known.py::test_known"}, io.StringIO()))
+    gpu_tests(Bench("tests", "cpu", True, {"tests/test_known.py::test_known"}, io.StringIO()), folder)

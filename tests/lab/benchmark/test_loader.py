@@ -4,7 +4,6 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from megatape.data.training.dataset import TokenDataset
 from megatape.lab.benchmark import loader
@@ -25,12 +24,11 @@ def test_webdataset_reads_our_shards(data_directory: Path) -> None:
             assert np.array_equal(targets.flatten(), wanted[begin + 1 : begin + 1 + loader.BATCH * 64])
 
 
-def test_the_table(command: Command, data_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "ROUNDS", 1)
+def test_the_table(command: Command, data_directory: Path) -> None:
     code, printed, errors = command("benchmark", "loader", "--data", data_directory, "--length", 64)
     assert code == 0, errors
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| ")]
     assert [row[0].split(",")[0] for row in rows] == ["reader", "packed", "packed", "best_fit", "webdataset"]
     assert float(rows[1][3]) == 1 and all(float(row[1]) > 0 and float(row[4]) > 0 for row in rows[1:])
-    code, printed, errors = command("benchmark", "loader", "--data", data_directory, "--length", 512)
+    code, _, errors = command("benchmark", "loader", "--data", data_directory, "--length", 512)
     assert code == 2 and "give 64 or more" in errors
