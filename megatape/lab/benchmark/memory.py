@@ -1,7 +1,4 @@
-"""Resident memory of training steps in real processes, for any ZeRO stage, ranks, layers and length.
-
-`report` compares memory with the planner's estimate.
-"""
+"""Resident memory of training in real processes, beside the planner's estimate."""
 
 import json
 import sys
@@ -9,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from subprocess import PIPE
 from typing import Any
 
@@ -36,10 +34,10 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class Measured:
-    """Resident bytes, beyond those before a process builds anything: of a rank, or the most of any.
+    """Resident bytes of a rank, or the maximum over ranks, beyond those before a process builds anything.
 
     Attributes:
-        initialized: Bytes once weights, master weights and optimizer state are filled in.
+        initialized: Bytes after weights, master weights and optimizer state are filled in.
         peak_initializing: Peak bytes until then.
         peak: Peak bytes of the whole run.
     """
@@ -50,10 +48,16 @@ class Measured:
 
 
 def settings(world_size: int, changes: dict[str, Any]) -> Config:
-    """The 155M shape, with one sequence per data-parallel rank and step. changes: section.key -> value."""
-    raw = replace(SHAPES["155m"], batch=1, length=128).config("tape", "float32", steps=STEPS).model_dump()
-    changes = {"model.max_positions": 4096, "zero.stage": 3, "zero.bucket_size": 5_000_000} | changes
-    for path, value in changes.items():
+    """Return the configuration of the 155M shape, with one sequence per data-parallel rank and step.
+
+    Args:
+        world_size: Number of ranks.
+        changes: section.key -> value.
+    """
+    shape = replace(SHAPES["155m"], batch=1, length=128)
+    raw = shape.config("tape", "float32", steps=STEPS).model_dump()
+    defaults = {"model.max_positions": 4096, "zero.stage": 3, "zero.bucket_size": 5_000_000}
+    for path, value in (defaults | changes).items():
         section, _, key = path.partition(".")
         raw[section][key] = value
     raw["training"]["global_batch_size"] = world_size // raw["parallel"]["tp"]
@@ -61,17 +65,36 @@ def settings(world_size: int, changes: dict[str, Any]) -> Config:
 
 
 def measure(world_size: int, changes: dict[str, Any]) -> Measured:
-    """Train on `world_size` processes of this machine. Raises ChildProcessError if one fails."""
+    """Train on several processes of this machine, and return the maximum over ranks.
+
+    Args:
+        world_size: Number of processes.
+        changes: section.key -> value of the configuration.
+
+    Raises:
+        ChildProcessError: A process failed.
+    """
     command = python_command("megatape.lab.benchmark.memory", settings(world_size, changes).model_dump_json())
-    shared = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    shared = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     with ExitStack() as stack:
         processes = []
         for rank in range(world_size):
-            own = {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-            processes.append(stack.enter_context(child(command, env=own, stderr=PIPE)))
+            environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = stack.enter_context(child(command, env=environment, stderr=PIPE))
+            processes.append(process)
         outputs = [finish(process) for process in processes]
-    found = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return Measured(**{name: max(entry[name] for entry in found) for name in found[0]})
+    # Libraries may print before the last line.
+    of_ranks = [Measured(**json.loads(output.splitlines()[-1])) for output in outputs]
+    return Measured(
+        initialized=max(measured.initialized for measured in of_ranks),
+        peak_initializing=max(measured.peak_initializing for measured in of_ranks),
+        peak=max(measured.peak for measured in of_ranks),
+    )
 
 
 def worker(config: Config) -> Measured:
@@ -96,20 +119,22 @@ def worker(config: Config) -> Measured:
 
 
 def report() -> Iterator[str]:
-    """Yields the table, in MiB."""
+    """Measure ZeRO stages and numbers of ranks, and yield the paragraphs of the report."""
     yield (
         "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence per data-parallel rank, buckets of 5 M "
         "elements"
     )
-    cases = [(stage, ranks, 1) for stage in (0, 1, 2, 3) for ranks in (1, 2, 4)]
-    cases += [(3, size, size) for size in (2, 4)]
+    # ZeRO stage, number of ranks and of tensor-parallel ranks.
+    cases = [(stage, ranks, 1) for stage, ranks in product((0, 1, 2, 3), (1, 2, 4))]
+    cases += [(3, ranks, ranks) for ranks in (2, 4)]
     rows = []
     for stage, world_size, tensor_size in tqdm(cases, leave=False):
         changes = {"zero.stage": stage, "parallel.tp": tensor_size}
         found = measure(world_size, changes)
         planned = plan_memory(settings(world_size, changes), world_size, on_gpu=False).device_total
         sizes = (found.peak_initializing, found.initialized, found.peak, planned)
-        rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *(f"{size / 2**20:.0f}" for size in sizes)])
+        cells = [f"{size / 2**20:.0f}" for size in sizes]
+        rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *cells])
     header = ["ZeRO stage", "data x tensor", "peak of initialization", "initialized", "peak of training", "planned"]
     yield markdown(header, rows)
 

@@ -1,6 +1,6 @@
-"""`megatape pretrain` as users start it: its step beside the bare one of the same model.
+"""`megatape pretrain` as users start it: its step beside the bare step of the same model.
 
-The difference from the bare step is what DeepSpeed, data and logging cost.
+The difference is the cost of DeepSpeed, data and logging.
 """
 
 import shutil
@@ -29,49 +29,72 @@ from megatape.run_folder import RunFolder, read_steps
 from megatape.utils.python_process import python_command
 from megatape.utils.units import format_bytes, format_milliseconds
 
-# steps, and those at their beginning that are not timed
+# Number of steps, and of untimed steps at the beginning.
 STEPS = 30
-WARM_UP = 10
-STEPS_TINY = 3
-WARM_UP_TINY = 1
-VOCABULARY = 512  # of the data; the model keeps its own
-# of Python's own source
+WARM_UP_STEPS = 10
+TINY_STEPS = 3
+TINY_WARM_UP_STEPS = 1
+# Vocabulary size of the data. The model keeps its own.
+VOCAB_SIZE = 512
+# Number of files of Python's own source.
 FILES = 150
-FILES_TINY = 40
+TINY_FILES = 40
 
 
 def pretrain(bench: Bench) -> None:
-    """Train 30 steps of each encoding at stages 2 and 3, and compiled, which stage 3 does not allow."""
-    ways = [(2, False), (2, True), (3, False)]
+    """Train with each encoding at stages 2 and 3, and compiled at stage 2. Stage 3 does not support compilation."""
+    encodings = ["tape", BASELINE]
+    modes = [(2, False), (2, True), (3, False)]
+    if bench.tiny:
+        encodings = ["tape"]
+        modes = [(2, False)]
     with TemporaryDirectory() as folder:
-        trials = Trials(bench, Path(folder))
-        for encoding, (stage, compiled) in [("tape", ways[0])] if bench.tiny else product(("tape", BASELINE), ways):
-            key = f"155m/{encoding}/ZeRO {stage}{', compiled' * compiled}"
-            bench.measure(key, partial(trials.run, encoding, stage, compiled))
+        runs = Runs(bench, Path(folder))
+        for encoding, (stage, compiled) in product(encodings, modes):
+            key = f"155m/{encoding}/ZeRO {stage}"
+            if compiled:
+                key += ", compiled"
+            bench.measure(key, partial(runs.measure, encoding, stage, compiled))
 
 
-class Trials:
-    """Runs on one data directory, in a temporary folder."""
+class Runs:
+    """Runs that share a data directory in a temporary folder.
+
+    Attributes:
+        timer: Times actions on the device.
+        tiny: Whether to use small sizes.
+        folder: Temporary folder.
+        shape: Shape of the model and the batch.
+        steps: Number of steps.
+        warm_up: Number of untimed steps.
+    """
 
     def __init__(self, bench: Bench, folder: Path) -> None:
         self.timer = bench.timer
         self.tiny = bench.tiny
         self.folder = folder
         self.shape = shapes(bench.tiny)["155m"]
-        self.steps, self.warm_up = (STEPS_TINY, WARM_UP_TINY) if bench.tiny else (STEPS, WARM_UP)
+        self.steps = STEPS
+        self.warm_up = WARM_UP_STEPS
+        if bench.tiny:
+            self.steps = TINY_STEPS
+            self.warm_up = TINY_WARM_UP_STEPS
 
-    def run(self, encoding: str, stage: int, compiled: bool) -> Result:
-        """Seconds of a step in a run, and bare; peak bytes of the run, and planned."""
+    def measure(self, encoding: str, stage: int, compiled: bool) -> Result:
+        """Return the seconds of a step in a run and alone, and the measured and planned peak memory."""
         device = self.timer.device
         config = self._config(encoding, stage, compiled)
         bare = RawStep(config, device)
         bare_seconds = self.timer.median(bare)
         del bare
         if device.type == "cuda":
-            torch.cuda.empty_cache()  # the run is another process on the same GPU
+            # The run is another process on the same GPU.
+            torch.cuda.empty_cache()
         self._train(config)
-        metrics = list(read_steps(RunFolder(Path(config.run.directory)).metrics))
-        shutil.rmtree(config.run.directory)  # a checkpoint of gigabytes
+        folder = RunFolder(Path(config.run.directory))
+        metrics = list(read_steps(folder.metrics))
+        # The checkpoint has gigabytes.
+        shutil.rmtree(folder.directory)
         seconds = statistics.median(entry["seconds"] for entry in metrics[self.warm_up :])
         return {
             "seconds": seconds,
@@ -92,36 +115,41 @@ class Trials:
         return parse_config(raw, "benchmark")
 
     def _train(self, config: Config) -> None:
-        """Raises ChildProcessError with the run's last lines."""
+        """Train a model in another process. Raises ChildProcessError with its last lines if it fails."""
         file = self.folder / "config.json"
         file.write_text(config.model_dump_json())
         environment = {}
         if self.timer.device.type == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         command = python_command("megatape.commands.main", "pretrain", "--config", str(file))
-        with child(command, env=environment, start_new_session=False) as process:  # it ends with this process
+        # In the process group of this process, so that it ends with it.
+        with child(command, env=environment, start_new_session=False) as process:
             finish(process, sys.stdout)
 
     @cached_property
     def data(self) -> Path:
-        """Source text of this Python, prepared."""
-        source = Source("python", max_documents=FILES_TINY if self.tiny else FILES)
+        """Data directory with the source text of this Python."""
+        num_files = FILES
+        if self.tiny:
+            num_files = TINY_FILES
+        source = Source("python", max_documents=num_files)
         output = self.folder / "data"
-        prepare(PreparationOptions(source, validation_share=0.2, tokenizer=None, vocab_size=VOCABULARY), output)
+        prepare(PreparationOptions(source, validation_share=0.2, tokenizer=None, vocab_size=VOCAB_SIZE), output)
         return output
 
 
 def table(results: Results) -> Iterator[str]:
-    """A table with a row for each run."""
-    rows = [
-        [
-            ", ".join(words),
-            format_milliseconds(r["seconds"]),
-            format_milliseconds(r["bare seconds"]),
-            f"{r['ratio']:.2f}",
-            format_bytes(r["peak bytes"]),
-            format_bytes(r["planned bytes"]),
-        ]
-        for words, r in rows_of(results, "pretrain")
-    ]
+    """Yield a table with a row for each run."""
+    rows = []
+    for words, result in rows_of(results, "pretrain"):
+        rows.append(
+            [
+                ", ".join(words),
+                format_milliseconds(result["seconds"]),
+                format_milliseconds(result["bare seconds"]),
+                f"{result['ratio']:.2f}",
+                format_bytes(result["peak bytes"]),
+                format_bytes(result["planned bytes"]),
+            ]
+        )
     yield from titled("megatape pretrain", ["", "ms a step", "bare, ms", "ratio", "peak", "planned"], rows)

@@ -1,4 +1,4 @@
-"""Training steps of RoPE and TAPE as the planner estimates them without a GPU, beside the targets."""
+"""The planner's estimates of training steps of RoPE and TAPE, without a GPU, beside the targets."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.errors import UserError
 from megatape.lab.benchmark.models import Shape, shapes
-from megatape.lab.benchmark.results import Result, read_results, yes_no
+from megatape.lab.benchmark.results import Results, read_results, yes_no
 from megatape.lab.benchmark.targets import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.device import optimizer_work
@@ -24,9 +24,11 @@ from megatape.utils.tables import markdown
 from megatape.utils.units import format_bytes
 
 PRECISION = "bfloat16"
-IMPLEMENTED = ("sdpa", "triton")  # what has code here; of the others there are estimates only
+# Implemented backends. There are only estimates of the others.
+IMPLEMENTED = ("sdpa", "triton")
 ONE_PASS = "one pass at cuDNN's rates"
-ONCE = 7 / 10  # products of TAPE's backward pass if it computed the scores once, over those of our kernels
+# Matrix products of a backward pass of TAPE that computes the scores once, over those of our kernels.
+ONE_PASS_PRODUCTS = 7 / 10
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Estimate:
 
     Attributes:
         encoding: Name of the encoding.
-        attention: Name of the backend, as in the keys of results.jsonl, or one of those without code.
-        mode: eager or compiled.
-        times: (bad, good).
-        work: Its operations.
-        saved: Bytes kept for the backward pass, None where they are not counted.
+        attention: Name of the backend, as in the keys of results.jsonl, or ONE_PASS.
+        mode: "eager" or "compiled".
+        times: Pessimistic and optimistic time.
+        work: Operations.
+        saved: Bytes kept for the backward pass, None if they are not counted.
     """
 
     encoding: str
@@ -51,24 +53,33 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """In the middle of the range."""
+        """Seconds in the middle of the range."""
         return sum(middle(self.times))
 
     @property
     def by(self) -> str:
-        """Backend and mode, as a cell."""
+        """Backend and mode, for a cell of a table."""
         return f"{self.attention}, {self.mode}"
 
 
 def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator[str]:
-    """Yields the paragraphs. measured: results.jsonl of megatape benchmark gpu. tiny: small shapes.
+    """Estimate training steps, and yield the paragraphs of the report.
 
-    Raises UserError or FileNotFoundError if there is no such GPU or file, or no Triton, whose kernels are counted.
+    Args:
+        gpu_name: Name of the GPU, or a JSON file.
+        measured: results.jsonl of megatape benchmark gpu, whose steps are shown beside the estimates, or None.
+        tiny: Whether to use small shapes.
+
+    Raises:
+        UserError: The GPU is unknown, a file is invalid, or Triton is missing, whose kernels are counted.
+        FileNotFoundError: There is no such file.
     """
     if find_spec("triton") is None:
         raise UserError("the roofline counts our kernels, which need the package triton: pip install triton")
     gpu = load_gpu(gpu_name)
-    results = read_results(measured) if measured else {}
+    results: Results = {}
+    if measured is not None:
+        results = read_results(measured)
     yield f"Estimates for one {gpu.name} in {PRECISION}. Assumed:"
     yield "\n".join(f"* {line}" for line in ASSUMPTIONS)
     targets: list[list[str]] = []
@@ -85,91 +96,141 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
 
 
 def _steps(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
+    """Yield the estimates of a training step with every backend, eager and compiled."""
     for encoding, mode in product((BASELINE, "tape"), ("eager", "compiled")):
-        configs = {name: shape.config(encoding, PRECISION, attention=name, compile=mode == "compiled") for name in IMPLEMENTED}
-        works = {attention: Counter(step_work(config)) for attention, config in configs.items()}
+        configs = {}
+        works = {}
+        for attention in IMPLEMENTED:
+            config = shape.config(encoding, PRECISION, attention=attention, compile=mode == "compiled")
+            configs[attention] = config
+            works[attention] = Counter(step_work(config))
         works |= _without_code(encoding, works)
         optimizer = optimizer_work(plan_memory(configs["triton"], 1, on_gpu=True))
         for attention, work in works.items():
             work.update(optimizer)
-            saved = activations(configs[attention], on_gpu=True).total if mode == "eager" and attention in configs else None
+            saved = None
+            if mode == "eager" and attention in configs:
+                saved = activations(configs[attention], on_gpu=True).total
             yield Estimate(encoding, attention, mode, device_times(work, gpu), work, saved)
 
 
 def _layers(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
+    """Yield the estimates of an attention layer with every backend."""
     for encoding in (BASELINE, "tape"):
-        configs = {attention: shape.config(encoding, PRECISION, attention=attention) for attention in IMPLEMENTED}
-        works = {attention: attention_layer_work(config) for attention, config in configs.items()}
+        works = {}
+        for attention in IMPLEMENTED:
+            config = shape.config(encoding, PRECISION, attention=attention)
+            works[attention] = attention_layer_work(config)
         works |= _without_code(encoding, works)
         for attention, work in works.items():
             yield Estimate(encoding, attention, "eager", device_times(work, gpu), work)
 
 
 def _without_code(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
-    """The work with attention of which there are estimates only."""
+    """Return the work of TAPE with attention in one pass, which is not implemented."""
     if encoding == BASELINE:
         return {}
-    result: Work = Counter()  # by no sum of counters, which drops negative counts, as of what torch.compile fuses
-    for each, times in works["triton"].items():
-        if isinstance(each.kind, Attention):
-            flops = each.flops * (ONCE if each.kind.direction == "backward" else 1)
-            each = each._replace(kind=each.kind._replace(backend="sdpa"), flops=flops)
-        result[each] += times
+    result: Work = Counter()
+    # Added one by one: Counter + Counter drops negative counts, and fusion produces some.
+    for operation, count in works["triton"].items():
+        kind = operation.kind
+        if isinstance(kind, Attention):
+            flops: float = operation.flops
+            if kind.direction == "backward":
+                flops = operation.flops * ONE_PASS_PRODUCTS
+            operation = operation._replace(kind=kind._replace(backend="sdpa"), flops=flops)
+        result[operation] += count
     return {ONE_PASS: result}
 
 
-def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: dict[str, Result]) -> str:
+def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], results: Results) -> str:
+    """Return a table of the estimates, with measured times if there are results."""
+    header = [
+        "encoding",
+        "attention",
+        "",
+        "ms",
+        "to the fastest RoPE",
+        "MFU",
+        "arithmetic, ms",
+        "memory, ms",
+        "bytes for each number of x",
+        "saved",
+    ]
+    if results:
+        header.append("measured, ms")
     baseline = _fastest(steps, BASELINE, *IMPLEMENTED).seconds
-    numbers = shape.batch * shape.length * shape.model.hidden_size * shape.model.num_layers
     rows = []
-    for each in steps:
-        bad, good = each.times
-        compute_bound, memory_bound = middle(each.times)
-        moved = sum(operation.bytes * times for operation, times in each.work.items() if not operation.flops)
-        words = [each.encoding, each.attention, each.mode]
-        rows.append(
-            [
-                *words,
-                f"{each.seconds * 1e3:.1f} ({sum(good) * 1e3:.1f} to {sum(bad) * 1e3:.1f})",
-                f"{each.seconds / baseline:.3f}",
-                f"{_utilization(shape, gpu, each):.0%}",
-                f"{compute_bound * 1e3:.1f}",
-                f"{memory_bound * 1e3:.1f}",
-                f"{moved / numbers:.0f}",
-                "" if each.saved is None else format_bytes(each.saved),
-            ]
-        )
+    for estimate in steps:
+        key = (estimate.encoding, estimate.attention, estimate.mode)
+        row = [*key, *_cells(estimate, shape, gpu, baseline)]
         if results:
-            found = results.get("/".join((f"step {name}", *words)), {})
-            rows[-1].append(f"{found['seconds'] * 1e3:.1f}" if "seconds" in found else "")
-    header = ["encoding", "attention", "", "ms", "to the fastest RoPE", "MFU", "arithmetic, ms", "memory, ms"]
-    return markdown([*header, "bytes for each number of x", "saved", *(["measured, ms"] if results else [])], rows)
+            found = results.get("/".join([f"step {name}", *key]), {})
+            measured = ""
+            if "seconds" in found:
+                measured = f"{found['seconds'] * 1e3:.1f}"
+            row.append(measured)
+        rows.append(row)
+    return markdown(header, rows)
+
+
+def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[str]:
+    """Return the figures of an estimate. `baseline` is the seconds of the fastest RoPE."""
+    pessimistic, optimistic = estimate.times
+    compute_bound, memory_bound = middle(estimate.times)
+    moved_bytes = 0.0
+    for operation, count in estimate.work.items():
+        if not operation.flops:
+            moved_bytes += operation.bytes * count
+    numbers_of_x = shape.batch * shape.length * shape.model.hidden_size * shape.model.num_layers
+    saved = ""
+    if estimate.saved is not None:
+        saved = format_bytes(estimate.saved)
+    return [
+        f"{estimate.seconds * 1e3:.1f} ({sum(optimistic) * 1e3:.1f} to {sum(pessimistic) * 1e3:.1f})",
+        f"{estimate.seconds / baseline:.3f}",
+        f"{_utilization(shape, gpu, estimate):.0%}",
+        f"{compute_bound * 1e3:.1f}",
+        f"{memory_bound * 1e3:.1f}",
+        f"{moved_bytes / numbers_of_x:.0f}",
+        saved,
+    ]
 
 
 def _utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
+    """Return the model FLOPs utilization. The backward pass counts as two forward passes."""
     model = shape.config(estimate.encoding, PRECISION).model
-    return 3 * forward_flops(model, shape.length) * shape.batch / estimate.seconds / gpu.bfloat16_flops
+    flops = 3 * forward_flops(model, shape.length) * shape.batch
+    return flops / estimate.seconds / gpu.bfloat16_flops
 
 
 def _step_targets(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate]) -> Iterator[list[str]]:
+    """Yield the rows of a shape in the table of targets."""
     yield from _ratios(f"training step at {name}, TAPE over RoPE", steps, STEP_TARGETS[name])
-    base, own = (
-        min((each.saved, each.by) for each in steps if each.encoding == encoding and each.saved is not None)
-        for encoding in (BASELINE, "tape")
-    )
-    over = own[0] / base[0]
+    saved_of_rope, _ = _least_saved(steps, BASELINE)
+    saved, by = _least_saved(steps, "tape")
+    ratio = saved / saved_of_rope
     label = f"saved activations at {name}, TAPE over RoPE"
-    target = f"at most {SAVED_TARGET}"
-    yield [label, f"{over:.3f}", own[1], target, yes_no(over <= SAVED_TARGET)]
-    if name == MFU_TARGET[0]:
+    yield [label, f"{ratio:.3f}", by, f"at most {SAVED_TARGET}", yes_no(ratio <= SAVED_TARGET)]
+    target_shape, min_share = MFU_TARGET
+    if name == target_shape:
         fastest = _fastest(steps, "tape", *IMPLEMENTED)
-        least = MFU_TARGET[1]
         share = _utilization(shape, gpu, fastest)
-        yield [f"MFU of TAPE at {name}", f"{share:.0%}", fastest.by, f"at least {least:.0%}", yes_no(share >= least)]
+        target = f"at least {min_share:.0%}"
+        yield [f"MFU of TAPE at {name}", f"{share:.0%}", fastest.by, target, yes_no(share >= min_share)]
+
+
+def _least_saved(steps: list[Estimate], encoding: str) -> tuple[int, str]:
+    """Return the fewest bytes kept for the backward pass, with the backend and mode that keep them."""
+    found = []
+    for estimate in steps:
+        if estimate.encoding == encoding and estimate.saved is not None:
+            found.append((estimate.saved, estimate.by))
+    return min(found)
 
 
 def _ratios(name: str, estimates: list[Estimate], target: float) -> Iterator[list[str]]:
-    """TAPE, by the fastest that has code and by one pass, over the fastest RoPE that has code: rows of the table of targets."""
+    """Yield the ratios of TAPE, with the fastest implemented backend and with one pass, to the fastest RoPE."""
     base = _fastest(estimates, BASELINE, *IMPLEMENTED)
     for attentions in (IMPLEMENTED, (ONE_PASS,)):
         own = _fastest(estimates, "tape", *attentions)
@@ -178,5 +239,9 @@ def _ratios(name: str, estimates: list[Estimate], target: float) -> Iterator[lis
 
 
 def _fastest(estimates: list[Estimate], encoding: str, *attentions: str) -> Estimate:
-    found = [each for each in estimates if each.encoding == encoding and each.attention in attentions]
-    return min(found, key=lambda each: each.seconds)
+    """Return the fastest estimate of an encoding with one of these backends."""
+    found = []
+    for estimate in estimates:
+        if estimate.encoding == encoding and estimate.attention in attentions:
+            found.append(estimate)
+    return min(found, key=lambda estimate: estimate.seconds)
