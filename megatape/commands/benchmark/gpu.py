@@ -30,12 +30,14 @@ class Options(CommandOptions):
 
 
 def run(options: Options) -> None:
-    """Measure, print the progress."""
+    """Measure, and print the progress."""
     if options.device == "cpu" and not options.tiny:
         raise UserError("device cpu takes hours at these sizes: add `tiny`, or see the other parts of megatape benchmark")
     chosen = PARTS
     if options.parts is not None:
-        names = parse_names("parts", options.parts, [part.name for part in PARTS], "a part of the benchmark")
+        known = [part.name for part in PARTS]
+        names = parse_names("parts", options.parts, known, "a part of the benchmark")
+        # In the order of the benchmark.
         chosen = tuple(part for part in PARTS if part.name in names)
     import torch
 

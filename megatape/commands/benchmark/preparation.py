@@ -28,5 +28,13 @@ def run(options: Options) -> Paragraphs:
     """Measure."""
     from megatape.lab.benchmark.preparation import report
 
-    tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
-    return report(options.read_source(), tokenizer, options.vocab_size, options.megabytes, options.rounds)
+    tokenizer = None
+    if options.tokenizer:
+        tokenizer = read_tokenizer(options.tokenizer)
+    return report(
+        options.read_source(),
+        tokenizer,
+        options.vocab_size,
+        options.megabytes,
+        options.rounds,
+    )

@@ -14,7 +14,12 @@ class Options(CommandOptions):
         tiny: sizes that show only whether everything runs
     """
 
-    gpu: str = option("h200", description=f"{', '.join(GPUS)}, or a JSON file", metavar="NAME|FILE", completions=tuple(GPUS))
+    gpu: str = option(
+        "h200",
+        description=f"{', '.join(GPUS)}, or a JSON file",
+        metavar="NAME|FILE",
+        completions=tuple(GPUS),
+    )
     measured: Path | None = option(None, metavar="FILE")
     tiny: bool = False
 

@@ -19,10 +19,17 @@ class Options(RunsOptions, ConfigOptions):
 
 
 def run(options: Options) -> Paragraphs:
-    """Train and evaluate the models, print the table."""
-    options.load()  # report errors before importing torch
+    """Train and evaluate the models, and yield the table."""
+    # Report errors before importing torch.
+    options.load()
     from megatape.lab.study.compare import compare
     from megatape.lab.study.pool import RunPool
 
     pool = options.fill(RunPool)
-    return options.fill(compare, file=options.config, settings=options.set, pool=pool, command=options.typed)
+    return options.fill(
+        compare,
+        file=options.config,
+        settings=options.set,
+        pool=pool,
+        command=options.typed,
+    )

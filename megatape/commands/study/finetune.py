@@ -25,7 +25,7 @@ class Options(RunsOptions, OverrideOptions, ImportOptions):
 
 
 def run(options: Options) -> Paragraphs:
-    """Train and evaluate the models, print the table."""
+    """Train and evaluate the models, and yield the table."""
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.lab.study.finetune import finetune
@@ -33,4 +33,10 @@ def run(options: Options) -> Paragraphs:
 
     disable_progress_bar()
     pool = options.fill(RunPool)
-    return options.fill(finetune, folder=options.base, settings=options.set, pool=pool, command=options.typed)
+    return options.fill(
+        finetune,
+        folder=options.base,
+        settings=options.set,
+        pool=pool,
+        command=options.typed,
+    )

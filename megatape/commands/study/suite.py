@@ -53,7 +53,8 @@ class Options(RunsOptions, ImportOptions):
         metavar="A,B",
         completions=tuple(ENCODINGS),
     )
-    jobs: Count | None = option(None, metavar="J")  # type: ignore[assignment]  # its default follows from the machine
+    # The default depends on the machine.
+    jobs: Count | None = option(None, metavar="J")  # type: ignore[assignment]
     seeds: Count | None = option(None, metavar="S")
     size: str = "tiny"
     plan: Path | None = option(None, metavar="FILE")
@@ -64,7 +65,7 @@ class Options(RunsOptions, ImportOptions):
 
 
 def run(options: Options) -> Paragraphs:
-    """Train and score the models, print the table."""
+    """Train and score the models, and yield the table. Or write the plan, or submit an array job."""
     from megatape.lab.report.suite_page import write_page
     from megatape.lab.study.pool import RunPool, default_jobs
     from megatape.lab.study.suite.plan import parse_plan
@@ -109,13 +110,29 @@ def _read_plan(options: Options, file: Path) -> "Plan":
 
 
 def _submit(options: Options, plan: "Plan", sbatch: str) -> None:
-    """One array job for all tasks and encodings."""
+    """Submit an array job for all tasks and encodings.
+
+    Args:
+        options: Options of the command.
+        plan: Plan that they select.
+        sbatch: Options of sbatch.
+    """
     from megatape.tools.cluster.command_array import submit_array
 
-    names = ("tasks", "encodings", "seeds", "size", "out", "jobs", "rates", "launcher")
-    given = {name: getattr(options, name) for name in names}
-    given |= {"out": options.out.absolute(), "rates": ",".join(map(str, options.rates or ()))}
-    words = ["study", "suite", *(word for name, value in given.items() if value for word in (f"--{name}", str(value)))]
+    values = {
+        "tasks": options.tasks,
+        "encodings": options.encodings,
+        "seeds": options.seeds,
+        "size": options.size,
+        "out": options.out.absolute(),
+        "jobs": options.jobs,
+        "rates": ",".join(str(rate) for rate in options.rates or ()),
+        "launcher": options.launcher,
+    }
+    words = ["study", "suite"]
+    for name, value in values.items():
+        if value:
+            words += [f"--{name}", str(value)]
     job = submit_array(words, len(plan.pairs), options.out, sbatch)
     logs = RunFolder(options.out).job_logs
     table = options.out / "suite.md"
