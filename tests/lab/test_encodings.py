@@ -16,4 +16,5 @@ def test_encodings_by_name() -> None:
     with pytest.raises(ValueError, match="encoding rope: head_dim 7 is not a multiple of 2"):
         with_encoding(ModelConfig(**SHAPE | {"encoding": "nope", "head_dim": 7}), "rope")
     scaled = ModelConfig(**SHAPE | {"scaling": {"kind": "linear", "factor": 2.0}})
-    assert with_encoding(scaled, "tape").scaling and with_encoding(scaled, "fire").scaling is None
+    assert with_encoding(scaled, "tape").scaling
+    assert with_encoding(scaled, "fire").scaling is None

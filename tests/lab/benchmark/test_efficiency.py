@@ -28,21 +28,22 @@ SMALL = ModelConfig(**SHAPE)
 
 
 def test_every_encoding_runs_every_part_and_is_counted() -> None:
-    """The bytes are those of the accounting; for encodings with a state, the blocks keep less than the whole model."""
+    """The bytes match the accounting, and the blocks keep less than the whole model."""
     subjects = prepare(Shape(SMALL, 2, 32), list(ENCODINGS), CPU)
     assert list(subjects) == list(ENCODINGS)
     for name, subject in subjects.items():
         for part in PARTS.values():
             part(subject)
         assert all(parameter.grad is None for parameter in subject.model.parameters())
-        cost, config = subject.cost(), with_encoding(SMALL, name)
+        cost = subject.cost()
+        config = with_encoding(SMALL, name)
         assert (cost.parameters, cost.flops) == (count_parameters(config).total, forward_flops(config, 32))
         assert cost.saved == saved_bytes(build_model(config), 2, 32), name
         assert 0 < cost.saved_blocks < cost.saved
 
 
-def test_activation_checkpointing_is_measured_beside_none() -> None:
-    """Of the whole model and of the blocks alone, which the study runs by itself."""
+def test_modes_of_activation_checkpointing() -> None:
+    """More checkpointing saves fewer bytes, both in the whole model and in the blocks alone."""
     subjects = prepare(Shape(SMALL, 2, 32), ["tape"], CPU, ("selective", "full"))
     assert list(subjects) == ["rope", "tape", "rope, selective", "rope, full", "tape, selective", "tape, full"]
     none, selective, full = (subjects[name].cost() for name in ("tape", "tape, selective", "tape, full"))
@@ -51,7 +52,7 @@ def test_activation_checkpointing_is_measured_beside_none() -> None:
 
 
 def test_shared_weights_are_shared() -> None:
-    """All encodings share one copy of the weights they have in common."""
+    """All encodings share one copy of their common weights."""
     tape, rope = (prepare(Shape(SMALL, 1, 8), ["tape"], CPU)[name].model for name in ("tape", "rope"))
     other = prepare(Shape(SMALL, 1, 8), ["tape", "rope"], CPU)
     pointers = {name: dict(other[name].model.named_parameters()) for name in ("tape", "rope")}
@@ -64,21 +65,23 @@ def test_shared_weights_are_shared() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_report_on_a_gpu() -> None:
     text = "\n".join(report(Shape(SMALL, 2, 32), list(ENCODINGS), 2, torch.device("cuda")))
-    assert "bfloat16" in text and "CUDA events" in text
+    assert "bfloat16" in text
+    assert "CUDA events" in text
 
 
-def test_report_reproduces_the_paper_first_and_measures_the_baseline_always() -> None:
+def test_report_starts_with_the_paper_and_includes_the_baseline() -> None:
     paragraphs = list(report(Shape(SMALL, 1, 16), ["tape"], 1, CPU))
     assert "320.91 G FLOPs and 160.46 G MACs here, 321.10 and 160.46 in the paper" in paragraphs[0]
-    assert "float32 on a CPU" in paragraphs[1] and "3 layers of width 32, N 16, batch 1" in paragraphs[1]
+    assert "float32 on a CPU" in paragraphs[1]
+    assert "3 layers of width 32, N 16, batch 1" in paragraphs[1]
     for text in paragraphs[2:]:
         assert re.findall(r"`(\w+)`", text) == ["rope", "tape"]
         assert "paper" not in text  # not the paper's shape
     assert len(paragraphs) == 3 + len(PARTS)
 
 
-def test_a_llama_of_transformers() -> None:
-    """It has RoPE's parameters, and both of its steps go through all of its blocks."""
+def test_llama_of_transformers() -> None:
+    """It has as many parameters as RoPE, and both training steps run through all blocks."""
     rope = prepare(Shape(SMALL, 2, 32), [], CPU)["rope"]
     llama = LlamaSubject(rope)
     assert sum(parameter.numel() for parameter in llama.model.parameters()) == rope.cost().parameters
@@ -96,21 +99,24 @@ def test_a_llama_of_transformers() -> None:
     assert ["Llama of transformers" in text for text in paragraphs] == [False] * 3 + [True, True, False, False]
 
 
-def test_the_papers_columns_stand_beside_ours() -> None:
+def test_columns_of_the_paper() -> None:
     config = paper_config()
     cost = Cost(count_parameters(config).total, forward_flops(config, 1024), 2**20, 2**20)
     line = costs_table({"rope": cost, "nope": cost}, in_paper=True).splitlines()
     assert cells(line[2])[:7] == ["`rope`", "154.89", "154.89", "320.91", "321.10", "160.46", "160.46"]
     assert cells(line[3])[:7] == ["`nope`", "154.89", "", "320.91", "", "160.46", ""]
-    assert efficiency.is_paper_shape(config, 1024) and not efficiency.is_paper_shape(config, 512)
+    assert efficiency.is_paper_shape(config, 1024)
+    assert not efficiency.is_paper_shape(config, 512)
 
 
-def test_a_file(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
+def test_command_with_a_configuration(command: Command, raw_config: dict[str, Any], tmp_path: Path) -> None:
     config_file = tmp_path / "config.json"
     config_file.write_text(json.dumps(raw_config))
     code, printed, errors = command("benchmark", "efficiency", "--config", config_file, "--encodings", "fire", "--rounds", 1)
     assert code == 0, errors
-    assert "2 layers of width 32, N 32, batch 1, float32" in printed and "`fire`" in printed and "attention layer:" in printed
+    assert "2 layers of width 32, N 32, batch 1, float32" in printed
+    assert "`fire`" in printed
+    assert "attention layer:" in printed
     for arguments, message in [
         (("--config", config_file, "--rounds", 0), "--rounds: must be greater than or equal to 1, got '0'"),
         (("--encodings", "rope,nothing"), "'nothing' is not an encoding"),

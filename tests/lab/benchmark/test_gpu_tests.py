@@ -1,4 +1,4 @@
-"""The part that runs the tests marked gpu."""
+"""Part of the GPU benchmark that runs the tests marked gpu."""
 
 import io
 from pathlib import Path
@@ -10,7 +10,7 @@ from megatape.lab.benchmark.worker import Bench
 
 
 @pytest.mark.parametrize("fault", ["no tests", "pytest cannot start"])
-def test_gpu_tests_that_do_not_run_fail_their_part(tmp_path: Path, fault: str) -> None:
+def test_part_fails_if_pytest_cannot_run(tmp_path: Path, fault: str) -> None:
     folder = tmp_path / "tests/gpu"
     folder.mkdir(parents=True)
     if fault == "pytest cannot start":
@@ -20,8 +20,8 @@ def test_gpu_tests_that_do_not_run_fail_their_part(tmp_path: Path, fault: str) -
         gpu_tests(Bench("tests", "cpu", True, set(), io.StringIO()), folder)
 
 
-def test_gpu_tests_that_are_known_do_not_fail_their_part(tmp_path: Path) -> None:
-    """All of them have a result of an earlier benchmark, so pytest collects none."""
+def test_part_does_not_fail_if_all_tests_have_results(tmp_path: Path) -> None:
+    """pytest runs none of them."""
     folder = tmp_path / "tests/gpu"
     folder.mkdir(parents=True)
     (folder / "test_known.py").write_text("import pytest\n\n@pytest.mark.gpu\ndef test_known(): pass")

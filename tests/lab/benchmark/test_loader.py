@@ -1,4 +1,4 @@
-"""megatape benchmark loader: its readers give what they are said to, and what it prints."""
+"""megatape benchmark loader: its readers and its table."""
 
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.helpers.command import Command
 
 
 def test_webdataset_reads_our_shards(data_directory: Path) -> None:
-    """In their order, from any batch on, over the end of an epoch."""
+    """In the order of the files, from any batch, across the end of an epoch."""
     dataset = TokenDataset(data_directory, "train", 1)
     stream = np.r_[
         [dataset.tokens(index)[0] for index in range(dataset.num_samples)], dataset.tokens(dataset.num_samples - 1)[1]
@@ -24,11 +24,13 @@ def test_webdataset_reads_our_shards(data_directory: Path) -> None:
             assert np.array_equal(targets.flatten(), wanted[begin + 1 : begin + 1 + loader.BATCH * 64])
 
 
-def test_the_table(command: Command, data_directory: Path) -> None:
+def test_command(command: Command, data_directory: Path) -> None:
     code, printed, errors = command("benchmark", "loader", "--data", data_directory, "--length", 64)
     assert code == 0, errors
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| ")]
     assert [row[0].split(",")[0] for row in rows] == ["reader", "packed", "packed", "best_fit", "webdataset"]
-    assert float(rows[1][3]) == 1 and all(float(row[1]) > 0 and float(row[4]) > 0 for row in rows[1:])
+    assert float(rows[1][3]) == 1
+    assert all(float(row[1]) > 0 and float(row[4]) > 0 for row in rows[1:])
     code, _, errors = command("benchmark", "loader", "--data", data_directory, "--length", 512)
-    assert code == 2 and "give 64 or more" in errors
+    assert code == 2
+    assert "give 64 or more" in errors

@@ -1,4 +1,4 @@
-"""Training steps in real processes: memory of all ranks."""
+"""Resident memory of training in real processes."""
 
 import pytest
 

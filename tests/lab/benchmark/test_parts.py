@@ -1,4 +1,4 @@
-"""Every part of the GPU benchmark, tiny and on a CPU: what fails here would fail on a GPU."""
+"""Every part of the GPU benchmark with tiny sizes on a CPU: a failure here would be one on a GPU."""
 
 import io
 import json
@@ -27,8 +27,8 @@ from tests.helpers.command import Command
 ROOT = Path(__file__).parents[3]
 
 
-def test_parts_are_ordered_by_worth() -> None:
-    """More than half of them begin within ten minutes."""
+def test_most_parts_start_within_ten_minutes() -> None:
+    """More than half of them do."""
     begins = [sum(part.seconds for part in PARTS[:index]) for index in range(len(PARTS))]
     assert sum(begin < 600 for begin in begins) > len(PARTS) / 2
     assert len({part.name for part in PARTS}) == len(PARTS)
@@ -36,12 +36,13 @@ def test_parts_are_ordered_by_worth() -> None:
 
 @pytest.mark.slow
 def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With a budget for one of two parts; then the tests marked gpu, which are skipped, in a process of their own."""
+    """With a budget for one of two parts. Then the tests marked gpu, which are skipped, in a process of their own."""
     monkeypatch.setattr(gpu, "PARTS", (PARTS[0], replace(PARTS[1], seconds=1000)))
     given = ("--out", tmp_path / "out", "--device", "cpu", "--tiny", "--budget", 500)
     code, printed, errors = command("benchmark", "gpu", *given)
     assert code == 0, errors
-    assert "machine: 2 of 2 measured" in printed and "ceilings: left out: takes about 1000 s" in printed
+    assert "machine: 2 of 2 measured" in printed
+    assert "ceilings: left out: takes about 1000 s" in printed
     assert "left out: takes about 1000 s" in (tmp_path / "out/table.md").read_text()
     assert command("benchmark", "gpu", "--out", tmp_path / "other")[2].startswith("error: PyTorch finds no CUDA device")
 
@@ -54,7 +55,7 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_chosen_parts(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the order of the benchmark, whatever order they are named in; an unknown one is refused before anything begins."""
+    """They run in the order of the benchmark. An unknown part is refused before anything runs."""
     begun: list[str] = []
 
     def benchmark(parts: tuple[Part, ...], **_: Any) -> list[str]:
@@ -63,7 +64,8 @@ def test_chosen_parts(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(runner, "benchmark", benchmark)
     given = ("benchmark", "gpu", "--out", tmp_path / "out", "--device", "cpu", "--tiny", "--parts")
-    assert command(*given, "step 155m,machine")[0] == 0 and begun == ["machine", "step 155m"]
+    assert command(*given, "step 155m,machine")[0] == 0
+    assert begun == ["machine", "step 155m"]
     assert "--parts: 'step' is not a part of the benchmark: did you mean step 7b?" in command(*given, "step")[2]
 
 
@@ -118,7 +120,8 @@ def test_parts_import_only_the_listed_packages(row: str, tmp_path: Path) -> None
     rows = dict(re.findall(r"^\| (.*) \| (.*) \|$", page.split("| for | packages |")[1].split("\n\n")[0], re.MULTILINE))
     named = " ".join([rows[EVERY_PART], rows[row], *[rows["pretrain"]] * (row == "tests")]).lower()
     allowed = BROUGHT | {word.replace("_", "-") for word in re.findall(r"\w[\w.-]*", named)}
-    listed, blocked = set[str](), list[str]()
+    listed = set[str]()
+    blocked = list[str]()
     for name, packages in packages_distributions().items():
         known = {package.lower() for package in packages if package.lower().replace("_", "-") in allowed}
         listed |= known
@@ -133,7 +136,8 @@ def test_parts_import_only_the_listed_packages(row: str, tmp_path: Path) -> None
     assert process.returncode == 0, process.stderr
     found = read_results(tmp_path / "out/results.jsonl")
     faults = {key: each["error"] for key, each in found.items() if "error" in each and "FP8" not in key and "/" in key}
-    assert not faults and len(found) > len(parts)
+    assert not faults
+    assert len(found) > len(parts)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +159,7 @@ def measured(names: list[str]) -> dict[str, Result]:
 
 @pytest.mark.slow
 def test_all_parts_run(results: dict[str, Result]) -> None:
-    """Without torchao, those of FP8 say so."""
+    """Without torchao, the FP8 steps fail with a message that says so."""
     faults = {key: result["error"] for key, result in results.items() if "error" in result}
     lacking = {key for key, fault in faults.items() if find_spec("torchao") is None and "torchao cannot be imported" in fault}
     assert not faults.keys() - lacking, faults
@@ -166,7 +170,8 @@ def test_all_parts_run(results: dict[str, Result]) -> None:
 @pytest.mark.slow
 def test_fp8() -> None:
     results = measured(["fp8"])
-    assert results and not {key: result["error"] for key, result in results.items() if "error" in result}
+    assert results
+    assert not {key: result["error"] for key, result in results.items() if "error" in result}
 
 
 @pytest.mark.slow

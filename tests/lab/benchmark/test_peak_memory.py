@@ -12,8 +12,8 @@ CPU = torch.device("cpu")
 SMALL = ModelConfig(**SHAPE)
 
 
-def test_memory_by_length() -> None:
-    """It grows with the tokens, and with eager attention with their pairs."""
+def test_growth_with_length() -> None:
+    """Memory grows with the number of tokens or, with eager attention, with the number of pairs."""
     models = build(SMALL, ["tape"], 512, CPU, torch.float32)
     peaks = {}
     for name in ("sdpa", "eager"):
@@ -21,4 +21,5 @@ def test_memory_by_length() -> None:
         peaks[name] = [
             peak_memory(models["tape"], Workload(2, "left", length).prompt(SMALL.vocab_size, CPU)) for length in (256, 512)
         ]
-    assert peaks["sdpa"][1] < 2.05 * peaks["sdpa"][0] and peaks["eager"][1] > 3 * peaks["eager"][0]
+    assert peaks["sdpa"][1] < 2.05 * peaks["sdpa"][0]
+    assert peaks["eager"][1] > 3 * peaks["eager"][0]

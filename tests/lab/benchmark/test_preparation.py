@@ -1,4 +1,4 @@
-"""The study of preparation: what it compares is the same data, and it says so if not."""
+"""megatape benchmark preparation: the compared data, and the message if they differ."""
 
 from pathlib import Path
 
@@ -20,23 +20,26 @@ def source(tmp_path: Path) -> Source:
     return Source("text", (str(tmp_path / "texts"),))
 
 
-def test_the_text_is_the_first_of_the_source(source: Source) -> None:
+def test_text_is_the_beginning_of_the_source(source: Source) -> None:
     texts = preparation._texts(source, 20_000)
-    assert 20_000 <= sum(map(len, texts)) < 22_000 and texts == preparation._texts(source, 10**9)[: len(texts)]
+    assert 20_000 <= sum(map(len, texts)) < 22_000
+    assert texts == preparation._texts(source, 10**9)[: len(texts)]
 
 
-def test_what_is_compared(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_compares_the_data(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     text = preparation._texts(source, 1)[0]
     monkeypatch.setattr(preparation, "_texts", lambda *_: [f"{text} {number}" for number in range(40)])
     said, table, start = report(source, None, 300, 1, 1)
-    assert "40 documents, 300 tokens" in said and said.endswith("the data are the same to the byte")
+    assert "40 documents, 300 tokens" in said
+    assert said.endswith("the data are the same to the byte")
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == [
         "SentencePiece alone",
         "preparation with SentencePiece",
         "loop with gigatoken",
         "preparation with gigatoken",
     ]
-    assert float(start.split()[1]) < 30 and start.endswith("processor seconds of a command that prepares ten short documents")
+    assert float(start.split()[1]) < 30
+    assert start.endswith("processor seconds of a command that prepares ten short documents")
     monkeypatch.setattr(preparation, "_start_seconds", lambda *_: 0.0)
     encode = FastTokenizer.encode_documents
 
@@ -47,12 +50,13 @@ def test_what_is_compared(source: Source, monkeypatch: pytest.MonkeyPatch) -> No
     assert next(report(source, None, 300, 1, 1)).endswith("the data are NOT the same to the byte")
 
 
-def test_the_baseline_writes_the_same_tokens(source: Source, tmp_path: Path) -> None:
-    """Each document once, as a loop that leaves out nothing else would."""
+def test_loop_writes_the_same_tokens(source: Source, tmp_path: Path) -> None:
+    """Each distinct document is written once."""
     texts = [*preparation._texts(source, 20_000), *preparation._texts(source, 100)]
     tokenizer = SentencePieceTokenizer(train_tokenizer(texts, 300))
     paths = [unit.inputs[0] for unit in preparation._write(texts, tmp_path)]
     preparation.loop(paths, FastTokenizer(tokenizer), tmp_path / "out")
     kept = dict.fromkeys(text for number in range(preparation.FILES) for text in texts[number :: preparation.FILES])
     found = np.fromfile(tmp_path / "out/tokens.bin", np.uint16)
-    assert len(kept) < len(texts) and np.array_equal(found, np.concatenate(tokenizer.encode_documents([*kept])))
+    assert len(kept) < len(texts)
+    assert np.array_equal(found, np.concatenate(tokenizer.encode_documents([*kept])))

@@ -1,4 +1,4 @@
-"""table.md of results that are given."""
+"""Tables of given results."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 def test_ratios_are_to_the_fastest_rope() -> None:
-    """Which is compiled at 155M; a way that was not measured at 1B takes no part."""
+    """The fastest RoPE is compiled at 155M. At 1B it was not measured compiled."""
     found = {tuple(row[:4]): row[5] for row in rows("Training steps")}
     assert found == {
         ("155m", "rope", "sdpa", "eager"): "1.250",
@@ -44,7 +44,7 @@ def test_ratios_are_to_the_fastest_rope() -> None:
 
 
 def test_targets() -> None:
-    """Of TAPE's ways the best counts; of saved bytes, those without checkpointing."""
+    """TAPE's fastest step counts, and its saved bytes without checkpointing."""
     assert rows("Targets") == [
         ["training step at 155m, TAPE over RoPE", "1.050", "at most 1.1", "yes"],
         ["training step at 1b, TAPE over RoPE", "1.200", "at most 1.08", "no"],
@@ -53,7 +53,7 @@ def test_targets() -> None:
     ]
 
 
-def test_what_is_missing() -> None:
+def test_missing_results() -> None:
     assert rows("Not measured") == [
         ["step 155m/rope/flex/compiled", "RuntimeError: a / b"],
         ["step 155m", "1 failed"],

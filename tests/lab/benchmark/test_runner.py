@@ -1,4 +1,4 @@
-"""What the benchmark does with parts that fail, hang, or do not fit, and with results that there are already."""
+"""Running the parts of a benchmark: failures, time limits, and earlier results."""
 
 import json
 import os
@@ -23,12 +23,13 @@ def importable_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failures_are_results(tmp_path: Path) -> None:
-    """An exception costs one measurement, and so does a process that dies; a part that cannot begin costs itself."""
+    """An exception or a dying process costs one measurement. A part that cannot start fails as a whole."""
     told = run(tmp_path, part("faulty"), part("missing"), part("good"), part("lost"))
     results = read_results(tmp_path / "results.jsonl")
     assert results["faulty/b"] == {"error": "RuntimeError: CUDA error: one / of several lines"}
     died = results["faulty/d"]["error"]
-    assert "its process ended with status -6" in died and "the last words" in died
+    assert "its process ended with status -6" in died
+    assert "the last words" in died
     good = [key for key, result in results.items() if "error" not in result]
     assert good == ["faulty/a", "faulty/c", "faulty/e", "good/a", "good/b", "good", "lost/a", "lost/c"]
     assert results["faulty"]["error"] == "2 failed"
@@ -40,8 +41,8 @@ def test_failures_are_results(tmp_path: Path) -> None:
     assert "faulty/b" in (tmp_path / "table.md").read_text()
 
 
-def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
-    """Failures are, and the results of both are in the new file; also where both have the same name."""
+def test_results_are_not_measured_again(tmp_path: Path) -> None:
+    """Failures are measured again, and the new file has all results, even if both files have the same name."""
     run(tmp_path, part("good"), part("faulty"))
     file = tmp_path / "results.jsonl"
     before = read_results(file)
@@ -62,17 +63,18 @@ def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
 
 
 def test_limits(tmp_path: Path) -> None:
-    """A part that hangs is stopped, one that does not fit into the budget is left out, and a shorter one behind it is not."""
+    """A hanging part is stopped. A part that does not fit into the budget is skipped, and a shorter one after it is not."""
     run(tmp_path, part("slow", 1), part("missing", 10), part("good", 2), budget=9, time_limit=1)
     results = read_results(tmp_path / "results.jsonl")
-    assert results["slow/a"] == {} and results["slow/b"] == {"error": "stopped after 1 s"}
+    assert results["slow/a"] == {}
+    assert results["slow/b"] == {"error": "stopped after 1 s"}
     assert results["slow"]["error"] == "stopped after 1 s"
     assert "takes about 10 s" in results["missing"]["left out"]
     assert "good/b" in results
 
 
 def test_processes_end_with_the_command(tmp_path: Path) -> None:
-    """Also where it is killed, so that nothing is left on the GPU."""
+    """Even if it is killed, so that no process keeps the GPU."""
     code = (
         "import sys, pathlib; from tests.helpers import benchmark_parts as parts; "
         "parts.run(pathlib.Path(sys.argv[1]), parts.part('slow'))"
@@ -81,7 +83,8 @@ def test_processes_end_with_the_command(tmp_path: Path) -> None:
     log = tmp_path / "results.jsonl"
     deadline = time.monotonic() + 30
     while "slow/a" not in (log.read_text() if log.exists() else ""):
-        assert time.monotonic() < deadline and command.poll() is None
+        assert time.monotonic() < deadline
+        assert command.poll() is None
         time.sleep(0.05)
     (child,) = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
     command.send_signal(signal.SIGKILL)

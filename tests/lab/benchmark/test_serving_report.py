@@ -48,11 +48,13 @@ def test_command(command: Command, raw_config: dict[str, Any], tmp_path: Path) -
     given = ("--config", file, "--layers", 1, "--lengths", 4, "--batches", 1, "--padding", "none", "--rounds", 1)
     code, printed, errors = command("benchmark", "serving", *given)
     assert code == 0, errors
-    assert "1 layer of width" in printed and re.search(r"1 x 4 +\| tape", printed)
+    assert "1 layer of width" in printed
+    assert re.search(r"1 x 4 +\| tape", printed)
     for arguments, message in [
         (("--encodings", "rope"), "rope is exported as the Llama itself"),
         (("--encodings", "tapes"), "'tapes' is not an encoding"),
         (("--config", tmp_path / "nowhere.json"), "no configuration at"),
     ]:
         code, _, errors = command("benchmark", "serving", *arguments)
-        assert code == 2 and message in errors
+        assert code == 2
+        assert message in errors

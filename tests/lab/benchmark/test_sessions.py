@@ -16,7 +16,8 @@ SMALL = ModelConfig(**SHAPE)
 
 def test_prompts() -> None:
     prompt = Workload(3, "left", 10).prompt(7, CPU)
-    assert prompt["attention_mask"].sum(1).tolist() == [5, 10, 5] and int(prompt["input_ids"].max()) == 6
+    assert prompt["attention_mask"].sum(1).tolist() == [5, 10, 5]
+    assert int(prompt["input_ids"].max()) == 6
     assert Workload(2, "none", 10).prompt(7, CPU)["attention_mask"].all()
 
 
@@ -24,7 +25,7 @@ def test_prompts() -> None:
 @pytest.mark.numerics
 @pytest.mark.parametrize("name", ["Llama", "tape"])
 def test_static_session(name: str) -> None:
-    """Logits are those of the whole text in one call, and further rounds compile nothing. One prompt is padded."""
+    """Logits match those of the whole text in one call, and further rounds compile nothing. One prompt is padded."""
     model = build(SMALL, ["tape"], 24, CPU, torch.float32)[name]
     session = StaticSession(model, Workload(2, "left", 10).prompt(7, CPU))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tiles of the attention kernels that the benchmark tries."""
+"""Search for tiles of the attention kernels."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 from megatape.attention.kernels import attention
 
 
-def test_replaces_the_tile_of_one_kernel() -> None:
+def test_trial_tile_of_one_kernel() -> None:
     x = torch.empty(1, 1, 1, 128, dtype=torch.bfloat16)
     kernels = [attention.forward_kernel, attention.queries_kernel, attention.keys_kernel]
     before = [attention.select_tile(kernel, x) for kernel in kernels]
@@ -18,7 +18,7 @@ def test_replaces_the_tile_of_one_kernel() -> None:
     assert [attention.select_tile(kernel, x) for kernel in kernels] == before
 
 
-def test_candidates_are_other_tiles_of_the_kernels() -> None:
+def test_candidates_differ_from_the_tiles_in_use() -> None:
     used = {(kernel.__name__, size): attention.TILES[kernel, size] for kernel, size in attention.TILES}
     for case, candidates in CANDIDATES.items():
         assert len({used[case], *(attention.Tile(*candidate) for candidate in candidates)}) == 1 + len(candidates), case

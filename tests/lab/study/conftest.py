@@ -1,4 +1,4 @@
-"""Children of studies that import nothing."""
+"""Child processes of studies, replaced by functions and forks that need no imports."""
 
 import importlib
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.helpers.workers import Workers
 
 @pytest.fixture
 def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children of a study that measure are functions of this process."""
+    """Measure in this process, not in a child process."""
     start = Children.run
 
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
@@ -26,7 +26,7 @@ def measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_children(measured_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So they are, and those that train are forks of the test server."""
+    """Measure in this process, and train in forks of the test server."""
     measure = Children.run
 
     def run(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:

@@ -1,4 +1,4 @@
-"""megatape study compare: what it trains, evaluates and reports, and that it continues where it was stopped."""
+"""megatape study compare: training, evaluation, resumption and errors."""
 
 import json
 import shutil
@@ -43,12 +43,14 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 200) -> 
 @pytest.mark.numerics
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured_here")
-def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumes_after_an_interruption(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATAPE_THREADS", "1")  # in a model this small, more threads only wait
     raw_config["training"]["steps"] = 30
-    file, out = tmp_path / "config.json", tmp_path / "out"
+    file = tmp_path / "config.json"
+    out = tmp_path / "out"
     file.write_text(json.dumps(raw_config))
-    first, other = out / "rope" / "seed-1234", out / "rope" / "seed-1235"
+    first = out / "rope" / "seed-1234"
+    other = out / "rope" / "seed-1235"
     command = [sys.executable, "-m", "megatape", "study", "compare", "--config", str(file), "--out", str(out)]
     with subprocess.Popen(
         [*command, "--encodings", "rope", "--seeds", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -60,11 +62,14 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
         _, errors = stopped.communicate(timeout=100)
     assert stopped.returncode == 130 and "run the same command again to continue" in errors, errors
     saved = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
-    assert 3 <= saved < 30 and len(steps(first)) == saved  # it saved a checkpoint, and no process is still training
-    assert not other.exists() and not (out / "comparison.md").exists()
+    assert 3 <= saved < 30
+    assert len(steps(first)) == saved
+    assert not other.exists()
+    assert not (out / "comparison.md").exists()
 
     printed = run(file, out, "rope", 1, launcher=f"env OMP_NUM_THREADS=1 {sys.executable}")
-    assert "1 run, 1 of them to do" in printed and (out / "comparison.md").exists()
+    assert "1 run, 1 of them to do" in printed
+    assert (out / "comparison.md").exists()
     assert "resumed from" in (first / "log.txt").read_text()
     assert [entry["step"] for entry in steps(first)] == list(range(1, 31))
 
@@ -74,32 +79,37 @@ def test_goes_on_where_it_was_stopped(raw_config: dict[str, Any], tmp_path: Path
 def test_encodings_and_scalings(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"]["steps"] = 20
     raw_config["model"]["max_positions"] = 128
-    file, out = tmp_path / "config.json", tmp_path / "out"
+    file = tmp_path / "config.json"
+    out = tmp_path / "out"
     file.write_text(json.dumps(raw_config))
-    rope, tape = out / "rope" / "seed-1234", out / "tape" / "seed-1234"
+    rope = out / "rope" / "seed-1234"
+    tape = out / "tape" / "seed-1234"
     printed = run(file, out, "rope,tape,tape+linear", 1)
     assert "2 runs, 2 of them to do" in printed
     # Same samples and initial weights: until its gains learn, TAPE equals RoPE.
     assert_close([steps(rope)[0]["loss"]], [steps(tape)[0]["loss"]], bounds.TRAINED)
     assert steps(rope)[-1]["loss"] != pytest.approx(steps(tape)[-1]["loss"], rel=10 * bounds.TRAINED.limit)
     outcomes = [Outcome.read(path) for path in (tape / "outcome.json", tape / "outcome+linear.json")]
-    assert [list(outcome.curve) for outcome in outcomes] == [[128], [128]] and outcomes[0].curve != outcomes[1].curve
+    assert [list(outcome.curve) for outcome in outcomes] == [[128], [128]]
+    assert outcomes[0].curve != outcomes[1].curve
     assert all("`tape+linear`" in printed and f"{outcome.curve[128]:.4g}" in printed for outcome in outcomes)
     assert outcomes[0].figures["validation loss"] == steps(tape)[-1]["validation_loss"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_children")
-def test_goes_on_with_another_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """Outcomes that exist stay, also without checkpoints; the new run sees other samples; other settings are refused."""
-    file, out = tmp_path / "config.json", tmp_path / "out"
+def test_adds_a_seed(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Existing outcomes are kept, even without checkpoints. The new run sees other samples. Other settings are refused."""
+    file = tmp_path / "config.json"
+    out = tmp_path / "out"
     file.write_text(json.dumps(raw_config))
     first, second = (out / "rope" / f"seed-{seed}" for seed in (1234, 1235))
     assert "1 run, 1 of them to do" in run(file, out, "rope", 1)
     shutil.rmtree(first / "checkpoints")
     before = (first / "outcome.json").stat().st_mtime_ns
     printed = run(file, out, "rope", 2)
-    assert "2 runs, 1 of them to do" in printed and (first / "outcome.json").stat().st_mtime_ns == before
+    assert "2 runs, 1 of them to do" in printed
+    assert (first / "outcome.json").stat().st_mtime_ns == before
     assert steps(second)[0]["loss"] != pytest.approx(steps(first)[0]["loss"], rel=1e-4)
 
     with pytest.raises(ValueError, match="was trained with optimizer.learning_rate 0.01, now it is 0.5"):
@@ -114,12 +124,15 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
     prepare_addition(AdditionTask(digits=2, per_cell=20, seed=3), data, lambda tokens: None)
     raw_config["data"] = {"path": str(data), "samples": "documents", "sequence_length": longest_document(2), "prompt_end": "="}
     raw_config["model"] |= {"vocab_size": character_tokenizer(ALPHABET).vocab_size, "encoding": "randpe"}
-    file, out = tmp_path / "config.json", tmp_path / "out"
+    file = tmp_path / "config.json"
+    out = tmp_path / "out"
     file.write_text(json.dumps(raw_config))
     printed = run(file, out, "rope+yarn", 1)
     outcome = Outcome.read(out / "rope" / "seed-1234" / "outcome+yarn.json")
-    assert list(outcome.figures) == ["trained lengths (%)", "beyond (%)", "all (%)"] and list(outcome.curve) == [1, 2, 3, 4]
-    assert "`rope+yarn`" in printed and (out / "comparison.png").exists()
+    assert list(outcome.figures) == ["trained lengths (%)", "beyond (%)", "all (%)"]
+    assert list(outcome.curve) == [1, 2, 3, 4]
+    assert "`rope+yarn`" in printed
+    assert (out / "comparison.png").exists()
 
     with pytest.raises(ValueError, match="need 16 positions, but model.max_positions is 15: raise it"):
         run(file, tmp_path / "none", "rope", 1, "model.max_positions=15")
@@ -127,7 +140,8 @@ def test_addition(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.numerics
 def test_bad_input(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    file, out = tmp_path / "config.json", tmp_path / "out"
+    file = tmp_path / "config.json"
+    out = tmp_path / "out"
     file.write_text(json.dumps(raw_config))
     with pytest.raises(RunsFailed, match="2 of 2 runs failed") as failed:
         run(file, out, "rope", 2, launcher="false")

@@ -34,7 +34,8 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
         Outcome.read(kept)
 
     text = report(rows, ["a control"], "the command", tmp_path)
-    assert (tmp_path / "comparison.md").read_text().strip() in text and text.startswith("    the command\n")
+    assert (tmp_path / "comparison.md").read_text().strip() in text
+    assert text.startswith("    the command\n")
     lines = [cells(line) for line in text.splitlines() if line.startswith("| `")]
     spreads = [[name, *others] for name, _, *others in lines]  # without the parameters
     assert spreads == [
@@ -55,7 +56,9 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert [header[column] for column in (3, 5)] == samples
     assert [[line[3], line[5]] for line in lines[:2]] == [["3.5 (3 to 4)", ""], ["", "2.4 (1 to 3.7)"]]
     differences = text.partition("Difference from")[2]
-    assert "figure" in differences and "validation loss" not in differences
+    assert "figure" in differences
+    assert "validation loss" not in differences
 
     pixels = matplotlib.image.imread(tmp_path / "comparison.png")
-    assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05
+    assert pixels.shape[1] > pixels.shape[0]
+    assert pixels.std() > 0.05

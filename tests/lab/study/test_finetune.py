@@ -1,4 +1,4 @@
-"""megatape study finetune: its methods and the paper's figures, what it trains, measures and reports, what it refuses."""
+"""megatape study finetune: methods, the paper's figures, training, measuring, the report and errors."""
 
 import json
 from collections.abc import Callable
@@ -53,7 +53,9 @@ LLAMA2_7B: dict[str, Any] = {  # config.json of the published folder
     "vocab_size": 32000,
 }
 # The paper: 131.08M, which has a row for a padding token, + 0.27M (its code trains both with every method), 8.39M, 17.04M.
-EMBEDDING, NORMS, LORA = 32000 * 4096, 65 * 4096, 32 * 4 * 2 * 8 * 4096
+EMBEDDING = 32000 * 4096
+NORMS = 65 * 4096
+LORA = 32 * 4 * 2 * 8 * 4096
 TAPE = 32 * (128 * 4096 + 2 * 128 * 32 + 32)  # in every layer a matrix on h, W_up, W_down, a gain for each channel
 
 
@@ -64,13 +66,13 @@ def configured(name: str, size: str = "llama2_7b_8k", settings: Settings | None 
 
 @pytest.mark.parametrize("size", LENGTHS)
 @pytest.mark.parametrize("name", METHODS)
-def test_files_are_the_methods(name: str, size: str) -> None:
+def test_configuration_files_match_the_methods(name: str, size: str) -> None:
     """Applied to the file that trains everything."""
     settings = extension(*LENGTHS[size]) | METHODS[name] | {"run.directory": f"runs/finetune/{name}_{size}"}
     assert configured(name, size) == configured("full", size, settings)
 
 
-def test_the_base_is_what_import_makes_of_llama_2(tmp_path: Path) -> None:
+def test_base_matches_the_import_of_llama_2(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA2_7B))
     (tmp_path / "model.safetensors").touch()
     raw = starting_config(read_architecture(tmp_path), tmp_path, Path("runs/llama2_7b"), "rope", 8192, "float16")
@@ -82,13 +84,13 @@ def test_the_base_is_what_import_makes_of_llama_2(tmp_path: Path) -> None:
     assert changed <= {"run.directory", "data.path", "training.init_from"} | free
 
 
-def test_the_small_base_is_that_of_the_documentation() -> None:
+def test_small_base_matches_the_documentation() -> None:
     base = load_config(CONFIGS / "tape_tiny.json", ["model.encoding=rope"]).model
     extended = base.model_copy(update={"max_positions": 512, "scaling": ScalingConfig(kind="linear", factor=2.0)})
     assert configured("full", "tiny").model == extended
 
 
-def test_weights_trained_are_the_paper_s() -> None:
+def test_trained_weights_match_the_paper() -> None:
     configs = {name: configured(name) for name in METHODS}
     counts = {
         name: count_trainable(config.model, config.training.trainable, config.training.frozen)
@@ -97,7 +99,8 @@ def test_weights_trained_are_the_paper_s() -> None:
     others = EMBEDDING + NORMS
     for name in ("lora", "longlora", "theta"):
         assert counts[name] == LORA + others
-    assert counts["tape"] == TAPE + others and counts["tape_lora"] == TAPE + LORA + others
+    assert counts["tape"] == TAPE + others
+    assert counts["tape_lora"] == TAPE + LORA + others
     assert counts["full"] == 6_738_415_616  # of Llama 2 7B
 
 
@@ -113,14 +116,18 @@ def test_all_methods_see_the_same_samples_at_the_same_positions() -> None:
         extension(4096, 4096)
 
 
-def test_the_paper_s_recipe() -> None:
+def test_recipe_matches_the_paper() -> None:
     config = configured("tape")
-    training, optimizer, schedule = config.training, config.optimizer, config.schedule
+    training = config.training
+    optimizer = config.optimizer
+    schedule = config.schedule
     assert (training.steps, training.global_batch_size, training.precision) == (1000, 64, "bfloat16")
     assert (optimizer.learning_rate, optimizer.weight_decay) == (2e-5, 0.0)
     assert (schedule.kind, schedule.warmup_fraction * training.steps) == ("constant", 50)
     assert config.model.position_size == 128
-    assert config.cluster is not None and config.cluster.world_size == 8 and config.accumulation(8) == 8
+    assert config.cluster is not None
+    assert config.cluster.world_size == 8
+    assert config.accumulation(8) == 8
 
 
 LENGTH = 32  # that the base is made for
@@ -157,7 +164,8 @@ def test_methods_are_compared_with_the_base(
     code, printed, errors = study("--methods", "lora,tape")
     assert code == 0, errors
     out = tmp_path / "out"
-    assert "3 runs, 3 of them to do" in printed and (out / "finetune.md").read_text().strip() in printed
+    assert "3 runs, 3 of them to do" in printed
+    assert (out / "finetune.md").read_text().strip() in printed
     header, *rows = [cells(line) for line in printed.splitlines() if line.startswith("|") and "--" not in line][:4]
     table = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     assert list(table) == ["`base`", "`lora`", "`tape`"]
@@ -168,8 +176,11 @@ def test_methods_are_compared_with_the_base(
     for name, config in configs.items():
         trained = count_trainable(config.model, config.training.trainable, config.training.frozen)
         assert table[f"`{name}`"]["trained parameters"] == f"{trained:,}"
-        assert config.data.sequence_length == 64 and config.model.scaling and config.model.scaling.factor == 2
-    assert table["`base`"]["trained parameters"] == "0" and table["`base`"]["tokens/s"] == ""
+        assert config.data.sequence_length == 64
+        assert config.model.scaling
+        assert config.model.scaling.factor == 2
+    assert table["`base`"]["trained parameters"] == "0"
+    assert table["`base`"]["tokens/s"] == ""
     # The same samples, in the same order; and as adapters and position updates start at zero, the same model.
     assert not [each for each in differences(*configs.values()) if each.rule is ResumeRule.SAMPLES]
     found = {name: Outcome.read(out / name / "outcome.json") for name in ("base", "lora", "tape")}
@@ -188,17 +199,22 @@ def test_methods_are_compared_with_the_base(
         assert_close(list(found[name].curve.values()), expected, bounds.PERPLEXITY)
         assert [float(table[f"`{name}`"][f"perplexity at {length}"]) for length in lengths] == pytest.approx(expected, rel=1e-3)
     published = printed[printed.index("The paper's perplexity") :]
-    assert "9.791" in published and "7.063" in published and "`base`" not in published
-    assert "passkey at 8000" in published and "passkey at 32" not in printed  # no question has room in these lengths
+    assert "9.791" in published
+    assert "7.063" in published
+    assert "`base`" not in published
+    assert "passkey at 8000" in published
+    assert "passkey at 32" not in printed
     pixels = matplotlib.image.imread(out / "finetune.png")
-    assert pixels.shape[1] > pixels.shape[0] and pixels.std() > 0.05
+    assert pixels.shape[1] > pixels.shape[0]
+    assert pixels.std() > 0.05
 
     # Again: what is there stays, and what was removed is measured again.
     (out / "tape" / "outcome.json").unlink()
     before = (out / "tape" / "metrics.jsonl").stat().st_mtime_ns
     code, printed, errors = study("--methods", "base,tape", source=out / "import")
     assert code == 0, errors
-    assert "2 runs, 1 of them to do" in printed and (out / "tape" / "metrics.jsonl").stat().st_mtime_ns == before
+    assert "2 runs, 1 of them to do" in printed
+    assert (out / "tape" / "metrics.jsonl").stat().st_mtime_ns == before
     assert Outcome.read(out / "tape" / "outcome.json") == found["tape"]
 
     for words, message in [
@@ -212,7 +228,8 @@ def test_methods_are_compared_with_the_base(
     save_tiny("llama", other, max_position_embeddings=LENGTH)
     write_tokenizer(load_tokenizer(data_directory / "tokenizer.model"), LENGTH, other)
     code, _, errors = study(source=other)
-    assert code == 2 and f"is an import of {base}, not of {other}: choose another --out" in errors
+    assert code == 2
+    assert f"is an import of {base}, not of {other}: choose another --out" in errors
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from megatape.lab.study.lock import locked_study
 
 
-def test_a_command_says_that_it_waits(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_waiting_command_warns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     entered = threading.Event()
 
     def enter() -> None:

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.numerics
 class Unigrams:
     """A model that predicts every token by its log frequency, whatever came before, and records its inputs."""
 
-    device, base_model = torch.device("cpu"), None
+    device = torch.device("cpu")
+    base_model = None
 
     def __init__(self, log_frequencies: Tensor) -> None:
         self.logits = log_frequencies
@@ -61,9 +62,7 @@ def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: 
         assert {asked.shape[1] for asked in model.asked} == {length}
 
 
-def test_scaling_reaches_the_model_that_adds(
-    raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addition_uses_the_scaling(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training has 2 digits, 11 tokens; the test has 4 digits, 16 tokens."""
     asked = []
 

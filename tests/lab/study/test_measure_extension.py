@@ -9,8 +9,8 @@ from megatape.lab.study import measure_extension
 from megatape.lab.tasks.passkey import Passkey, PasskeyScores, Score
 
 
-def test_passkey_at_the_lengths_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shortest question has 20 tokens; of each length and depth a model here answers some."""
+def test_passkey_skips_lengths_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest question has 20 tokens. The model answers some questions of each length and depth."""
     loaded = LoadedModel("none", SimpleNamespace(config=None), None)
 
     def evaluate(task: Passkey, model: LoadedModel) -> PasskeyScores:

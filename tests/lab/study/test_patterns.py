@@ -1,4 +1,4 @@
-"""Which layers a picture of attention shows, and how."""
+"""Picture of attention: its layers and its panels."""
 
 import torch
 from matplotlib.figure import Figure
@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from megatape.lab.study.patterns import draw_panels, shown
 
 
-def test_layers_of_the_picture() -> None:
+def test_shown_layers() -> None:
     assert [shown(depth) for depth in (1, 2, 4, 8, 12)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 8, 12]]
     assert shown(100) == [4, 8, 16, 32, 64, 100]
 

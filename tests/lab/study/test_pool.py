@@ -9,17 +9,19 @@ import pytest
 from megatape.lab.study.pool import RunPool, default_jobs, threads_of_run
 
 
-def test_as_many_runs_as_cores_each_with_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models leave a second thread idle. A GPU each where there are some; a launcher has them all."""
+def test_default_is_a_run_per_core_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models leave a second thread idle. With GPUs, each run has one of them; a launcher has all of them."""
     monkeypatch.delenv("MEGATAPE_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
     for gpus, jobs in ((0, 6), (2, 2)):
         monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
-        assert default_jobs(None) == jobs and default_jobs("deepspeed") == 1
+        assert default_jobs(None) == jobs
+        assert default_jobs("deepspeed") == 1
     assert threads_of_run(6) == "1"
 
 
-# MiB that the allocator gives back with a tensor of 16. Its own count: some kernels count no page faults.
+# Prints the MiB that the allocator returns to the system when a tensor of 16 MiB is freed. The allocator's own count is used,
+# because some kernels do not count page faults.
 GIVEN_BACK = """
 import ctypes, torch
 names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
@@ -35,8 +37,8 @@ print((before - held()) >> 20)
 
 
 @pytest.mark.slow
-def test_runs_on_a_cpu_keep_the_memory_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting of the user stays."""
+def test_runs_on_a_cpu_keep_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own setting is kept."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     given_back = [

@@ -1,4 +1,4 @@
-"""Shift stability: both quantities computed by hand, and where equivariance holds."""
+"""Shift stability: both quantities computed by hand, and equivariance of the encodings."""
 
 from typing import Any
 
@@ -44,15 +44,17 @@ def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["tape_vector", "tape_no_equivariance", "tape_no_rotation_equivariance"])
-def test_shifted_ids_change_later_layers_without_it(encoding: str) -> None:
+def test_shifted_ids_change_later_layers_without_equivariance(encoding: str) -> None:
     """The first layer attends before any position update."""
     change = changes(subject(encoding), 3)[SHIFTED]
     assert_within(change.attention[0], bounds.SHIFTED)
     assert_within(change.dot_products[0], bounds.SHIFTED)
-    assert min(change.attention[1:]) > 1e-4 and min(change.dot_products[1:]) > 1e-3 and change.logits > 1e-3
+    assert min(change.attention[1:]) > 1e-4
+    assert min(change.dot_products[1:]) > 1e-3
+    assert change.logits > 1e-3
 
 
-def test_added_tokens_change_content_and_with_it_tape() -> None:
+def test_added_tokens_change_content_and_tape() -> None:
     """RoPE's position tensors do not depend on earlier tokens; TAPE's do, after the first layer."""
     rope, tape = (changes(subject(encoding), 3)[ADDED] for encoding in ("rope", "tape"))
     assert min(rope.attention + tape.attention) > 1e-2
@@ -61,20 +63,22 @@ def test_added_tokens_change_content_and_with_it_tape() -> None:
     assert min(tape.dot_products[1:]) > 1e-3
 
 
-def test_report_stands_beside_the_paper() -> None:
+def test_report_includes_the_paper() -> None:
     subjects = [subject(encoding, num_layers=4) for encoding in ("rope", "nope", "tape_no_equivariance")]
     paragraphs = list(report(subjects, 2))
     table = next(text for text in paragraphs if text.startswith("shifted ids: difference of position dot products"))
     header, _, *rows = (cells(line) for line in table.splitlines()[2:])
     assert header == ["", "1", "2", "3", "4"]
     assert [row[0] for row in rows] == ["`rope`", "paper", "`nope`", "`tape_no_equivariance`", "paper"]
-    assert rows[1][1:] == ["0.03", "0.03", "", "0.03"] and rows[4][1:] == ["0.03", "0.54", "", "0.44"]
+    assert rows[1][1:] == ["0.03", "0.03", "", "0.03"]
+    assert rows[4][1:] == ["0.03", "0.54", "", "0.44"]
     assert rows[2][1:] == [""] * 4
-    assert "| `nope` " in paragraphs[-1] and len(paragraphs) == 7
+    assert "| `nope` " in paragraphs[-1]
+    assert len(paragraphs) == 7
 
 
-def test_lengths_of_the_models() -> None:
-    """Models have the sequences of their own lengths."""
+def test_report_lists_all_lengths() -> None:
+    """Each model has sequences of its own length."""
     long = subject("rope")
     short = Subject("short", "short", long.model, long.tokens[:, :20], bos=1)
     count = f"{len(long.tokens)} sequences of"
@@ -82,6 +86,6 @@ def test_lengths_of_the_models() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, -1, 40, 41])
-def test_a_shift_that_is_none(shift: int) -> None:
+def test_shift_out_of_range(shift: int) -> None:
     with pytest.raises(ValueError, match=f"shift is {shift}, but the sequences have 40 tokens: give 1 to 39"):
         changes(subject("rope"), shift)

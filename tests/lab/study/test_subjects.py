@@ -22,7 +22,7 @@ pytestmark = pytest.mark.numerics
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_probabilities_are_those_of_the_model(encoding: str) -> None:
+def test_probabilities_match_the_model(encoding: str) -> None:
     """With grouped queries, biases and norms: rows sum to 1, and values weighted by them give attention's output in every
     layer."""
     model = random_model(encoding=encoding, num_kv_heads=2, attention_bias="qkv", qk_norm=True)
@@ -40,7 +40,8 @@ def test_probabilities_are_those_of_the_model(encoding: str) -> None:
     assert [layer.attention for layer in layers] == attentions
     for layer, expected in zip(layers, returned, strict=False):
         weights = probabilities(layer)
-        assert weights.shape == (2, 4, 40, 40) and not weights.triu(1).any()
+        assert weights.shape == (2, 4, 40, 40)
+        assert not weights.triu(1).any()
         assert_close(weights.sum(-1), torch.ones(2, 4, 40), bounds.PROBABILITIES)
         values = layer.attention.value(layer.h).unflatten(-1, (2, 8)).transpose(1, 2).repeat_interleave(2, 1)
         ours = layer.attention.output((weights @ values).transpose(1, 2).flatten(2))
@@ -55,7 +56,8 @@ def test_dot_products_of_rotary_positions(encoding: str) -> None:
     distance = torch.arange(40)[:, None] - torch.arange(40)
     expected = (distance[..., None] * thetas).cos().mean(-1)
     found = dot_products(layers[0])
-    assert found is not None and found.shape == (2, 1 if encoding == "rope" else 4, 40, 40)  # rope: all channels are equal
+    assert found is not None
+    assert found.shape == (2, 1 if encoding == "rope" else 4, 40, 40)
     assert_close(found, expected.expand_as(found), bounds.LOGITS)
 
 
@@ -65,7 +67,7 @@ def test_no_dot_products_without_position_tensors() -> None:
         assert dot_products(layers[0]) is None, encoding
 
 
-def test_nothing_stays_in_the_model() -> None:
+def test_hooks_are_removed() -> None:
     model = random_model()
     run(model, *tokens_and_positions())
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -81,7 +83,8 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
 
     code, printed, errors = command("study", "shift", *checkpoints, "--samples", 2)
     assert code == 0, errors
-    assert "2 sequences of 32 tokens" in printed and f"tape: {checkpoints[1]}, 1,024 tokens of training" in printed
+    assert "2 sequences of 32 tokens" in printed
+    assert f"tape: {checkpoints[1]}, 1,024 tokens of training" in printed
     logits = {line.split("`")[1]: float(line.split(" | ")[2].rstrip(" |")) for line in printed.splitlines()[-5:] if "`" in line}
     assert list(logits) == names
     for name in ("rope", "tape"):
@@ -93,11 +96,13 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
     assert code == 0, errors
     assert "5 rows, layers 1, 2" in printed
     pixels = torch.from_numpy(matplotlib.image.imread(picture))
-    assert pixels.shape[0] > 1.2 * pixels.shape[1] and float(pixels.std()) > 0.1
+    assert pixels.shape[0] > 1.2 * pixels.shape[1]
+    assert float(pixels.std()) > 0.1
 
     other = shutil.copytree(checkpoints[0], tmp_path / "other")
     both = command("study", "shift", checkpoints[0], other, "--samples", 1)[1]
-    assert f"`rope {checkpoints[0]}`" in both and f"`rope {other}`" in both  # labels distinguish two models of one encoding
+    assert f"`rope {checkpoints[0]}`" in both
+    assert f"`rope {other}`" in both
     for arguments, message in [
         ((checkpoints[0], checkpoints[0]), "is given twice"),
         ((runs,), "no manifest.json"),
@@ -114,4 +119,5 @@ def test_trained_checkpoints(command: Command, raw_config: dict[str, Any], tmp_p
     weights = checkpoints[0] / "weight-00000.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     code, _, errors = command("study", "shift", checkpoints[0])
-    assert code == 2 and "weight-00000.safetensors" in errors
+    assert code == 2
+    assert "weight-00000.safetensors" in errors

@@ -1,4 +1,4 @@
-"""Variants of a model, as the command takes them."""
+"""Variants of a model, in the form of the command's option."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from megatape.lab.study.variants import Variant, parse_variants
 def test_variants() -> None:
     rope, scaled, wide = parse_variants("rope, tape+yarn,tape:position_size=12:num_kv_heads=4")
     assert rope == Variant("rope", ("model.encoding=rope",), None)
-    assert scaled == Variant("tape", ("model.encoding=tape",), "yarn") and scaled.label == "tape+yarn"
+    assert scaled == Variant("tape", ("model.encoding=tape",), "yarn")
+    assert scaled.label == "tape+yarn"
     assert wide.settings == ("model.encoding=tape", "model.position_size=12", "model.num_kv_heads=4")
     assert wide.label == "tape:position_size=12:num_kv_heads=4"
     for text, message in [
@@ -51,8 +52,8 @@ def test_scaling_is_for_tests_longer_than_training(raw_config: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("changes", [{}, {"encoding": "nope"}, {"num_kv_heads": 2, "mlp_size": 40}], ids=str)
-def test_a_control_costs_what_the_other_model_does(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
-    """No other width is nearer, of those that the tensor-parallel ranks can divide."""
+def test_control_matches_the_cost_of_the_other_model(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
+    """No other width that the tensor-parallel ranks can divide is closer."""
     raw_config["model"] |= changes
     raw_config["parallel"] = {"tp": 2}
     for kind in ("params", "flops"):
@@ -66,21 +67,23 @@ def test_a_control_costs_what_the_other_model_does(raw_config: dict[str, Any], c
         }
         wanted = count_parameters(tape).total if kind == "params" else forward_flops(tape, 32)
         width = control.mlp_size(config)
-        assert width > config.model.mlp_size and width == min(cost, key=lambda other: abs(cost[other] - wanted))
+        assert width > config.model.mlp_size
+        assert width == min(cost, key=lambda other: abs(cost[other] - wanted))
         assert control.settings_for(config) == ["model.encoding=rope", f"model.mlp_size={width}"]
         text = control.describe_control(config)
         assert f"has mlp_size {width} instead of {config.model.mlp_size}: " in text
-        assert f"{cost[width]:,}" in text and f"{wanted:,}" in text
+        assert f"{cost[width]:,}" in text
+        assert f"{wanted:,}" in text
 
 
-def test_a_control_that_no_width_makes(raw_config: dict[str, Any]) -> None:
+def test_control_without_a_possible_width(raw_config: dict[str, Any]) -> None:
     raw_config["model"] |= {"mlp_size": 2, "position_size": 64}
     (control,) = parse_variants("tape:params=rope")
     with pytest.raises(ValueError, match="even an MLP of width 1 has more: exchange the two encodings"):
         control.mlp_size(parse_config(raw_config, "test", control.settings))
 
 
-def test_the_suite_takes_variants(tmp_path: Path) -> None:
+def test_suite_accepts_variants(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "copy", "rope,rope:params=tape,tape:nope_every=2", 1, None)
     assert plan.encodings == ("rope", "rope:params=tape", "tape:nope_every=2")
     folder = TaskFolder(tmp_path, plan.tasks[0], SIZES[plan.size])

@@ -39,12 +39,14 @@ class Scripted(torch.nn.Module):
 
 @pytest.mark.parametrize("kind", [Capitals, WholeCapitals])
 @pytest.mark.parametrize("batch_tokens", [1, 2**13])
-def test_answers_are_right_if_every_token_is_the_likeliest(kind: type[Capitals], batch_tokens: int) -> None:
-    task, count = kind("capitals", "tiny"), 40
+def test_answer_is_right_if_every_token_is_the_likeliest(kind: type[Capitals], batch_tokens: int) -> None:
+    task = kind("capitals", "tiny")
+    count = 40
     model: Any = Scripted(Encoder(task))
     scored = score_split(model, task, "long", count, 1, batch_tokens)
     assert model.lengths == {13}
-    expected, there = Counter[int](), Counter[int]()
+    expected = Counter[int]()
+    there = Counter[int]()
     for sample in task.samples("long", count):
         letters = sample.text[::2]
         # The last answer includes the end token, which the model never gives.
@@ -57,8 +59,8 @@ def test_answers_are_right_if_every_token_is_the_likeliest(kind: type[Capitals],
         assert 0 < scored.score < 1
 
 
-def test_hidden_answers_are_scored_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by models nor by the bag of tokens, which would know more with them."""
+def test_hidden_answers_are_scored_but_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the model nor the bag of tokens reads them. The latter would know more with them."""
     monkeypatch.setattr(Capitals, "answers_end", False)
     task = Capitals("capitals", "tiny")
     shown: Any = Scripted(Encoder(task))
@@ -68,15 +70,17 @@ def test_hidden_answers_are_scored_and_not_read(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Capitals, "hides_answers", True)
     hidden = score_split(shown, task, "long", 20, 1)
     handle.remove()
-    assert hidden == plain and 0 < hidden.score < 1  # what Scripted says depends on the letters alone
+    assert hidden == plain
+    assert 0 < hidden.score < 1
     end = Encoder(task).tokenizer.eos_id
     for before, after, sample in zip(*read, task.samples("long", 20), strict=True):
         length = len(sample.text)
-        assert torch.equal(before[1:length:2], after[1:length:2]) and (after[2:length:2] == end).all()
+        assert torch.equal(before[1:length:2], after[1:length:2])
+        assert (after[2:length:2] == end).all()
         assert not (before[1:length] == end).any()
 
 
-def test_what_an_encoding_cannot_do_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_split_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Capitals("capitals", "tiny")
     monkeypatch.setitem(ENCODINGS, "xpos", replace(ENCODINGS["xpos"], max_positions=12))
     assert inapplicable(task, "test", "xpos") is inapplicable(task, "long", "rope") is None

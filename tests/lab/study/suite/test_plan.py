@@ -1,4 +1,4 @@
-"""Plans from options and from files. Every size suits every task and encoding."""
+"""Plans from options and from files. Every size supports every task and encoding."""
 
 import json
 from dataclasses import replace
@@ -20,8 +20,10 @@ from tests.helpers.command import Command
 @pytest.mark.usefixtures("capitals")
 def test_bad_input() -> None:
     plan = parse_plan("tiny", "all", "all", 2, None)
-    assert [task.name for task in plan.tasks] == list(SYNTHETIC_TASKS) and plan.encodings == tuple(ENCODINGS)
-    assert plan.rates == QUICK.rates and parse_plan("tiny", "all", "all", 2, [0.1, 0.2]).rates == (0.1, 0.2)
+    assert [task.name for task in plan.tasks] == list(SYNTHETIC_TASKS)
+    assert plan.encodings == tuple(ENCODINGS)
+    assert plan.rates == QUICK.rates
+    assert parse_plan("tiny", "all", "all", 2, [0.1, 0.2]).rates == (0.1, 0.2)
     for arguments, message in [
         (("huge", "all", "all", 1, None), "size: 'huge' is not a size: choose one of tiny, small, base, demo"),
         (("tiny", "capital", "all", 1, None), "tasks: 'capital' is not a task: did you mean capitals?"),
@@ -35,7 +37,7 @@ def test_bad_input() -> None:
         assert message in str(error.value)
 
 
-def test_a_size_has_its_own_plan() -> None:
+def test_defaults_of_a_size() -> None:
     """Options that are not given have the size's values: `demo` has few tasks and one learning rate."""
     plan = parse_plan("demo", None, None, None, None)
     assert ([task.name for task in plan.tasks], plan.encodings) == (list(DEMO_TASKS), DEMO_ENCODINGS)
@@ -59,11 +61,12 @@ def test_a_size_has_its_own_plan() -> None:
 )
 def test_bad_rates(command: Command, tmp_path: Path, rates: str, message: str) -> None:
     code, _, errors = command("study", "suite", "--rates", rates, "--out", tmp_path)
-    assert code == 2 and errors == f"error: {message}\n"
+    assert code == 2
+    assert errors == f"error: {message}\n"
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_suits_every_encoding(size: str, tmp_path: Path) -> None:
+def test_every_size_supports_every_encoding(size: str, tmp_path: Path) -> None:
     for task in parse_plan(size, "all", "rope", 1, None).tasks:
         sizing = SIZES[size]
         raw = sizing.config(task, "data", 300) | {"run": {"directory": str(tmp_path)}}
@@ -97,7 +100,7 @@ def facts(plan: Plan) -> dict[str, Any]:
     return vars(plan) | {"tasks": [task.definition for task in plan.tasks]}
 
 
-def test_options_alone_select_the_runs(command: Command, trained: list[Plan], tmp_path: Path) -> None:
+def test_options_select_the_runs(command: Command, trained: list[Plan], tmp_path: Path) -> None:
     code, _, errors = command("study", "suite", *SELECTION, "--out", tmp_path)
     assert code == 0, errors
     assert facts(*trained) == facts(parse_plan("tiny", "copy,flip_flop", "rope,tape", 3, [0.01]))
@@ -115,11 +118,13 @@ def test_a_dry_run_writes_a_plan_that_can_be_edited_and_trained(
         words += ["--plan", file]
     code, printed, errors = command(*words)
     assert code == 0 and not trained, errors
-    assert "12 runs: copy, flip_flop; rope, tape; 3 seeds; learning rate 0.01" in printed and f"--plan {file}" in printed
+    assert "12 runs: copy, flip_flop; rope, tape; 3 seeds; learning rate 0.01" in printed
+    assert f"--plan {file}" in printed
     assert facts(read_plan(file)) == facts(parse_plan("tiny", "copy,flip_flop", "rope,tape", 3, [0.01]))
 
     code, _, errors = command(*words)
-    assert code == 2 and f"{file} exists: remove it, or give another file as --plan" in errors
+    assert code == 2
+    assert f"{file} exists: remove it, or give another file as --plan" in errors
 
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | {"tasks": ["copy"], "left_out": ["flip_flop (too long)"]}))
@@ -132,8 +137,10 @@ def test_a_dry_run_writes_a_plan_that_can_be_edited_and_trained(
 @pytest.mark.parametrize("words", [("--cell", 1), ("--slurm", "--time 60")])
 def test_a_dry_run_trains_nothing(command: Command, trained: list[Plan], tmp_path: Path, words: tuple[Any, ...]) -> None:
     code, _, errors = command("study", "suite", "--dry-run", *words, "--out", tmp_path)
-    assert code == 2 and f"{words[0]}: not allowed with --dry-run" in errors
-    assert not trained and not list(tmp_path.iterdir())
+    assert code == 2
+    assert f"{words[0]}: not allowed with --dry-run" in errors
+    assert not trained
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_search_of_learning_rates_is_described() -> None:
@@ -156,7 +163,8 @@ def test_bad_plan_files(command: Command, trained: list[Plan], tmp_path: Path) -
         try:
             code, _, errors = command("study", "suite", "--plan", file, "--out", tmp_path, *words)
         except SystemExit as exit:
-            assert exit.code == 2 and "--cell" in words
+            assert exit.code == 2
+            assert "--cell" in words
             continue
         assert code == 2 and message in errors, errors
     file.write_text("{")

@@ -25,7 +25,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    """Sorted by model, whatever their order was; a null score and a baseline without seed and rate stay what they are."""
+    """Records are sorted by model. A missing score, and a baseline without seed and rate, are read back as written."""
     none: dict[str, Any] = {"score": None, "reason": "16 positions are more than 8", "asked": 0, "curve": []}
     contents = [
         GOOD | {"kind": "baseline", "row": "oracle", "seed": None, "learning_rate": None, "score": 1},
@@ -63,7 +63,7 @@ def test_corrupted(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"task": "copy"', "[]", "\xff", "[" * 100_000])
-def test_no_record(tmp_path: Path, line: str) -> None:
+def test_line_that_is_no_record(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(f"{json.dumps(GOOD)}\n{line}\n".encode("latin-1"))
     with pytest.raises(ValueError, match="results.jsonl, line 2 is corrupted"):
@@ -80,7 +80,7 @@ def test_repeated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "curve"), [(Capitals, ((1, 1, 2), (2, 0, 1), (3, 1, 1))), (WholeCapitals, ((2, 0, 1), (3, 1, 1)))]
 )
-def test_an_answer_is_right_if_all_its_tokens_are(kind: type[Capitals], curve: tuple[tuple[int, int, int], ...]) -> None:
+def test_answer_is_right_if_all_its_tokens_are(kind: type[Capitals], curve: tuple[tuple[int, int, int], ...]) -> None:
     samples = [
         SyntheticSample("aabab", (Answer(1, 3, 1), Answer(4, 5, 2))),
         SyntheticSample("aaba", (Answer(1, 2, 1), Answer(3, 4, 3))),
@@ -88,4 +88,6 @@ def test_an_answer_is_right_if_all_its_tokens_are(kind: type[Capitals], curve: t
     # The first: both tokens, the last token, no end. The second: one that is wrong only where answers count, and all else.
     right = [[True, True, True, False], [kind is WholeCapitals, True, True]]
     score, asked, found = score_answers(kind("capitals", "tiny"), samples, right)
-    assert found == curve and asked == sum(each[2] for each in curve) and score == sum(each[1] for each in curve) / asked
+    assert found == curve
+    assert asked == sum(each[2] for each in curve)
+    assert score == sum(each[1] for each in curve) / asked

@@ -1,4 +1,4 @@
-"""megatape study suite: how models are scored, what is refused, and that the command goes on where it was stopped."""
+"""megatape study suite: training, scoring, resumption and errors."""
 
 import json
 import os
@@ -38,8 +38,9 @@ def run(out: Path, seeds: int, rates: Sequence[float] = (1e-3, 1e-2), only: int 
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
-def test_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, trained = Children.run, []
+def test_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Children.run
+    trained = []
 
     def stop_at_the_fourth(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
         if "pretrain" in words:
@@ -74,10 +75,12 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
         (record.row, record.split, record.seed, record.learning_rate) for record in records if record.kind == "encoding"
     ] == [(row, split, 1, best[row]) for split in ("long", "test") for row in ("rope", "tape")]
     assert {record.row for record in records} == {"rope", "tape", *BASELINES}
-    assert (tmp_path / "suite.md").read_text().startswith("    typed\n") and "`tape`" in printed
+    assert (tmp_path / "suite.md").read_text().startswith("    typed\n")
+    assert "`tape`" in printed
     # The same samples in the same order, and the same initial weights of all that both have.
     first, second = (read_scores(tmp_path / f"capitals/{row}/rate-0.01/seed-0", "metrics.jsonl") for row in ("rope", "tape"))
-    assert first["digest"] == second["digest"] and first["loss"] == pytest.approx(second["loss"], rel=1e-5)
+    assert first["digest"] == second["digest"]
+    assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
 
     monkeypatch.setitem(SIZES, "tiny", replace(QUICK, model=QUICK.model | {"num_layers": 3}))
     with pytest.raises(ValueError, match="was trained with model.num_layers 2, the configuration says 3"):
@@ -88,8 +91,8 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
-def test_a_part_of_an_array_job(tmp_path: Path) -> None:
-    """Each trains one task and encoding; the tables have what all have done so far."""
+def test_task_of_an_array_job(tmp_path: Path) -> None:
+    """Each trains one task and encoding. The tables have the results of all finished runs."""
     with pytest.raises(ValueError, match="cell is 2: the tasks and encodings have the numbers 0 to 1"):
         run(tmp_path, 1, [1e-3], only=2)
     assert "1 run, 1 of them to do" in (printed := run(tmp_path, 1, [1e-3], only=1))
@@ -105,9 +108,11 @@ def test_a_part_of_an_array_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("capitals", "quick_children")
-def test_a_rate_that_diverges_loses_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is not tried again; a rate that failed for another reason is."""
-    start, status, tried = Children.run, [3], []
+def test_diverged_learning_rate_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not tried again. A rate that failed for another reason is."""
+    start = Children.run
+    status = [3]
+    tried = []
 
     def run_or_fail(self: Children, words: list[str], environment: dict[str, str], log: Path) -> int:
         if "optimizer.learning_rate=0.01" not in words:
@@ -131,8 +136,8 @@ def test_a_rate_that_diverges_loses_the_search(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
-def test_a_last_checkpoint_that_was_cut_off(tmp_path: Path) -> None:
-    """It is trained again, or the command says what to remove."""
+def test_truncated_last_checkpoint(tmp_path: Path) -> None:
+    """The command says what to remove. Then it trains the run again, with the same scores."""
     run(tmp_path, 1, rates=[1e-3])
     folder = RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1")
     scores = (folder.directory / "scores.json").read_bytes()
@@ -148,7 +153,7 @@ def test_a_last_checkpoint_that_was_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("capitals", "measured_here")
-def test_a_failed_run_is_named(tmp_path: Path) -> None:
+def test_failed_run_is_reported(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "capitals", "rope", 1, [1e-3])
     with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
         list(suite(plan, tmp_path, RunPool(1, "false"), "typed", write_page))

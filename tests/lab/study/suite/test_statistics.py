@@ -1,4 +1,4 @@
-"""The statistics against independent computations, published examples, and simulations whose rates are known."""
+"""Statistics compared with independent computations, published examples and simulations with known rates."""
 
 from itertools import combinations
 
@@ -37,8 +37,8 @@ def test_paired_t_test() -> None:
     assert p_of(*scores) == pytest.approx(stats.ttest_rel(*scores, axis=-1).pvalue, rel=1e-6)
 
 
-def test_seeds_that_agree() -> None:
-    """Scores without spread: no difference has p = 1, one answer of 1000 is no finding, and half of them are."""
+def test_identical_scores_of_all_seeds() -> None:
+    """Without spread, no difference has p = 1, one answer of 1000 is not significant, and half of them are."""
     perfect = np.ones(5)
     assert p_of(perfect, perfect, 1000) == 1
     assert p_of(perfect, perfect - 1 / 1000, 1000) > 0.1
@@ -47,8 +47,9 @@ def test_seeds_that_agree() -> None:
 
 
 def test_false_findings_of_one_comparison() -> None:
-    """Of equal encodings, at levels that five seeds must reach in large tables; seeds move both, as they share their data."""
-    trials, generator = 100_000, np.random.default_rng(0)
+    """With equal encodings, at levels that five seeds must reach in large tables. A seed moves both: they share their data."""
+    trials = 100_000
+    generator = np.random.default_rng(0)
     common = generator.normal(0.5, 0.05, (trials, 5))
     p = p_of(*(common + generator.normal(0, 0.02, (2, trials, 5))))
     for level in (0.05, 1e-3):
@@ -60,7 +61,7 @@ def test_false_findings_of_one_comparison() -> None:
 
 
 def test_exact_permutation() -> None:
-    """Every division counted one by one; Fisher's exact test of the numbers of seeds that learned."""
+    """Compared with all divisions counted one by one, and with Fisher's exact test of the numbers of seeds that learned."""
     generator = np.random.default_rng(0)
     for seeds in (3, 5):
         scores, reference = generator.uniform(size=(2, seeds))
@@ -77,8 +78,9 @@ def test_exact_permutation() -> None:
 
 
 def test_false_findings_of_seeds_that_learn_or_not() -> None:
-    """Of equal encodings, also if a seed helps both, at most at the level, where the t-test is far above it."""
-    trials, generator = 20_000, np.random.default_rng(0)
+    """With equal encodings, the rate is at most the level, even if a seed helps both. That of the t-test is far above it."""
+    trials = 20_000
+    generator = np.random.default_rng(0)
     by_count = {(a, b): exact_p(np.arange(4) < a, np.arange(4) < b) for a in range(5) for b in range(5)}
     for shared in (0.0, 0.5):
         common = generator.uniform(size=(trials, 1, 4))
@@ -104,21 +106,25 @@ def test_seeds_to_separate() -> None:
 
 
 def test_holm() -> None:
-    """Values worked out by hand, ties, nothing; and the definition step by step."""
+    """Compared with values computed by hand, with ties, without values, and with the definition step by step."""
     assert holm(np.array([0.03, 0.01, 0.05, 0.02, 0.04])).tolist() == pytest.approx([0.09, 0.05, 0.09, 0.08, 0.09])
-    assert holm(np.array([0.5, 0.5])).tolist() == [1, 1] and holm(np.array([])).tolist() == []
+    assert holm(np.array([0.5, 0.5])).tolist() == [1, 1]
+    assert holm(np.array([])).tolist() == []
     p = np.random.default_rng(0).uniform(size=20) ** 6
-    found, rejected = set(), holm(p) < LEVEL
+    found = set()
+    rejected = holm(p) < LEVEL
     for step, index in enumerate(np.argsort(p)):
         if p[index] >= LEVEL / (len(p) - step):
             break
         found.add(index)
-    assert 1 < len(found) < 20 and found == set(np.flatnonzero(rejected))
+    assert 1 < len(found) < 20
+    assert found == set(np.flatnonzero(rejected))
 
 
 def test_false_findings_of_a_table() -> None:
-    """All encodings equal, 24 comparisons with one reference: findings in at most 5% of tables."""
-    trials, generator = 3000, np.random.default_rng(0)
+    """With 24 comparisons of equal encodings with a reference, at most 5% of tables have a finding."""
+    trials = 3000
+    generator = np.random.default_rng(0)
     reference = generator.normal(0.5, 0.05, (trials, 1, 5))
     p = p_of(generator.normal(0.5, 0.05, (trials, 24, 5)), np.broadcast_to(reference, (trials, 24, 5)))
     rate = np.mean([(holm(table) < LEVEL).any() for table in p])
@@ -130,9 +136,11 @@ def test_false_findings_of_a_table() -> None:
 def test_t_interval(seeds: int) -> None:
     """It is scipy's; and it covers the mean of normal differences at its confidence from two seeds on, where the range of the
     values, which no bootstrap interval leaves, covers 50% at two seeds, 75% at three and 94% at five."""
-    trials, level = 20_000, 0.05
+    trials = 20_000
+    level = 0.05
     values = np.random.default_rng(seeds).normal(0, 0.01, (trials, seeds))
-    means, spreads = values.mean(axis=1), values.std(axis=1, ddof=1)
+    means = values.mean(axis=1)
+    spreads = values.std(axis=1, ddof=1)
     found = np.array([t_interval(mean, spread, seeds, level) for mean, spread in zip(means, spreads, strict=True)])
     expected = stats.t.interval(1 - level, seeds - 1, means[0], stats.sem(values[0]))
     assert found[0] == pytest.approx(np.clip(expected, -1, 1))
@@ -148,9 +156,11 @@ def test_seeds_needed() -> None:
     assert [seeds_needed(size, 1, 0.05) for size in (0.2, 0.5, -0.8)] == [199, 34, 15]
     assert [seeds_needed(mean, 1, 0.05) for mean in (0, 1e-9, 0.05)] == [None, None, None]
     assert seeds_needed(1, 1e-6, 1e-4) == 2
-    level, trials = 0.05 / 600, 20_000
+    level = 0.05 / 600
+    trials = 20_000
     needed = seeds_needed(2, 1, level)
-    assert needed is not None and needed > 5
+    assert needed is not None
+    assert needed > 5
     for seeds, enough in {needed - 1: False, needed: True}.items():
         values = np.random.default_rng(0).normal(2, 1, (trials, seeds))
         found = (stats.ttest_1samp(values, 0, axis=1).pvalue < level).mean()
@@ -188,8 +198,11 @@ def test_ranks_of_splits() -> None:
 
 
 def test_false_findings_of_ranks() -> None:
-    """Equal methods, few tasks, splits that share most of their scores: each test finds something in at most 5%."""
-    trials, tasks, methods, generator = 500, 3, 4, np.random.default_rng(0)
+    """With equal methods, few tasks and splits that share most scores, each test has a finding in at most 5% of tables."""
+    trials = 500
+    tasks = 3
+    methods = 4
+    generator = np.random.default_rng(0)
     rankings = [
         rank(list(generator.normal(size=(tasks, 1, methods)) + 0.5 * generator.normal(size=(tasks, 3, methods))))
         for _ in range(trials)

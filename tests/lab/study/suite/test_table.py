@@ -1,4 +1,4 @@
-"""What the tables say of records whose effects are known, and of records that lack something."""
+"""Tables of records with known effects, and of incomplete records."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ def text(records: list[Record]) -> str:
 
 
 def test_known_effects_and_no_others(records: list[Record], text: str) -> None:
-    """28 comparisons of 5 seeds: those with an effect are marked, with its sign, and only their intervals exclude zero."""
+    """Of 28 comparisons of 5 seeds, exactly those with an effect are marked, and only their intervals exclude zero."""
     for task in ("copy", "parity"):
         for row in ("alibi", "fire", "nope", "tape", "xpos"):
             for split in ("test", "long", "sparse"):
@@ -57,12 +57,13 @@ def test_known_effects_and_no_others(records: list[Record], text: str) -> None:
                 _, low, high = (float(number) for number in re.findall(r"[+-][\d.]+", difference)[:3])
                 assert (low <= 0 <= high) == (not effect)
                 assert ("**" in score + difference) is ("*" in score + difference) is False
-    assert "28 comparisons" in text and cells(parts(text)["Scores"], "nope", "copy").endswith(" ▼▼")
+    assert "28 comparisons" in text
+    assert cells(parts(text)["Scores"], "nope", "copy").endswith(" ▼▼")
     assert text.endswith("* fire on sort: 3 seeds, no time")
 
 
 def test_figures(records: list[Record], text: str) -> None:
-    """Means, spreads, differences, seeds and rates, computed again from the records."""
+    """Means, spreads, differences, seeds and rates match values computed from the records."""
     scores = {(r.row, r.split, r.seed): 100 * r.score for r in records if r.task == "copy" and r.score is not None}
     tape, rope = (np.array([scores[row, "long", seed] for seed in range(5)]) for row in ("tape", "rope"))
     copy = parts(text)["copy"]
@@ -70,82 +71,98 @@ def test_figures(records: list[Record], text: str) -> None:
     assert cells(copy, "tape", "long", 1).startswith(f"+{(tape - rope).mean():.1f} (+")
     both = np.array([[scores["tape", split, seed] for split in ("long", "sparse")] for seed in range(5)]).mean(axis=1)
     assert cells(parts(text)["Scores"], "tape", "copy") == f"{both.mean():.1f} ± {both.std(ddof=1):.1f} ▲"
-    assert cells(copy, "oracle", "long") == "100.0" and cells(parts(text)["Learning rates"], "tape", "copy") == "0.001"
+    assert cells(copy, "oracle", "long") == "100.0"
+    assert cells(parts(text)["Learning rates"], "tape", "copy") == "0.001"
     low, high = (float(end) for end in re.findall(r"[+-][\d.]+", cells(copy, "alibi", "sparse", 1))[1:])
     differences = [scores["alibi", "sparse", seed] - scores["rope", "sparse", seed] for seed in range(5)]
     tested = 28 - 8  # the rest are significant
     expected = stats.t.interval(1 - 0.05 / tested, 4, np.mean(differences), stats.sem(differences))
-    assert low <= expected[0] + 0.05 and high >= expected[1] - 0.05  # of so few answers, chance makes it wider
+    assert low <= expected[0] + 0.05
+    assert high >= expected[1] - 0.05
     assert f"({100 * (1 - 0.05 / tested):.4g}% t interval)" in copy
     assert int(cells(copy, "tape", "long", 2)) <= 5 < int(cells(copy, "alibi", "test", 2))
 
 
 def test_all_comparisons_are_counted(records: list[Record]) -> None:
-    """The least of 28 p-values is 28 times that of its t alone, and seeds are counted for that level."""
+    """The smallest of 28 p-values is 28 times the uncorrected one, and needed seeds are for that level."""
     summary = Summary(records)
     least = min(summary.differences.values(), key=lambda one: one.p or 0)
-    assert least.spread is not None and least.p is not None
+    assert least.spread is not None
+    assert least.p is not None
     alone = 2 * stats.t.sf(abs(least.mean) / (least.spread / np.sqrt(5)), 4)
-    assert least.p == pytest.approx(28 * alone) and least.p < 1e-4
+    assert least.p == pytest.approx(28 * alone)
+    assert least.p < 1e-4
     for one in summary.differences.values():
-        assert one.spread is not None and one.needed == seeds_needed(one.mean, one.spread, 0.05 / 28)
+        assert one.spread is not None
+        assert one.needed == seeds_needed(one.mean, one.spread, 0.05 / 28)
     assert any(one.needed != seeds_needed(one.mean, one.spread or 1, 0.05) for one in summary.differences.values())
 
 
 def test_not_applicable_is_not_zero(text: str) -> None:
     copy = parts(text)["copy"]
-    assert cells(copy, "xpos", "long") == "n/a" and cells(copy, "xpos", "long", 1) == ""
+    assert cells(copy, "xpos", "long") == "n/a"
+    assert cells(copy, "xpos", "long", 1) == ""
     assert "* xpos on long: not applicable because 64 positions are more than 32" in copy
     assert "(1 of 2)" in cells(parts(text)["Scores"], "xpos", "copy")
     ranks = parts(text)["Ranks"]
-    assert "* xpos is left out: not applicable to 2 splits" in ranks and "`xpos`" not in ranks
+    assert "* xpos is left out: not applicable to 2 splits" in ranks
+    assert "`xpos`" not in ranks
 
 
 def test_ranks() -> None:
-    """Twelve tasks on which the encodings always have the same order tell some of them apart; two tasks cannot."""
+    """If the encodings have the same order on all tasks, twelve tasks separate some of them, and two tasks none."""
     effects = {(row, split): -0.05 * place for place, row in enumerate("abcd") for split in ("test", "long", "sparse")}
     ranks = {}
     for tasks in (2, 12):
         found = make_records([f"t{number}" for number in range(tasks)], [*"abcd"], 2, effects, 0.001, limited=())
         ranks[tasks] = parts(summarize(found, []))["Ranks"]
         assert [cells(ranks[tasks], row, "mean rank") for row in "abcd"] == ["1.00", "2.00", "3.00", "4.00"]
-    assert cells(ranks[12], "a", "differs significantly from") == "c, d" and "finds differences" in ranks[12]
-    assert cells(ranks[2], "a", "differs significantly from") == "none" and "no significant difference" in ranks[2]
+    assert cells(ranks[12], "a", "differs significantly from") == "c, d"
+    assert "finds differences" in ranks[12]
+    assert cells(ranks[2], "a", "differs significantly from") == "none"
+    assert "no significant difference" in ranks[2]
     assert "36 splits, 12 tasks)" in ranks[12]
 
 
 def without(records: Iterable[Record], leave_out: Keep) -> dict[str, str]:
-    """The tables without some records."""
+    """Return the tables without some records."""
     return parts(summarize([record for record in records if not leave_out(record)], []))
 
 
 def test_seeds_in_common(records: list[Record]) -> None:
-    """An encoding that lacks seeds is compared on those that both have, also if only one is left, or none."""
+    """An encoding with missing seeds is compared on the seeds that both have, even if there is only one, or none."""
     records = [record for record in records if record.task == "copy"]
     lacking = {"tape": (0, 1), "fire": (0, 1, 2, 3), "rope": (4,)}
     found = without(records, lambda r: r.seed in lacking.get(r.row, ()))
     scores = {(r.row, r.seed): 100 * r.score for r in records if r.split == "long" and r.score is not None}
     mean = np.mean([scores["tape", seed] - scores["rope", seed] for seed in (2, 3)])
     assert float(cells(found["copy"], "tape", "long", 1).split()[0]) == pytest.approx(mean, abs=0.0501)
-    assert "(3 of 5 seeds)" in cells(found["copy"], "tape", "long") and "seeds)" not in cells(found["copy"], "alibi", "long")
+    assert "(3 of 5 seeds)" in cells(found["copy"], "tape", "long")
+    assert "seeds)" not in cells(found["copy"], "alibi", "long")
     assert "`fire`" not in found["copy"].split("Difference from")[1]
     found = without(records, lambda r: r.seed not in (0, None))
     score = cells(found["copy"], "tape", "long")
-    assert re.fullmatch(r"[\d.]+", score) and "No difference could be tested" in found["Scores"]
-    assert cells(found["copy"], "tape", "long", 1).endswith(", one seed") and "Seeds that would" not in found["copy"]
+    assert re.fullmatch(r"[\d.]+", score)
+    assert "No difference could be tested" in found["Scores"]
+    assert cells(found["copy"], "tape", "long", 1).endswith(", one seed")
+    assert "Seeds that would" not in found["copy"]
 
 
-def test_what_is_missing() -> None:
+def test_missing_results() -> None:
     records = make_records(["copy", "parity"], ["rope", "tape"], limited=())
     no_rope = without(records, lambda r: r.row == "rope")
-    assert "No seed is in common with rope" in no_rope["copy"] and "▲" not in no_rope["copy"]
+    assert "No seed is in common with rope" in no_rope["copy"]
+    assert "▲" not in no_rope["copy"]
     no_split = without(records, lambda r: (r.task, r.split, r.row) == ("copy", "long", "tape"))
-    assert cells(no_split["copy"], "tape", "long") == "not run" and cells(no_split["copy"], "tape", "long", 1) == ""
+    assert cells(no_split["copy"], "tape", "long") == "not run"
+    assert cells(no_split["copy"], "tape", "long", 1) == ""
     assert "* copy, long is left out: not every encoding above has a score" in no_split["Ranks"]
     no_task = without(records, lambda r: (r.task, r.row) == ("copy", "tape"))
-    assert cells(no_task["Scores"], "tape", "copy") == "not run" and "3 splits, 1 task)" in no_task["Ranks"]
+    assert cells(no_task["Scores"], "tape", "copy") == "not run"
+    assert "3 splits, 1 task)" in no_task["Ranks"]
     baselines = without(records, lambda r: r.kind == "encoding")
-    assert cells(baselines["copy"], "oracle", "long") == "100.0" and "There are no ranks" in baselines["Ranks"]
+    assert cells(baselines["copy"], "oracle", "long") == "100.0"
+    assert "There are no ranks" in baselines["Ranks"]
     assert "Everything that was asked for was run" in baselines["Not run"]
     assert parts(summarize([], ["all"])).keys() == {"Scores", "Not run"}
     nothing = [r.model_copy(update={"score": None, "reason": "not applicable"}) for r in records if r.kind == "encoding"]
@@ -153,26 +170,30 @@ def test_what_is_missing() -> None:
 
 
 def test_seeds_that_learn_and_others_that_do_not(records: list[Record]) -> None:
-    """One encoding shows that seeds learn this task or do not; so its differences are tested by exact permutation."""
+    """Some seeds of an encoding learn the task and others do not, so the differences are tested by exact permutation."""
     learned = {"fire": [1, 0, 1, 1, 0], "tape": [1] * 5, "rope": [0] * 5}
     found = [
         r.model_copy(update={"score": learned[r.row][r.seed or 0]}) for r in records if r.task == "copy" and r.row in learned
     ]
     copy = parts(summarize(found, []))["copy"]
     # 2 / 252 and 1 / 6, times the six comparisons and the three that are left.
-    assert cells(copy, "tape", "long", 1) == "+100.0, exact p 0.048 ▲" and cells(copy, "tape", "long").endswith("▲")
+    assert cells(copy, "tape", "long", 1) == "+100.0, exact p 0.048 ▲"
+    assert cells(copy, "tape", "long").endswith("▲")
     assert cells(copy, "fire", "long", 1) == "+60.0, exact p 0.5"
     assert cells(copy, "tape", "long", 2) == "at least 5"
     assert "* fire on long: seeds differ by 100 points, as if some had learned" in copy
-    assert "* tape" not in copy and "* rope" not in copy
+    assert "* tape" not in copy
+    assert "* rope" not in copy
 
 
 @pytest.mark.slow
 def test_false_findings_where_seeds_learn_or_not(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal encodings on tasks that a seed learns with an unknown chance: a false mark in at most 5% of tables.
+    """With equal encodings on tasks that a seed learns with an unknown chance, at most 5% of tables have a mark.
 
     The paired t-test alone has one in every third table of three seeds."""
-    template, generator, trials = records[0], np.random.default_rng(0), 150
+    template = records[0]
+    generator = np.random.default_rng(0)
+    trials = 150
     exact_p = statistics.exact_p
     by_count = cache(lambda seeds, a, b: exact_p(np.arange(seeds) < a, np.arange(seeds) < b))
     monkeypatch.setattr(statistics, "exact_p", lambda a, b: by_count(len(a), int(a.sum()), int(b.sum())))
@@ -197,21 +218,23 @@ def test_false_findings_where_seeds_learn_or_not(records: list[Record], monkeypa
 
 
 def test_identical_scores(records: list[Record]) -> None:
-    """All at 100% on every seed: no difference, no rank, no number of seeds that would show one."""
+    """If all scores are 100%, there is no difference, no order and no number of needed seeds."""
     equal = [r.model_copy(update={"score": 1.0, "reason": None, "asked": 1000}) for r in records if r.task == "copy"]
     found = Summary(equal).differences.values()
     assert {(one.mean, one.p, one.needed) for one in found} == {(0.0, 1.0, None)}
     assert all(one.interval is not None and one.interval[0] < 0 < one.interval[1] < 0.02 for one in found)
     text = summarize(equal, [])
     assert re.fullmatch(r"\+0.0 \(-\d.\d to \+\d.\d\), p 1", cells(parts(text)["copy"], "tape", "long", 1))
-    assert "▲" not in parts(text)["copy"] and "no significant difference (p = 1)" in text
+    assert "▲" not in parts(text)["copy"]
+    assert "no significant difference (p = 1)" in text
     assert cells(parts(text)["copy"], "tape", "long", 2) == "more than 1,000"
 
 
 def test_intervals_do_not_contradict_the_marks() -> None:
-    """Also at few seeds, and where differences pass only the later levels of Holm's method."""
+    """Even with few seeds, and if differences pass only the later levels of Holm's method."""
     for number in range(20):
         effects = {(row, "long"): 0.015 * place for place, row in enumerate("abcdefgh")}
         summary = Summary(make_records([f"t{number}"], ["rope", *"abcdefgh"], 3 + number % 4, effects, 0.01, limited=()))
         for one in summary.differences.values():
-            assert one.interval is not None and (one.interval[0] <= 0 <= one.interval[1]) == (not one.significant)
+            assert one.interval is not None
+            assert (one.interval[0] <= 0 <= one.interval[1]) == (not one.significant)
