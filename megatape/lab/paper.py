@@ -1,11 +1,11 @@
-"""The paper's figures (arXiv 2501.00712) that studies and benchmarks print beside their own; the tables are in paper.json.
+"""Figures of the paper (arXiv 2501.00712) that studies and benchmarks print beside their own. They are in paper.json.
 
-* costs: with COST_LAYERS layers of SHAPE, on one sequence of COST_LENGTH tokens. TAPE's attention layer is that with the
-  authors' fused kernel; without it takes 5.63e-4 seconds.
-* extension: of Llama 2 7B from 4096 to 8192 tokens, by method: perplexity (Table 4), passkeys in % of 20 prompts each (Figure
-  5), and answers, lm-eval's scores at 8192 tokens, of a number of examples that the paper does not say.
-* scrolls: F1, exact match or ROUGE of models of 155M parameters.
-* shift: by kind of shift and encoding, values at SHIFT_LAYERS: attention in 10^-2, dot products in percent. The paper's
+* costs: Models with COST_LAYERS layers of SHAPE, on one sequence of COST_LENGTH tokens. TAPE's attention layer uses the
+  authors' fused kernel. Without it, the layer takes 5.63e-4 seconds.
+* extension: Llama 2 7B extended from 4096 to 8192 tokens, by method: perplexity (Table 4), passkeys in % of 20 prompts each
+  (Figure 5), and answers, which are lm-eval's scores at 8192 tokens. The paper does not state the number of examples.
+* scrolls: F1, exact match or ROUGE of models with 155M parameters.
+* shift: Values at SHIFT_LAYERS, by kind of shift and encoding: attention in 10^-2, dot products in percent. The paper's
   "without equivariance" is our tape_no_equivariance.
 """
 
@@ -26,10 +26,10 @@ class PaperCost:
     """Costs of an encoding.
 
     Attributes:
-        parameters: in units of 2^20.
+        parameters: Number of weights, in units of 2^20.
         flops: FLOPs of the forward pass, in units of 10^9.
-        multiply_adds: multiply-adds of the forward pass, in units of 10^9.
-        attention_seconds: seconds of one attention layer.
+        multiply_adds: Multiply-adds of the forward pass, in units of 10^9.
+        attention_seconds: Seconds of an attention layer.
     """
 
     parameters: float
@@ -40,7 +40,12 @@ class PaperCost:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Figures of methods (`rows`) at lengths in tokens."""
+    """Figures of methods at several lengths.
+
+    Attributes:
+        lengths: Lengths in tokens.
+        rows: Figures by method.
+    """
 
     lengths: list[int]
     rows: dict[str, list[float]]
@@ -51,7 +56,8 @@ Rows = dict[str, list[float]]
 COSTS = {encoding: PaperCost(**cost) for encoding, cost in _FIGURES["costs"].items()}
 
 _EXTENSION = _FIGURES["extension"]
-EXTENSION_NAMES: dict[str, str] = _EXTENSION["names"]  # as the paper writes them
+# The paper's names of the methods.
+EXTENSION_NAMES: dict[str, str] = _EXTENSION["names"]
 EXTENSION_PERPLEXITY = {text: PaperTable(**table) for text, table in _EXTENSION["perplexity"].items()}
 EXTENSION_PASSKEY = PaperTable(**_EXTENSION["passkey"])
 EXTENSION_ANSWERS_COLUMNS: list[str] = _EXTENSION["answers_columns"]

@@ -1,4 +1,4 @@
-"""The style of all pictures and pages, for light and dark schemes, and the charts that several of them have."""
+"""Style of all pictures and pages, for light and dark colour schemes, and charts that several of them share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +10,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
-CAP_POINTS = 3  # of error bars
+# Width of the caps of error bars.
+CAP_POINTS = 3
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Colours as #rrggbb. Text of every kind has a contrast of at least 4.5 to 1 with ground and panel."""
+    """Colours as #rrggbb. Every kind of text has a contrast of at least 4.5 to 1 with ground and panel.
+
+    Attributes:
+        ground: Background of pages and pictures.
+        panel: Background of panels.
+        text: Text.
+        quiet: Less important text.
+        line: Lines and borders.
+        link: Links.
+        curves: Colours of curves, in the order of use.
+    """
 
     ground: str
     panel: str
@@ -50,10 +61,10 @@ def save(path: Path, draw: Callable[["Figure"], object], title: str = "") -> Non
     """Write a picture as PNG files, one for each scheme: `path`, and `dark_version(path)`.
 
     Args:
-        path: Ends in .png.
-        draw: Draws on an empty figure. Curves take the scheme's colours in turn, then again with dashes; "C0" to "C9" name
-            them.
-        title: Above the picture, as it is: "$" begins no formula.
+        path: File that ends in .png.
+        draw: Draws on an empty figure. Curves have the scheme's colours in turn, then again with dashes. "C0" to "C9" name
+            the colours.
+        title: Title above the picture. "$" does not start a formula.
     """
     from matplotlib.figure import Figure
 
@@ -67,13 +78,13 @@ def save(path: Path, draw: Callable[["Figure"], object], title: str = "") -> Non
 
 
 def dark_version(path: Path) -> Path:
-    """The file of the same picture on a dark ground."""
+    """Return the file of the same picture with a dark background."""
     return path.with_stem(f"{path.stem}-dark")
 
 
 @contextmanager
 def style(scheme: Scheme) -> Iterator[None]:
-    """Settings of matplotlib for figures that are made and saved meanwhile."""
+    """Set the style of the figures that are made and saved in the block."""
     import matplotlib
     from matplotlib.rcsetup import cycler
 
@@ -88,12 +99,13 @@ def style(scheme: Scheme) -> Iterator[None]:
         "ytick.major.size": 0,
         "legend.fontsize": "small",
     }
-    for colour, names in {
+    names_of_colour = {
         scheme.ground: ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"),
         scheme.line: ("axes.edgecolor", "legend.edgecolor", "grid.color"),
         scheme.quiet: ("xtick.color", "ytick.color"),
         scheme.text: ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"),
-    }.items():
+    }
+    for colour, names in names_of_colour.items():
         settings |= dict.fromkeys(names, colour)
     with matplotlib.rc_context(settings):
         yield
@@ -104,11 +116,11 @@ class Grid:
     """Shares (0 to 1) of a measure over two quantities.
 
     Attributes:
-        shares: Rows over the vertical axis, columns over the horizontal one.
-        measure: Name of the shares.
-        labels: Of the horizontal and the vertical axis.
-        ticks: Labels of columns and rows; None: 1, 2, ...
-        num_framed: The first rows and columns, which get a frame; 0: none.
+        shares: Shares by row (vertical axis) and column (horizontal axis).
+        measure: Name of the measure.
+        labels: Labels of the horizontal and the vertical axis.
+        ticks: Labels of columns and rows. None for 1, 2, ...
+        num_framed: Number of rows and columns, from the first, to frame. 0 for no frame.
     """
 
     shares: list[list[float]]
@@ -119,7 +131,7 @@ class Grid:
 
 
 def heat_map(figure: "Figure", grid: Grid) -> None:
-    """Draw a grid, whose shares appear in percent."""
+    """Draw a grid, with its shares in percent."""
     rows = len(grid.shares)
     columns = len(grid.shares[0])
     figure.set_size_inches(6, 5)
@@ -141,11 +153,21 @@ def heat_map(figure: "Figure", grid: Grid) -> None:
 
 
 def bars(figure: "Figure", values: dict[str, tuple[float, float | None]], unit: str) -> None:
-    """Draw a bar for each value from 0 to 100, by its name, with its standard error if there is one."""
+    """Draw a bar for each value.
+
+    Args:
+        figure: Figure to draw on.
+        values: Value from 0 to 100 and standard error, or None, by name.
+        unit: Label of the axis.
+    """
     figure.set_size_inches(7, 1.5 + 0.4 * len(values))
     axes = figure.add_subplot()
-    errors = [error or 0.0 for _, error in values.values()]
-    axes.barh(list(values), [value for value, _ in values.values()], xerr=errors, ecolor="C1", capsize=CAP_POINTS)
+    lengths = []
+    errors = []
+    for value, error in values.values():
+        lengths.append(value)
+        errors.append(error or 0.0)
+    axes.barh(list(values), lengths, xerr=errors, ecolor="C1", capsize=CAP_POINTS)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")

@@ -36,10 +36,11 @@ class Options(CommandOptions):
 def run(options: Options) -> Paragraphs:
     """Measure."""
     # Report errors before importing torch.
-    config = None
+    configured = None
     length = options.length or COST_LENGTH
     if options.config:
         config = load_config(options.config)
+        configured = config.model
         length = options.length or config.data.sequence_length
     encodings = list(ENCODINGS)
     if options.encodings is not None:
@@ -49,6 +50,7 @@ def run(options: Options) -> Paragraphs:
     from megatape.lab.benchmark.efficiency import report
     from megatape.lab.benchmark.models import Shape, configured_model
 
-    shape = Shape(configured_model(config, options.layers, length), options.batch, length)
+    model = configured_model(configured, options.layers, length)
+    shape = Shape(model, options.batch, length)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return report(shape, encodings, options.rounds, device, options.checkpointing, options.llama)

@@ -39,9 +39,9 @@ class Options(CommandOptions):
 def run(options: Options) -> Paragraphs:
     """Measure."""
     # Report errors before importing torch.
-    config = None
+    configured = None
     if options.config:
-        config = load_config(options.config)
+        configured = load_config(options.config).model
     encodings = parse_encodings(options.encodings)
     import torch
 
@@ -60,6 +60,6 @@ def run(options: Options) -> Paragraphs:
     torch.set_num_threads(options.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = getattr(torch, options.dtype)
-    model = configured_model(config, options.layers)
+    model = configured_model(configured, options.layers)
     models = build(model, encodings, max(options.lengths), device, dtype)
     return report(models, workloads, options.dtype, Timer(device, options.rounds, clock=time.process_time))

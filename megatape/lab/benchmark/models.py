@@ -112,17 +112,16 @@ def paper_config() -> ModelConfig:
     return ModelConfig.model_validate(SHAPE | sizes)
 
 
-def configured_model(config: Config | None, layers: int | None, length: int = 0) -> ModelConfig:
-    """Return the model of a configuration, or the paper's.
+def configured_model(model: ModelConfig | None, layers: int | None, length: int = 0) -> ModelConfig:
+    """Return a model with another number of layers and with enough positions.
 
     Args:
-        config: Configuration, None for the paper's model.
+        model: Section model of a configuration, None for the paper's model.
         layers: Number of layers, None for the model's own.
         length: Minimum of max_positions.
     """
-    model = paper_config()
-    if config is not None:
-        model = config.model
+    if model is None:
+        model = paper_config()
     sizes = {"num_layers": layers or model.num_layers, "max_positions": max(model.max_positions, length)}
     return ModelConfig.model_validate(model.model_dump() | sizes)
 
