@@ -61,14 +61,22 @@ def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabyt
     tokenizer.num_threads = 1
     # Report a tokenizer that gigatoken does not support before reading the source.
     FastTokenizer(tokenizer)
-    texts = _texts(source, megabytes * 10**6)
+    texts = first_texts(source, megabytes * 10**6)
     with tempfile.TemporaryDirectory() as folder:
-        yield from _measure(tokenizer, texts, Path(folder), rounds)
+        yield from measure(tokenizer, texts, Path(folder), rounds)
 
 
-def _measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> Iterator[str]:
+def measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> Iterator[str]:
+    """Measure preparation of some texts, and yield the paragraphs of the report.
+
+    Args:
+        tokenizer: Tokenizer to measure.
+        texts: Documents.
+        folder: Temporary folder.
+        rounds: Number of timed rounds.
+    """
     num_bytes = sum(len(text.encode()) for text in texts)
-    units = _write(texts, folder)
+    units = write_units(texts, folder)
     corpus = PreparationOptions(Source("jsonl", tuple(unit.inputs[0] for unit in units)), VALIDATION_SHARE, tokenizer, 0)
     numbers = count()
     indexes = []
@@ -152,7 +160,7 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _texts(source: Source, num_bytes: int) -> list[str]:
+def first_texts(source: Source, num_bytes: int) -> list[str]:
     """Return the first documents of a source, until they have `num_bytes` in total."""
     texts = []
     left = num_bytes
@@ -164,7 +172,7 @@ def _texts(source: Source, num_bytes: int) -> list[str]:
     return texts
 
 
-def _write(texts: list[str], folder: Path) -> list[Unit]:
+def write_units(texts: list[str], folder: Path) -> list[Unit]:
     """Write FILES compressed files of JSON lines, and return them as units."""
     units = []
     for number in range(FILES):

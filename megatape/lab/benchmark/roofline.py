@@ -1,7 +1,7 @@
 """The planner's estimates of training steps of RoPE and TAPE, without a GPU, beside the targets."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
@@ -62,13 +62,19 @@ class Estimate:
         return f"{self.attention}, {self.mode}"
 
 
-def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator[str]:
+def report(
+    gpu_name: str,
+    measured: Path | None,
+    tiny: bool = False,
+    step_targets: Mapping[str, float] = STEP_TARGETS,
+) -> Iterator[str]:
     """Estimate training steps, and yield the paragraphs of the report.
 
     Args:
         gpu_name: Name of the GPU, or a JSON file.
         measured: results.jsonl of megatape benchmark gpu, whose steps are shown beside the estimates, or None.
         tiny: Whether to use small shapes.
+        step_targets: Largest ratio of TAPE's training step to RoPE's, by shape to estimate.
 
     Raises:
         UserError: The GPU is unknown, a file is invalid, or Triton is missing, whose kernels are counted.
@@ -83,12 +89,12 @@ def report(gpu_name: str, measured: Path | None, tiny: bool = False) -> Iterator
     yield f"Estimates for one {gpu.name} in {PRECISION}. Assumed:"
     yield "\n".join(f"* {line}" for line in ASSUMPTIONS)
     targets: list[list[str]] = []
-    for name in STEP_TARGETS:
+    for name, step_target in step_targets.items():
         shape = shapes(tiny)[name]
         steps = list(_steps(shape, gpu))
         yield f"**Training steps at {name}, {shape.batch} x {shape.length}**"
         yield _steps_table(name, shape, gpu, steps, results)
-        targets += _step_targets(name, shape, gpu, steps)
+        targets += _target_rows(name, shape, gpu, steps, step_target)
     layers = list(_layers(shapes(tiny)["155m"], gpu))
     targets += _ratios("attention layer forward at 155m, TAPE over RoPE", layers, LAYER_TARGET)
     yield "**Targets**"
@@ -104,7 +110,7 @@ def _steps(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
             config = shape.config(encoding, PRECISION, attention=attention, compile=mode == "compiled")
             configs[attention] = config
             works[attention] = Counter(step_work(config))
-        works |= _without_code(encoding, works)
+        works |= one_pass_work(encoding, works)
         optimizer = optimizer_work(plan_memory(configs["triton"], 1, on_gpu=True))
         for attention, work in works.items():
             work.update(optimizer)
@@ -121,12 +127,12 @@ def _layers(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
         for attention in IMPLEMENTED:
             config = shape.config(encoding, PRECISION, attention=attention)
             works[attention] = attention_layer_work(config)
-        works |= _without_code(encoding, works)
+        works |= one_pass_work(encoding, works)
         for attention, work in works.items():
             yield Estimate(encoding, attention, "eager", device_times(work, gpu), work)
 
 
-def _without_code(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
+def one_pass_work(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
     """Return the work of TAPE with attention in one pass, which is not implemented."""
     if encoding == BASELINE:
         return {}
@@ -204,9 +210,15 @@ def _utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
     return flops / estimate.seconds / gpu.bfloat16_flops
 
 
-def _step_targets(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate]) -> Iterator[list[str]]:
+def _target_rows(
+    name: str,
+    shape: Shape,
+    gpu: Gpu,
+    steps: list[Estimate],
+    step_target: float,
+) -> Iterator[list[str]]:
     """Yield the rows of a shape in the table of targets."""
-    yield from _ratios(f"training step at {name}, TAPE over RoPE", steps, STEP_TARGETS[name])
+    yield from _ratios(f"training step at {name}, TAPE over RoPE", steps, step_target)
     saved_of_rope, _ = _least_saved(steps, BASELINE)
     saved, by = _least_saved(steps, "tape")
     ratio = saved / saved_of_rope

@@ -21,17 +21,15 @@ def source(tmp_path: Path) -> Source:
 
 
 def test_text_is_the_beginning_of_the_source(source: Source) -> None:
-    texts = preparation._texts(source, 20_000)
+    texts = preparation.first_texts(source, 20_000)
     assert 20_000 <= sum(map(len, texts)) < 22_000
-    assert texts == preparation._texts(source, 10**9)[: len(texts)]
+    assert texts == preparation.first_texts(source, 10**9)[: len(texts)]
 
 
 def test_report_compares_the_data(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = preparation._texts(source, 1)[0]
-    monkeypatch.setattr(preparation, "_texts", lambda *_: [f"{text} {number}" for number in range(40)])
-    said, table, start = report(source, None, 300, 1, 1)
-    assert "40 documents, 300 tokens" in said
-    assert said.endswith("the data are the same to the byte")
+    summary, table, start = report(source, None, 300, 1, 1)
+    assert "40 documents, 300 tokens" in summary
+    assert summary.endswith("the data are the same to the byte")
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == [
         "SentencePiece alone",
         "preparation with SentencePiece",
@@ -40,21 +38,21 @@ def test_report_compares_the_data(source: Source, monkeypatch: pytest.MonkeyPatc
     ]
     assert float(start.split()[1]) < 30
     assert start.endswith("processor seconds of a command that prepares ten short documents")
-    monkeypatch.setattr(preparation, "_start_seconds", lambda *_: 0.0)
     encode = FastTokenizer.encode_documents
 
     def other(self: FastTokenizer, contents: list[bytes]) -> list[np.ndarray]:
         return [ids[:-2] for ids in encode(self, contents)]
 
     monkeypatch.setattr(FastTokenizer, "encode_documents", other)
-    assert next(report(source, None, 300, 1, 1)).endswith("the data are NOT the same to the byte")
+    summary = next(report(source, None, 300, 1, 1))
+    assert summary.endswith("the data are NOT the same to the byte")
 
 
 def test_loop_writes_the_same_tokens(source: Source, tmp_path: Path) -> None:
     """Each distinct document is written once."""
-    texts = [*preparation._texts(source, 20_000), *preparation._texts(source, 100)]
+    texts = [*preparation.first_texts(source, 20_000), *preparation.first_texts(source, 100)]
     tokenizer = SentencePieceTokenizer(train_tokenizer(texts, 300))
-    paths = [unit.inputs[0] for unit in preparation._write(texts, tmp_path)]
+    paths = [unit.inputs[0] for unit in preparation.write_units(texts, tmp_path)]
     preparation.loop(paths, FastTokenizer(tokenizer), tmp_path / "out")
     kept = dict.fromkeys(text for number in range(preparation.FILES) for text in texts[number :: preparation.FILES])
     found = np.fromfile(tmp_path / "out/tokens.bin", np.uint16)

@@ -12,13 +12,12 @@ from tests.helpers.cells import cells
 
 
 @pytest.mark.slow
-def test_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_report(tmp_path: Path) -> None:
     """Fused and compiled steps move fewer bytes. Ratios are to the fastest implemented RoPE. Measured times are shown."""
     pytest.importorskip("triton")
-    monkeypatch.setattr(roofline, "STEP_TARGETS", {"155m": 1.1})
     measured = tmp_path / "results.jsonl"
     measured.write_text(json.dumps({"key": "step 155m/tape/triton/compiled", "seconds": 0.1234}) + "\n")
-    paragraphs = list(roofline.report("h200", measured, tiny=True))
+    paragraphs = list(roofline.report("h200", measured, tiny=True, step_targets={"155m": 1.1}))
     steps, targets = ([cells(line) for line in paragraphs[index].splitlines()[2:]] for index in (3, 5))
     moved = {tuple(row[:3]): int(row[8]) for row in steps}
     assert len(moved) == 2 * (2 + 3)
@@ -45,8 +44,8 @@ def test_attention_in_one_pass() -> None:
         return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation("product", 5, 7): -1})
 
     works = {name: work(name) for name in roofline.IMPLEMENTED}
-    assert roofline._without_code("rope", works) == {}
-    assert roofline._without_code("tape", works) == {
+    assert roofline.one_pass_work("rope", works) == {}
+    assert roofline.one_pass_work("tape", works) == {
         roofline.ONE_PASS: Work(
             {
                 Operation(Attention("sdpa", "forward", 64), 3, 1): 2,
