@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 import torch
 
@@ -136,7 +137,8 @@ def _paper_counts(name: str) -> list[str]:
 
 
 def _interleave(first: list[str], second: list[str]) -> list[str]:
-    return [text for pair in zip(first, second, strict=True) for text in pair]
+    """Return the items of two lists in turn."""
+    return list(chain.from_iterable(zip(first, second, strict=True)))
 
 
 def times_table(seconds: dict[str, list[float]], part: str, num_tokens: int, in_paper: bool) -> str:

@@ -37,7 +37,9 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     """
     config = rows[0][1][0].config
     setting = f"{describe_shape(config.model)}, {describe_training(config)}. Mean over seeds (minimum to maximum)."
-    all_outcomes = [outcome for _, outcomes in rows for outcome in outcomes]
+    all_outcomes: list[Outcome] = []
+    for _, outcomes in rows:
+        all_outcomes += outcomes
     distinguish = are_evaluated_differently(all_outcomes)
     metrics = {label: [figures_of(outcome, distinguish) for outcome in outcomes] for label, outcomes in rows}
     paragraphs = [f"    {command}", setting, *notes, _table(rows, metrics)]

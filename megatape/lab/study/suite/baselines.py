@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from megatape.data.synthetic.task import TRAIN, SyntheticSample, SyntheticTask
-from megatape.lab.study.suite.records import Record, answer_places, score_answers
+from megatape.lab.study.suite.records import Record, score_answers, token_places
 
 # Number of training samples that baselines are fitted on.
 NUM_TRAINING_SAMPLES = 1000
@@ -59,10 +59,13 @@ def bag_of_tokens(task: SyntheticTask, training: Sequence[SyntheticSample]) -> P
             for answer in sample.answers:
                 text[answer.begin + 1 : answer.end + 1] = ids[END]
         counts = one_hot(text, len(tokens)).double().cumsum(0)
-        return counts[_places(task, sample)]
+        return counts[token_places(task, sample)]
 
     inputs = torch.cat([preceding_counts(sample) for sample in training])
-    targets = torch.tensor([ids[token] for sample in training for token in _answer_tokens(task, sample)])
+    target_ids = []
+    for sample in training:
+        target_ids += [ids[token] for token in _answer_tokens(task, sample)]
+    targets = torch.tensor(target_ids)
     weight = torch.zeros(len(tokens), len(tokens), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -101,14 +104,9 @@ def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
             yield Record.of(score, task=task.name, split=split, row=row, kind="baseline", seed=None, learning_rate=None)
 
 
-def _places(task: SyntheticTask, sample: SyntheticSample) -> list[int]:
-    """Return the places in the text of all tokens of the answers."""
-    return [place for answer in answer_places(task, sample) for place in answer]
-
-
 def _answer_tokens(task: SyntheticTask, sample: SyntheticSample) -> list[str]:
     tokens = [*sample.text, END]
-    return [tokens[place] for place in _places(task, sample)]
+    return [tokens[place] for place in token_places(task, sample)]
 
 
 def _most_frequent(counts: Counter[str]) -> str:

@@ -18,7 +18,7 @@ from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
 from megatape.hf.checkpoint_source import load_model
-from megatape.lab.study.suite.records import Record, Score, Scores, answer_places, score_answers
+from megatape.lab.study.suite.records import Record, Score, Scores, score_answers, token_places
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder, read_steps
@@ -138,8 +138,7 @@ def score_split(
         is_right = logits.argmax(-1).cpu().numpy() == targets
         for sample, right in zip(batch, is_right, strict=True):
             # The place of a token in the text is that of its target, because the first input is <s>.
-            places = [place for answer in answer_places(task, sample) for place in answer]
-            predicted.append([bool(right[place]) for place in places])
+            predicted.append([bool(right[place]) for place in token_places(task, sample)])
     return score_answers(task, samples, predicted)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,7 @@ class Plan:
     @property
     def pairs(self) -> list[tuple[SyntheticTask, str]]:
         """Every task with every encoding, in a fixed order."""
-        return [(task, encoding) for task in self.tasks for encoding in self.encodings]
+        return list(product(self.tasks, self.encodings))
 
     @property
     def range(self) -> range:

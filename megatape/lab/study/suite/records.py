@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -39,6 +39,11 @@ def answer_places(task: SyntheticTask, sample: SyntheticSample) -> list[range]:
         last = places[-1]
         places[-1] = range(last.start, last.stop + 1)
     return places
+
+
+def token_places(task: SyntheticTask, sample: SyntheticSample) -> list[int]:
+    """Return the places in the text of the tokens of all answers, in order."""
+    return list(chain.from_iterable(answer_places(task, sample)))
 
 
 def score_answers(task: SyntheticTask, samples: Sequence[SyntheticSample], predicted: Sequence[Sequence[bool]]) -> Score:

@@ -100,7 +100,9 @@ def _finish(
         rate = experiment.chosen_rate()
         if rate is not None:
             rates[experiment] = rate
+    runs = []
     # Ordered by seed, so that every task and every encoding has results early.
-    runs = [experiment.run(pool, rate, seed) for seed in plan.range for experiment, rate in rates.items()]
+    for seed in plan.range:
+        runs += [experiment.run(pool, rate, seed) for experiment, rate in rates.items()]
     failures += yield from pool.finish(runs, out, lock)
     return [*searches, *runs], failures

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import fmean, stdev
 
 from megatape.data.synthetic.task import TEST
@@ -109,7 +110,7 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
         rows = [(row, [_difference(one) for one in found]) for row, found in differences.items()]
         confidence = f"{100 * summary.confidence:.4g}% t interval"
         tables.append((f"Difference from {REFERENCE} in percentage points ({confidence}), p", Table(header, rows)))
-    if any(one is not None and one.is_tested for found in differences.values() for one in found):
+    if any(_has_tested(found) for found in differences.values()):
         rows = [(row, [_needed(one) for one in found]) for row, found in differences.items()]
         tables.append((f"Seeds that would show a difference of this size with probability {POWER:.0%}", Table(header, rows)))
 
@@ -120,10 +121,17 @@ def _task(summary: Summary, task: str, splits: list[str]) -> Section:
     return Section(task, text, tables, _task_notes(summary, task, splits))
 
 
+def _has_tested(differences: list[Difference | None]) -> bool:
+    """Whether some difference was tested."""
+    return any(one is not None and one.is_tested for one in differences)
+
+
 def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[str, list[str]]]:
     """Return the scores of a task, with the number of seeds where an encoding has fewer than another one."""
-    cells = [summary.cell(task, split, row) for split in splits for row in summary.encodings]
-    max_seeds = max((len(cell.scores) for cell in cells), default=0)
+    max_seeds = 0
+    for split, row in product(splits, summary.encodings):
+        num_seeds = len(summary.cell(task, split, row).scores)
+        max_seeds = max(max_seeds, num_seeds)
     rows = [(row, [_score(summary, task, split, row, max_seeds) for split in splits]) for row in summary.encodings]
     # A baseline has no seeds.
     rows += [(row, [_score(summary, task, split, row, 0) for split in splits]) for row in summary.baselines]
