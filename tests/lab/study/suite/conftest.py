@@ -1,10 +1,12 @@
-"""Tasks for the tests of the suite."""
+"""Tasks and records for the tests of the suite."""
 
 import pytest
 
+from megatape.lab.study.suite.records import Record
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from tests.helpers.capitals import QUICK
+from tests.helpers.suite_records import make_records
 
 
 @pytest.fixture
@@ -12,3 +14,9 @@ def capitals(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task `capitals`, learned in three steps."""
     monkeypatch.setitem(SYNTHETIC_TASKS, "capitals", Entry("tests.helpers.capitals:Capitals", "capitals"))
     monkeypatch.setitem(SIZES, "tiny", QUICK)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    """Records of two tasks, with the effects of `EFFECTS`."""
+    return make_records(["copy", "parity"])
