@@ -1,0 +1,52 @@
+"""When a run ends because its weights have diverged."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from megatape.errors import DataError, TrainingDiverged
+from megatape.run_folder import RunFolder
+from megatape.training.divergence import DivergenceCheck
+from megatape.training.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.step import StepOutput
+from megatape.training.stepper import NO_TARGETS, SKIPPED
+
+STATUS = StepStatus(GradientSums(), BatchCounts(), Requests())
+
+
+def output_of(step: int, skipped: str = "", is_planned: bool = False) -> StepOutput:
+    return StepOutput(step, range(8 * step - 8, 8 * step), 0.1, 0, STATUS, skipped=skipped, is_planned=is_planned)
+
+
+def check_of(folder: Path, saved_step: int = 0, max_skipped_steps: int = 2) -> DivergenceCheck:
+    checkpoints: Any = SimpleNamespace(saved_step=saved_step)
+    return DivergenceCheck(max_skipped_steps, RunFolder(folder), checkpoints, Mock())
+
+
+def test_only_consecutive_skipped_steps_count(tmp_path: Path) -> None:
+    check = check_of(tmp_path)
+    check.check_step(output_of(1, "the loss is nan"))
+    check.check_step(output_of(2, "the loss is nan"))
+    check.check_step(output_of(3))
+    check.check_step(output_of(4, "the loss is nan"))
+    check.check_step(output_of(5, SKIPPED, is_planned=True))
+    check.check_step(output_of(6, "the loss is nan"))
+    with pytest.raises(TrainingDiverged, match=r"step 7 .*: the loss is nan. That makes 3 skipped steps in a row, .* allows 2"):
+        check.check_step(output_of(7, "the loss is nan"))
+
+
+def test_steps_without_targets_are_an_error_of_the_data(tmp_path: Path) -> None:
+    check = check_of(tmp_path, max_skipped_steps=0)
+    with pytest.raises(DataError, match="its samples have no targets"):
+        check.check_step(output_of(1, NO_TARGETS))
+
+
+@pytest.mark.parametrize(("saved_step", "remedy"), [(0, "start again"), (4, "continue with --resume auto")])
+def test_remedy_depends_on_checkpoints(tmp_path: Path, saved_step: int, remedy: str) -> None:
+    check = check_of(tmp_path, saved_step)
+    check.check_validation(1.0, 5)
+    with pytest.raises(TrainingDiverged, match=f"the validation loss after step 5 is nan: .*{remedy}"):
+        check.check_validation(float("nan"), 5)
