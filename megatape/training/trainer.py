@@ -84,8 +84,22 @@ class Trainer:
         pace: Receives the phases of this rank, for the watch over the ranks.
 
     Attributes:
+        engine: Model and optimizer under DeepSpeed.
+        backends: Attention backends that work on all ranks.
+        attention: Attention backend of the first layer, for messages and checkpoints.
+        loader: Reader of this rank's training samples.
+        evaluator: Measures the loss on the validation splits.
         state: Progress of the run.
         num_steps: Number of steps made by this process, including steps that a rollback discards.
+        policy: Spike policy.
+        speed: Speed of the run's steps.
+        callbacks: Callbacks of the run.
+        checkpoints: Checkpoints of the run.
+        stepper: Makes steps.
+        reporter: Reports steps.
+        divergence: Ends the run when its weights have diverged.
+        rollbacks: Returns the run to a checkpoint after a spike.
+        saves: Decides after which steps the run is saved.
         origin: Folder of the checkpoint that the run continues from, None for a new run.
 
     Raises:
@@ -116,7 +130,6 @@ class Trainer:
         self.loader = build_loader(config, data, self.mesh["batch"])
         self.engine, self.backends = build_engine(config, topology, self.mesh)
         self.attention = select_backend(attention_requirements(config, self.engine.device.type)[0], self.backends)
-
         self.evaluator = build_evaluator(config, data, self.engine)
 
         self.state = TrainState(config.data.sequence_length)

@@ -71,7 +71,7 @@ class Profile(Callback):
         mesh = self.run.engine.mesh
         traffic = CountTraffic(mesh["tensor"], mesh["sequence"], mesh["context"], mesh["replicate"])
         # The stack closes in the opposite order, so the report follows the end of all recording.
-        self.recording.callback(self._finish, recorder, traffic)
+        self.recording.callback(self.finish, recorder, traffic)
         self.recording.enter_context(recorder)
         self.recording.enter_context(traffic)
         for module in self.run.engine.deepspeed.module.modules():
@@ -79,7 +79,7 @@ class Profile(Callback):
                 if isinstance(module, kind):
                     _name_passes(module, name, self.recording)
 
-    def _finish(self, recorder: profile, traffic: CountTraffic) -> None:
+    def finish(self, recorder: profile, traffic: CountTraffic) -> None:
         """Write the trace and print the summary."""
         steps = min(self.steps, self.begun - WARM_UP)
         try:
@@ -88,7 +88,7 @@ class Profile(Callback):
             trace = f"trace {self.path} (and its siblings of other ranks)"
         except OSError as error:
             trace = f"no trace: {error}"
-        self.run.log.say(f"{_summary(recorder, traffic, steps)}\n{trace}")
+        self.run.log.say(f"{summarize(recorder, traffic, steps)}\n{trace}")
 
 
 class Range:
@@ -128,7 +128,7 @@ def _name_passes(module: nn.Module, name: str, recording: ExitStack) -> None:
         recording.enter_context(module.register_full_backward_hook(backward.leave))
 
 
-def _summary(recorder: profile, traffic: CountTraffic, steps: int) -> str:
+def summarize(recorder: profile, traffic: CountTraffic, steps: int) -> str:
     """Return a table of the mean milliseconds and bytes of a step on this rank.
 
     Args:

@@ -2,7 +2,9 @@
 
 import torch
 
-from megatape.accounting.counts import count_parameters, forward_flops, saved_bytes
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.parameters import count_parameters
+from megatape.accounting.saved import saved_bytes
 from megatape.config import ModelConfig
 from megatape.lab.benchmark.models import Shape
 from megatape.lab.benchmark.subject import PARTS, LlamaSubject, prepare, train

@@ -30,9 +30,9 @@ def test_unwritable_trace_is_a_warning(
 ) -> None:
     """It ends no run; the summary is printed."""
     (tmp_path / "profile").write_text("no folder")
-    monkeypatch.setattr(profile_module, "_summary", lambda *_: "summary")
+    monkeypatch.setattr(profile_module, "summarize", lambda *_: "summary")
     nothing: Any = None
-    Profile(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path)))._finish(nothing, nothing)
+    Profile(make_context(parse_config(raw_config, "test"), RunFolder(tmp_path))).finish(nothing, nothing)
     assert capfd.readouterr().out.startswith("summary\nno trace: [Errno 17]")
 
 
