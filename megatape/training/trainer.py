@@ -153,22 +153,8 @@ class Trainer:
             self.policy.protected,
             self.callbacks,
         )
-        self.stepper = Stepper(
-            self.engine,
-            self.loader,
-            self.policy,
-            partial(step_learning_rate, config),
-            self._requests,
-            self.pace,
-        )
-        self.reporter = StepReporter(
-            self.log,
-            self.callbacks,
-            lease,
-            self.pace,
-            data.train.order,
-            lambda: self.interrupt.requested,
-        )
+        self.stepper = self._build_stepper()
+        self.reporter = self._build_reporter(lease)
         self.divergence = DivergenceCheck(config.training.max_skipped_steps, self.folder, self.checkpoints, self.log)
         self.rollbacks = Rollbacks(self.policy, self.checkpoints, self._restore, self.pace, self.log)
         self.saves = SaveSchedule(self.checkpoints, config.checkpoint.interval)
@@ -299,6 +285,28 @@ class Trainer:
         )
         names = dict.fromkeys((*BUILT_IN, *self.config.logging.callbacks))
         return Callbacks({name: CALLBACKS[name].load()(context) for name in names}, self.log)
+
+    def _build_stepper(self) -> Stepper:
+        """Build the object that makes steps, with the learning rate of the configuration."""
+        return Stepper(
+            self.engine,
+            self.loader,
+            self.policy,
+            partial(step_learning_rate, self.config),
+            self._requests,
+            self.pace,
+        )
+
+    def _build_reporter(self, lease: Lease) -> StepReporter:
+        """Build the object that reports steps, while the lease of the run's folder is held."""
+        return StepReporter(
+            self.log,
+            self.callbacks,
+            lease,
+            self.pace,
+            self.data.train.order,
+            lambda: self.interrupt.requested,
+        )
 
     def _load(self) -> Path | None:
         """Load masters and optimizer state: from a checkpoint, whose folder it returns, or initial weights and zeros."""
