@@ -86,7 +86,10 @@ class Config(Section):
         for name, tokens in self.schedule.lengths.items():
             fraction = getattr(schedule, f"{name}_fraction")
             total += fraction
-            given.append(f"{name}_tokens {tokens}" if tokens else f"{name}_fraction {fraction}")
+            if tokens is None:
+                given.append(f"{name}_fraction {fraction}")
+            else:
+                given.append(f"{name}_tokens {tokens}")
         if total > 1 + ROUNDING:
             raise ConfigError(
                 f"schedule.{' and '.join(given)} are more than the run, which has {self.tokens} tokens in training.steps "
@@ -118,22 +121,15 @@ class Config(Section):
         Raises:
             ConfigError: `world_size` is not a positive multiple of the ranks of a sample.
         """
-        parallel = self.parallel
-        ranks = parallel.sample_ranks
+        ranks = self.parallel.sample_ranks
         if world_size < 1 or world_size % ranks:
-            factors = [f"parallel.tp {parallel.tp}"]
-            settings = ["parallel.tp"]
-            for name in ("sp", "cp"):
-                size = getattr(parallel, name)
-                if size > 1:
-                    factors.append(f"parallel.{name} {size}")
-                    settings.append(f"parallel.{name}")
-            product = " x ".join(factors)
-            if len(factors) > 1:
-                product = f"{product} = {ranks}"
             processes = plural(world_size, "process is", "processes are")
+            sizes = self.parallel.named_sizes()
+            product = " x ".join(f"{setting} {size}" for setting, size in sizes.items())
+            if len(sizes) > 1:
+                product = f"{product} = {ranks}"
             raise ConfigError(
-                f"{processes} not a multiple of {product}: start a multiple of it, or change {' or '.join(settings)}"
+                f"{processes} not a multiple of {product}: start a multiple of it, or change {' or '.join(sizes)}"
             )
         hpz = self.zero.hpz_ranks
         problem = indivisible([("the number of processes", world_size)], hpz, f"zero.hpz_ranks {hpz}: change one of them")

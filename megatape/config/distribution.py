@@ -67,6 +67,15 @@ class ParallelConfig(Section):
         """Sizes of the axes of the mesh that divide samples."""
         return {"context": self.cp, "sequence": self.sp, "tensor": self.tp}
 
+    def named_sizes(self) -> dict[str, int]:
+        """Return parallel.tp, and the other sizes above 1, by setting."""
+        sizes = {"parallel.tp": self.tp}
+        if self.sp > 1:
+            sizes["parallel.sp"] = self.sp
+        if self.cp > 1:
+            sizes["parallel.cp"] = self.cp
+        return sizes
+
     @property
     def sample_ranks(self) -> int:
         """Number of ranks that divide the tokens of the same samples."""
