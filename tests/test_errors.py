@@ -1,4 +1,4 @@
-"""Which exceptions and lines the package may have, and where: a UserError for a user, the logger for what is told."""
+"""Errors that a user meets are UserErrors, and only commands print."""
 
 import ast
 from collections.abc import Iterator
@@ -10,39 +10,50 @@ from megatape.errors import PathError, path_errors
 
 PACKAGE = Path(__file__).parents[1] / "megatape"
 EXPORTED = "hf/modeling/"  # runs without our package
+BUILTIN_ERRORS = ("ValueError", "OSError", "FileNotFoundError", "FileExistsError")
 
 
 def _nodes(*exempt: str) -> Iterator[tuple[str, ast.AST]]:
-    """Every node of every module, but those in folders that are exempt and what only a module that is run does."""
+    """Yield every node of every module with its place.
+
+    Code below `if __name__ == "__main__"` is left out.
+
+    Args:
+        exempt: Beginnings of the paths of exempt modules.
+    """
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if name.startswith(exempt):
             continue
         tree = ast.parse(path.read_text())
-        tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
-        yield from ((f"{name}:{getattr(node, 'lineno', 0)}", node) for node in ast.walk(tree))
+        tree.body = [statement for statement in tree.body if not _is_main_block(statement)]
+        for node in ast.walk(tree):
+            yield f"{name}:{getattr(node, 'lineno', 0)}", node
+
+
+def _is_main_block(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test)
+
+
+def _raises_builtin(node: ast.AST) -> bool:
+    """Whether a statement raises a builtin error, other than one of the operating system with its errno."""
+    if not isinstance(node, ast.Raise) or node.exc is None:
+        return False
+    raised = ast.unparse(node.exc)
+    return raised.partition("(")[0] in BUILTIN_ERRORS and "errno." not in raised
 
 
 def test_a_user_meets_a_user_error() -> None:
-    builtin = ("ValueError", "OSError", "FileNotFoundError", "FileExistsError")
-    raised = [
-        place
-        for place, node in _nodes(EXPORTED)
-        if isinstance(node, ast.Raise)
-        and node.exc
-        and ast.unparse(node.exc).startswith(tuple(f"{name}(" for name in builtin))
-        and "errno." not in ast.unparse(node.exc)  # as the operating system would raise it
-    ]
-    assert not raised, "raise megatape.errors.UserError for what a user can cause, or assert"
+    places = [place for place, node in _nodes(EXPORTED) if _raises_builtin(node)]
+    assert not places, "raise megatape.errors.UserError for what a user can cause, or assert"
 
 
 def test_only_commands_print() -> None:
-    prints = [
-        place
-        for place, node in _nodes(EXPORTED, "commands/")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-    ]
-    assert not prints, "use logging.getLogger(__name__)"
+    places = []
+    for place, node in _nodes(EXPORTED, "commands/"):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            places.append(place)
+    assert not places, "use logging.getLogger(__name__)"
 
 
 @pytest.mark.parametrize("path", ["file", "file/run"])
