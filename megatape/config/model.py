@@ -23,7 +23,7 @@ class LoraConfig(Section):
 
     Attributes:
         rank: r, width of an adapter
-        alpha: factor of an adapter's output times the rank: outputs are scaled by alpha / rank
+        alpha: scale of the adapters, whose outputs are multiplied by alpha / rank
         dropout: probability of zeroing an input of an adapter in training
         targets: layers with an adapter, in every block: query, key, value, output of attention,
             gate, up, down of the MLP
