@@ -1,20 +1,16 @@
 """Decisions of the restart policy, and the same decisions by the batch script that is rendered from it."""
 
-import os
 import random
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from megatape.config import parse_config
 from megatape.errors import ExitStatus
-from megatape.tools.cluster.job_array import JobArray
-from megatape.tools.cluster.job_script import render_job
+from megatape.run_folder import RunFolder
 from megatape.tools.cluster.restarts import JOB_POLICY, KILLED_BY_USR1, SUPERVISOR_POLICY, Action, Restarts
-from tests.helpers.jobs import new_job
+from tests.helpers.job_scripts import JobScript
 
 KILLED = 137
 STATUSES = (*(status.value for status in ExitStatus), KILLED, KILLED_BY_USR1)
@@ -71,33 +67,17 @@ def reactions_of_policy(starts: list[Start], max_restarts: int) -> list[Reaction
     return reactions
 
 
-def reactions_of_script(starts: list[Start], max_restarts: int, raw_config: dict[str, Any], folder: Path) -> list[Reaction]:
-    """Run the batch script with stand-ins for Slurm's commands and for sleep."""
-    run = folder / "run"
-    programs = folder / "programs"
-    snapshot = folder / "snapshot"
-    for directory in (run, programs, snapshot):
-        directory.mkdir(parents=True)
+def reactions_of_script(starts: list[Start], max_restarts: int, raw_config: dict[str, Any], parent: Path) -> list[Reaction]:
+    """Run the batch script, with stand-ins for the run and for sleep."""
+    run = parent / "run"
+    run.mkdir(parents=True)
     lines = []
     for number, start in enumerate(starts, 1):
         step = number if start.advances else 0
         lines.append(f"{start.status} {step}\n")
-    (folder / "starts").write_text("".join(lines))
-    stand_ins = {
-        "srun": SRUN.format(starts=folder / "starts", run=run),
-        "sleep": 'echo "slept $1"',
-        "squeue": "echo RUNNING",
-        "scontrol": "",
-    }
-    for name, text in stand_ins.items():
-        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
-        (programs / name).chmod(0o755)
-
-    raw_config["run"]["directory"] = str(run)
-    array = JobArray({"config.json": parse_config(raw_config, "test")}, run, False)
-    script = render_job(array, new_job("job", 1, 1, False, restarts=max_restarts), snapshot)
-    variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "here"}
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=60)
+    (parent / "starts").write_text("".join(lines))
+    commands = {"srun": SRUN.format(starts=parent / "starts", run=run), "sleep": 'echo "slept $1"'}
+    done = JobScript(raw_config, RunFolder(run), commands, max_restarts).run()
     assert done.stderr == ""
 
     reactions: list[Reaction] = []

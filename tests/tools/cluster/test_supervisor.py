@@ -1,9 +1,8 @@
-"""A run that failed is started again while it advances, by `megatape supervise` and by the batch script of a Slurm job."""
+"""A failed run is started again by `megatape supervise` while it advances."""
 
 import dataclasses
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,61 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from megatape.checkpoint.manifest import save_manifest
-from megatape.config import parse_config
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.tools.cluster.job_array import JobArray
-from megatape.tools.cluster.job_script import render_job
-from megatape.tools.cluster.restarts import JOB_POLICY, SUPERVISOR_POLICY
+from megatape.tools.cluster.restarts import SUPERVISOR_POLICY
 from megatape.tools.cluster.supervisor import supervise
 from megatape.utils.files import read_lines
 from tests.helpers.command import Command
-from tests.helpers.jobs import new_job
+from tests.helpers.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
 from tests.helpers.workers import ROOT, free_port
 
-# Each start takes a line of FILE: a status, and the step of a checkpoint that it writes before it ends so, 0 for none. One with
-# a minus sign has no manifest. No two starts may overlap.
-TRAINER = """
-import os, pathlib, shutil, signal, sys, time
-file, run = map(pathlib.Path, sys.argv[1:3])
-alive = run / "alive"
-alive.touch(exist_ok=False)
-line, *rest = file.read_text().splitlines()
-file.write_text("\\n".join(rest))
-with open(run / "starts", "a") as starts:
-    print(*sys.argv[3:], file=starts)
-status, step = line.split()
-def end(status):
-    if step != "0":
-        checkpoint = run / "checkpoints" / f"step-{abs(int(step)):08d}"
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        if int(step) > 0:
-            shutil.copyfile(file.parent / "manifest.json", checkpoint / "manifest.json")
-    alive.unlink()
-    if status in (134, 137, 138, 139):
-        os.kill(os.getpid(), status - 128)
-    sys.exit(status)
-if status == "sleep":
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: end(75))
-    (run / "asleep").touch()
-    time.sleep(60)
-if status == "orphan":
-    parent = os.getppid()
-    if len(rest) == 1:
-        os.kill(parent, signal.SIGKILL)
-    (run / "asleep").touch()
-    while os.getppid() == parent:
-        time.sleep(0.01)
-    time.sleep(0.3)
-    end(75)
-end(int(status))
-"""
-LAUNCHER = """
-import subprocess, sys
-sys.exit(subprocess.Popen(sys.argv[1:]).wait())
-"""
 SUPERVISOR = """
 import os, pathlib, signal, sys
 from megatape.tools.cluster.supervisor import RunFolder, supervise
@@ -93,50 +46,11 @@ for number in (signal.SIGTERM, signal.SIGINT):
 (run / "asleep").touch()
 time.sleep(60)
 """
-# What the starts do, how many restarts are allowed -> the last status, and how many starts there are.
-CASES: dict[str, tuple[list[str], int, int, int]] = {
-    "complete": (["0 10"], 3, 0, 1),
-    "once": (["1 10", "0 20"], 3, 0, 2),
-    "killed twice": (["137 10", "137 20", "0 30"], 3, 0, 3),
-    "killed under deepspeed": (["247 10", "245 20", "250 30", "0 40"], 3, 0, 4),
-    "faults of libraries": (["134 10", "139 20", "0 30"], 3, 0, 3),
-    "no step further": (["1 10", "1 0", "0 20"], 3, 1, 2),
-    "a partial checkpoint": (["1 -10", "0 20"], 3, 1, 1),
-    "smaller steps, after a rewind": (["1 10", "1 5", "0 20"], 3, 0, 3),
-    "none left": (["1 10", "1 20", "1 30"], 1, 1, 2),
-    "an error of the user's": (["2 10", "0 20"], 3, 2, 1),
-    "diverged": (["3 10", "0 20"], 3, 3, 1),
-    "asked to stop": (["75 10", "0 20"], 3, 75, 1),
-    "not saved": (["74 0", "0 20"], 3, 0, 2),
-    "not saved, and the disk is still full": (["74 0", "2 0", "0 20"], 3, 0, 3),
-    "never saved": (["74 0", "74 0", "74 0", "74 0", "0 20"], 9, 74, 4),
-    "not saved, then no step further": (["74 0", "1 0", "0 20"], 3, 1, 2),
-}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    for name, text in (("trainer.py", TRAINER), ("deepspeed.py", LAUNCHER)):
-        (tmp_path / name).write_text(text)
-    save_manifest(tmp_path, {}, {})
-    (tmp_path / "run").mkdir()
-    return RunFolder(tmp_path / "run")
-
-
-def trainer(folder: RunFolder, lines: list[str]) -> list[str]:
-    """The command whose starts do what the lines say."""
-    file = folder.directory.with_name("file")
-    file.write_text("\n".join(lines))
-    return [sys.executable, "-SE", str(file.with_name("trainer.py")), str(file), str(folder.directory)]
-
-
-def launched(words: list[str], folder: RunFolder) -> list[str]:
-    """The command, started by a process that is its parent."""
-    return [sys.executable, "-SE", str(folder.directory.with_name("deepspeed.py")), *words]
-
-
-def starts(folder: RunFolder) -> list[str]:
-    return (folder.directory / "starts").read_text().splitlines()
+    return prepare_run(tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -150,13 +64,6 @@ def test_supervise(folder: RunFolder, name: str) -> None:
 def test_missing_command(folder: RunFolder) -> None:
     with pytest.raises(UserError, match="'nosuch' cannot be started .*No such file or directory.*: give the command"):
         supervise(["nosuch"], folder, 1)
-
-
-def leave_invalid_checkpoints(folder: RunFolder) -> None:
-    """Of later steps than those of CASES: a stray one, and one whose manifest is corrupted."""
-    for step in (400, 500):
-        folder.checkpoint(step).mkdir(parents=True)
-    (folder.checkpoint(500) / "manifest.json").write_text("{}")
 
 
 def test_invalid_checkpoints_are_no_progress(folder: RunFolder) -> None:
@@ -277,59 +184,6 @@ def test_the_command_gets_an_absolute_path(
     status, _, errors = command("supervise", "--config=--help", "--restarts", 1, "--", *trainer(folder, ["0 20"]))
     assert status == 0, errors
     assert starts(folder) == [f"--config {tmp_path}/--help --resume auto"]
-
-
-class Script:
-    """The batch script of a run, with stand-ins for Slurm's commands: srun is the trainer."""
-
-    def __init__(self, raw_config: dict[str, Any], folder: RunFolder, lines: list[str], restarts: int = 0) -> None:
-        self.folder, programs = folder, folder.directory.with_name("bin")
-        programs.mkdir()
-        # The second srun of the script asks whether all nodes answer.
-        for program, text in {
-            "srun": f'case "$*" in *pretrain*) exec {shlex.join(trainer(folder, lines))} "$@" ;; esac',
-            "squeue": "echo RUNNING",
-            "scontrol": "",
-        }.items():
-            (programs / program).write_text(f"#!/bin/bash\n{text}\n")
-            (programs / program).chmod(0o755)
-        raw_config["run"]["directory"] = str(folder.directory)
-        array = JobArray({"config.json": parse_config(raw_config, "test")}, folder.directory, False)
-        snapshot = folder.directory / "snapshot"
-        snapshot.mkdir()
-        policy = dataclasses.replace(JOB_POLICY, pause=0)
-        self._text = render_job(array, new_job("job", 1, 1, False, restarts=restarts), snapshot, policy)
-        self._variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "here"}
-
-    def run(self, requeues: int = 0) -> "subprocess.CompletedProcess[str]":
-        """Run it as Slurm does after so many requeues."""
-        variables = self._variables | {"SLURM_JOB_ID": "1", "SLURM_RESTART_COUNT": str(requeues)}
-        return subprocess.run(["bash", "-c", self._text], env=variables, capture_output=True, text=True, timeout=60)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_batch_script(raw_config: dict[str, Any], folder: RunFolder, name: str) -> None:
-    """It does the same, and requeues a job that was stopped, or whose last checkpoint was not saved."""
-    lines, allowed, status, number = CASES[name]
-    done = Script(raw_config, folder, lines, allowed).run()
-    assert done.returncode == status, done
-    assert len(starts(folder)) == number
-    assert done.stdout.count("started again") == number - 1
-    assert done.stdout.count("requeued") == (status in (74, 75)), done.stdout
-
-
-def test_invalid_checkpoints_are_no_progress_of_a_job(raw_config: dict[str, Any], folder: RunFolder) -> None:
-    leave_invalid_checkpoints(folder)
-    assert Script(raw_config, folder, ["1 340", "0 380"], 1).run().returncode == 0
-
-
-def test_requeues_end_without_progress(raw_config: dict[str, Any], folder: RunFolder) -> None:
-    """After three starts in a row without a new checkpoint, whatever ended them."""
-    lines = ["75 10", "75 0", "138 0", "74 20", "75 0", "138 0", "74 0"]
-    script = Script(raw_config, folder, lines)
-    outputs = [script.run(requeues).stdout for requeues in range(len(lines))]
-    assert ["; requeued" in output for output in outputs] == [True] * 6 + [False], outputs
-    assert "not requeued: no new checkpoint in the last 3 starts" in outputs[-1]
 
 
 @pytest.mark.slow
