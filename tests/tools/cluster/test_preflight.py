@@ -53,7 +53,7 @@ def test_two_healthy_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_pat
 
 
 def test_torchrun_on_two_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
-    """torchrun's agents serve the store at which the ranks meet."""
+    """torchrun's agents serve the store that the ranks join."""
     config = write_config(tmp_path, cluster_config)
     agents = []
     for number, host in enumerate(("n1", "n2")):
@@ -100,7 +100,7 @@ def test_another_version_configuration_and_interface_on_a_host(
 
 
 def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Path) -> None:
-    """A host that does not exist: an error that names the missing rank, soon. Rank 0 waits for 10 s, not for 25."""
+    """If a host does not exist, an error soon names the missing rank. Rank 0 waits for 10 s instead of 25."""
     config = write_config(tmp_path, cluster_config)
     (tmp_path / "hostfile").write_text("n1 slots=1\nn3 slots=1\n")
     (tmp_path / "impatient.py").write_text(
@@ -119,12 +119,12 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
 
 
 def start_ranks(config: Path, *second: str, freezes: bool = False) -> "list[subprocess.Popen[str]]":
-    """Two ranks on this machine. They wait for answers for 8 s, not for 20.
+    """Start two ranks on this machine. They wait for answers for 8 s instead of 20.
 
     Args:
-        config: of both.
-        second: more words of the second one's command.
-        freezes: the second one does once the ranks have met.
+        config: File of the configuration.
+        second: Further words of the second rank's command.
+        freezes: Whether the second rank freezes once the ranks have joined the store.
     """
     code = (
         "import functools, os, signal, sys; "
@@ -148,7 +148,7 @@ def start_ranks(config: Path, *second: str, freezes: bool = False) -> "list[subp
 
 
 def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """It is seen by a file, though the collectives work."""
+    """A file reveals the other folder, although the collectives work."""
     config = write_config(tmp_path, raw_config)
     ranks = start_ranks(config, "--set", f"run.directory={tmp_path}/elsewhere")
     first, _ = [rank.communicate(timeout=120)[0] for rank in ranks]
@@ -159,7 +159,7 @@ def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_frozen_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """The report of the others is still made."""
+    """The other ranks still report."""
     first, frozen = start_ranks(write_config(tmp_path, raw_config), freezes=True)
     try:
         text, _ = first.communicate(timeout=120)

@@ -116,8 +116,8 @@ def test_a_signal_ends_the_pause(folder: RunFolder) -> None:
 
 
 def test_signal_ends_ranks_of_a_killed_launcher(folder: RunFolder) -> None:
-    """The ranks of `deepspeed` write their checkpoint after its end. They are waited for, although nobody reads the output of a
-    closed terminal, and theirs is the status."""
+    """The ranks of `deepspeed` write their checkpoint after the launcher has ended. The supervisor waits for them, although nobody
+    reads the output of a closed terminal, and returns their status."""
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     words = launched(trainer(folder, ["orphan 10", "0 20", "0 30"]), folder)
     with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE) as process:
@@ -130,7 +130,7 @@ def test_signal_ends_ranks_of_a_killed_launcher(folder: RunFolder) -> None:
 
 
 def test_killed_launcher(folder: RunFolder) -> None:
-    """The next start waits for the end of its ranks, which would refuse it."""
+    """The next start waits until the ranks of the killed launcher have ended: they still hold the run's folder."""
     assert supervise(launched(trainer(folder, ["orphan 10", "0 20"]), folder), folder, 3) == 0
     assert len(starts(folder)) == 2
 
@@ -150,7 +150,7 @@ def test_run_ends_with_killed_supervisor(folder: RunFolder) -> None:
 
 
 def test_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, command: Command) -> None:
-    """It adds the configuration and --resume auto."""
+    """`megatape supervise` adds the configuration and --resume auto to the command."""
     raw_config["run"]["directory"] = str(folder.directory)
     (tmp_path / "config.json").write_text(json.dumps(raw_config))
     config = ["--config", str(tmp_path / "config.json"), "--set", "training.steps=5"]
@@ -189,7 +189,7 @@ def test_the_command_gets_an_absolute_path(
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["rank 1", "deepspeed"])
 def test_the_documented_command(raw_config: dict[str, Any], folder: RunFolder, tmp_path: Path, victim: str) -> None:
-    """Two ranks under the real launcher: killed after the first checkpoint, and started again to the same end as any run."""
+    """Two ranks under the real launcher are killed after the first checkpoint. They start again, and the run completes."""
     raw_config["run"]["directory"] = str(folder.directory)
     raw_config["training"]["steps"] = 80
     raw_config["checkpoint"] = {"interval": 20, "keep": 2}
