@@ -39,7 +39,7 @@ def muon_config(raw_config: dict[str, Any]) -> dict[str, Any]:
         (2, 1, "data"),
     ],
 )
-def test_planned_bytes_are_those_sent(
+def test_planned_bytes_equal_sent_bytes(
     muon_config: dict[str, Any], tmp_path: Path, tensor_size: int, sequence_size: int, group: str
 ) -> None:
     """By four ranks, in sum, exactly; and the traffic of ZeRO and tensor parallelism is that of AdamW."""

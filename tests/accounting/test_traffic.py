@@ -72,6 +72,23 @@ CONTEXT_AND_SEQUENCE_AXIS = {"stage2": {"zero.stage": 2, "training.activation_ch
 CONTEXT_AND_TENSOR_AXIS = {"stage0": {"zero.stage": 0, "model.encoding": "rope"}}
 
 
+def _group_of_weights(world_size: int, tensor_size: int, sequence_size: int, context_size: int) -> str:
+    """Return the name of the first group that has the same ranks as those of ZeRO."""
+    replicas = {
+        "data": world_size // (tensor_size * sequence_size * context_size),
+        "context": context_size,
+        "sequence": sequence_size,
+    }
+    divided = [axis for axis, size in replicas.items() if size > 1]
+    if not divided:
+        return "data"
+    if len(divided) == 1:
+        return divided[0]
+    if tensor_size == 1 and "data" not in divided:
+        return "sample"
+    return "replicate"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensor_size", "sequence_size", "context_size", "cases"),
@@ -89,7 +106,7 @@ CONTEXT_AND_TENSOR_AXIS = {"stage0": {"zero.stage": 0, "model.encoding": "rope"}
         pytest.param(2, 1, 2, CONTEXT_AND_TENSOR_AXIS, id="context and tensor axis"),
     ],
 )
-def test_planned_bytes_are_those_sent(
+def test_planned_bytes_equal_sent_bytes(
     raw_config: dict[str, Any],
     tmp_path: Path,
     tensor_size: int,
@@ -104,23 +121,18 @@ def test_planned_bytes_are_those_sent(
     results = run_workers(
         "tests.helpers.plan_cases:count_cases", 4, {"config": raw_config, "cases": cases}, tmp_path / "workers"
     )
+    weights = _group_of_weights(4, tensor_size, sequence_size, context_size)
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
         planned = plan_traffic(config, 4)
         micro_batches = config.accumulation(4)
         overlapped = {axis: model_traffic(config, axis)[OVERLAPPED] * micro_batches for axis in ("tensor", "context")}
-        # The name of the first of the groups that have the same ranks as those of ZeRO.
-        replicas = {"data": 4 // sample_ranks, "context": context_size, "sequence": sequence_size}
-        divided = [axis for axis, size in replicas.items() if size > 1]
-        of_sample = "sample" if tensor_size == 1 and "data" not in divided else "replicate"
-        weights = of_sample if len(divided) > 1 else divided[0] if divided else "data"
-        expected: dict[str, Any] = {
-            **{axis: planned.sent[axis] for axis in ("tensor", "sequence", "context")},
-            "other": planned.sent["hpz"],
-            "overlapped": overlapped,
-        }
+        expected: dict[str, Any] = {axis: planned.sent[axis] for axis in ("tensor", "sequence", "context")}
+        expected["other"] = planned.sent["hpz"]
+        expected["overlapped"] = overlapped
         expected[weights] = expected.get(weights, Sent()) + planned.sent["data"]
-        overlapped.pop(weights, None)  # where those of ZeRO are counted with them
+        # Overlapped bytes of ZeRO are counted with those of its group.
+        overlapped.pop(weights, None)
         # Stages 1 and 2 divide the gradients of replicated weights unequally: the planner averages over ranks.
         expected["tensor"] = Sent(expected["tensor"])
         sums = [counted[number]["tensor"].pop(ALL_REDUCE, 0) for counted in results]

@@ -116,8 +116,10 @@ def test_a_signal_ends_the_pause(folder: RunFolder) -> None:
 
 
 def test_signal_ends_ranks_of_a_killed_launcher(folder: RunFolder) -> None:
-    """The ranks of `deepspeed` write their checkpoint after the launcher has ended. The supervisor waits for them, although nobody
-    reads the output of a closed terminal, and returns their status."""
+    """The ranks of `deepspeed` write their checkpoint after the launcher has ended.
+
+    The supervisor waits for them, although nobody reads the output of a closed terminal, and returns their status.
+    """
     supervisor = [sys.executable, "-c", SUPERVISOR, str(folder.directory)]
     words = launched(trainer(folder, ["orphan 10", "0 20", "0 30"]), folder)
     with subprocess.Popen([*supervisor, *words], stderr=subprocess.PIPE) as process:

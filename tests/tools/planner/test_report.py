@@ -85,7 +85,7 @@ def test_errors(plan: Command, tmp_path: Path) -> None:
 
 
 def test_sequence_ranks(plan: Command) -> None:
-    """Have a row of bytes, and a warning where a node has only some of those of a sample."""
+    """Sequence-parallel ranks have a row of bytes, and a warning if a node has only some ranks of a sample."""
     for nodes, of_node, warned in (("1", "4", False), ("2", "2", True)):
         printed = plan("--nodes", nodes, "--gpus-per-node", of_node, "--gpu", "h100", "--set", "parallel.sp=4")[1]
         assert "1 data-parallel x 4 sequence-parallel x 1 tensor-parallel ranks" in printed
@@ -95,7 +95,7 @@ def test_sequence_ranks(plan: Command) -> None:
 
 @pytest.mark.slow
 def test_context_ranks(plan: Command) -> None:
-    """Send most of their bytes while they compute, and nodes are full of them."""
+    """Context-parallel ranks send most of their bytes while they compute, and they must fill nodes."""
     cluster = ("--nodes", "2", "--gpus-per-node", "2", "--gpu", "h100", "--set")
     printed = plan(*cluster, "parallel.cp=4")[1]
     assert "1 data-parallel x 4 context-parallel x 1 tensor-parallel ranks" in printed
@@ -108,7 +108,7 @@ def test_context_ranks(plan: Command) -> None:
 
 @pytest.mark.slow
 def test_offloading(plan: Command) -> None:
-    """Costs time and host memory, which is compared with the node's."""
+    """Offloading costs time and host memory, which is compared with the node's."""
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100")
     offload = ("--set", "zero.offload_optimizer=true", "--set", "zero.stage=3")
     assert "host" not in plan(*cluster)[1]
@@ -137,7 +137,10 @@ def test_ranges_ascend(plan: Command) -> None:
 
 
 def _number(text: str) -> float:
-    return float(text.rstrip("%KMBT")) * 1000 ** "KMBT".find(text[-1]) * 1000 if text[-1] in "KMBT" else float(text.rstrip("%"))
+    """Return a number of the report, such as 3%, 4.5 or 6.7K."""
+    number = float(text.rstrip("%KMBT"))
+    units = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+    return number * units.get(text[-1], 1.0)
 
 
 def test_gpu_hours_and_money(plan: Command) -> None:
@@ -191,7 +194,7 @@ def test_advice_leads_to_a_plan_that_fits(raw_config: dict[str, Any], tmp_path: 
 
 
 def test_search(plan: Command) -> None:
-    """Needs a cluster, and has a row for each of the best."""
+    """A search needs a cluster, and prints a row for each of the best settings."""
     assert "search needs a cluster" in plan("--search")[2]
     cluster = ("--nodes", "1", "--gpus-per-node", "2", "--gpu", "h100", "--set", "training.global_batch_size=3")
     status, printed, errors = plan("--search", *cluster)
