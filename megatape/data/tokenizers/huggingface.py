@@ -1,8 +1,8 @@
 """Tokenizers of transformers: tokenizer.json, run by the `tokenizers` library, and the files that declare its special tokens.
 
-transformers gives the same ids with split_special_tokens=True. It, too, adds the beginning token if the template in
-tokenizer.json says so, whatever tokenizer_config.json has for add_bos_token. Its own classes are not used here: they open
-folders, while data folders and checkpoints keep verified bytes, and each worker would import them for seconds.
+transformers gives the same ids with split_special_tokens=True. It also adds the beginning token if the template in
+tokenizer.json says so, regardless of add_bos_token in tokenizer_config.json. We do not use its classes: they open folders,
+whereas data folders and checkpoints store verified bytes, and each worker would import them for seconds.
 """
 
 import json
@@ -25,13 +25,13 @@ class JsonTokenizer(Tokenizer):
     """A tokenizer.json with its auxiliary files.
 
     Args:
-        files: Contents by name.
-        origin: Their folder, for errors.
-        stored_as: Name of the file that tokenizer.json is read from, for errors.
+        files: Contents of the files by name.
+        origin: Folder of the files, for errors.
+        stored_as: Name of the file with the content of tokenizer.json, for errors.
 
     Attributes:
         backend: Tokenizer of the `tokenizers` library. It may replace valid characters beside a stray byte token.
-        exact_decoder: Decoder that keeps them; None if `backend` always keeps them.
+        exact_decoder: Decoder that keeps these characters; None if `backend` always keeps them.
         declared: Special tokens by role.
 
     Raises:
@@ -43,9 +43,10 @@ class JsonTokenizer(Tokenizer):
         self._stored_as = stored_as
         fault = f"{self._where(JSON_FILE)}: not a tokenizer that the tokenizers library {tokenizers.__version__} can read"
         remedy = "copy the file again, or install the version that wrote it"
-        with content_errors(fault, remedy, Exception), panics_as_errors():  # tokenizers raises nothing more specific
+        # The library raises nothing more specific than Exception.
+        with content_errors(fault, remedy, Exception), panics_as_errors():
             self.backend = tokenizers.Tokenizer.from_buffer(files[JSON_FILE])
-        # Files often carry the padding and the length limit of the last program that saved them.
+        # Files often contain the padding and length limit of the last program that saved them.
         self.backend.no_padding()
         self.backend.no_truncation()
         self.backend.encode_special_tokens = True
@@ -58,12 +59,14 @@ class JsonTokenizer(Tokenizer):
             )
         self._ids: dict[str, int] = self.backend.get_vocab()
         self.vocab_size = max(self._ids.values(), default=-1) + 1
-        if self.vocab_size > 2**31:  # ids of documents are int32
+        # Ids of documents are int32.
+        if self.vocab_size > 2**31:
             raise UserError(f"{self._where(JSON_FILE)}: it has a token with id {self.vocab_size - 1}: copy the file again")
         self.declared = self._read_declared()
         self.eos_id = self._end()
         self.bos_id = self._beginning()
-        if self.bos_id is not None:  # not marked as special in our exports; a chat template that writes it means the token
+        if self.bos_id is not None:
+            # Our exports do not mark it as special, but a chat template that writes it means the token.
             self.backend.add_special_tokens([str(self.piece(self.bos_id))])
 
     def encode(self, text: str) -> list[int]:
@@ -78,18 +81,19 @@ class JsonTokenizer(Tokenizer):
         return ids
 
     def encode_documents(self, texts: list[str]) -> list[np.ndarray]:
-        # On all cores, unless RAYON_NUM_THREADS or TOKENIZERS_PARALLELISM says otherwise.
+        # This runs on all cores, unless RAYON_NUM_THREADS or TOKENIZERS_PARALLELISM says otherwise.
         try:
             with panics_as_errors():
                 encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         except RuntimeError:
-            for text in texts:  # the one with the fault raises an error that names it
+            # Find the faulty text: its error names it.
+            for text in texts:
                 self.encode(text)
             raise
         return [np.array([*self.begin, *encoding.ids, self.eos_id], np.int32) for encoding in encodings]
 
     def encode_rendered(self, text: str) -> list[int]:
-        """Token ids of a rendered chat template, in which special tokens are meant."""
+        """Return the token ids of a rendered chat template. Special tokens in it are tokens, not text."""
         self.backend.encode_special_tokens = False
         try:
             return self.encode(text)
@@ -105,66 +109,82 @@ class JsonTokenizer(Tokenizer):
         return text
 
     def token_id(self, piece: str) -> int:
-        """The id of a token by its text in the file."""
+        """Return the id of a token by its text in the file."""
         return self._ids[piece]
 
     def piece(self, token: int) -> str | None:
         return self.backend.id_to_token(token)
 
     def special_token(self, role: str) -> str | None:
-        """The token declared for "bos", "eos", "unk" or "pad", None if there is none among the tokens of the file."""
+        """Return the token declared as "bos", "eos", "unk" or "pad", or None if the file has no such token."""
         token = self.declared.get(f"{role}_token")
-        text = token.get("content") if isinstance(token, dict) else token
+        text = token
+        if isinstance(token, dict):
+            text = token.get("content")
         if not isinstance(text, str | None):
             raise UserError(f"{self._where(CONFIG_FILE)}: {role}_token is {token!r}, no token: copy the file again")
-        return text if text in self._ids else None
+        if text not in self._ids:
+            return None
+        return text
 
     @cached_property
     def stop_ids(self) -> list[int]:
-        """Tokens at which generated text ends: those of generation_config.json, and the end token of documents."""
+        """Tokens that end generated text: those of generation_config.json, and the end token of documents."""
         found = self._object(GENERATION_FILE).get("eos_token_id")
-        ids = [] if found is None else found if isinstance(found, list) else [found]
+        ids: list[Any] = []
+        if isinstance(found, list):
+            ids = found
+        elif found is not None:
+            ids = [found]
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise UserError(
                     f"{self._where(GENERATION_FILE)}: eos_token_id is {found!r}, not of the {self.vocab_size} tokens"
                 )
-        return ids if self.eos_id in ids else [self.eos_id, *ids]
+        if self.eos_id in ids:
+            return ids
+        return [self.eos_id, *ids]
 
     @cached_property
     def special_texts(self) -> list[str]:
-        """How all special tokens are written."""
+        """Texts of all special tokens."""
         return [token.content for token in self.backend.get_added_tokens_decoder().values() if token.special]
 
     @cached_property
     def chat_template(self) -> str | None:
-        """The Jinja template of conversations, as transformers finds it; None if there is none."""
+        """Jinja template of conversations that transformers would use, or None."""
         if TEMPLATE_FILE in self.files:
             with content_errors(f"{self.chat_template_origin} is not UTF-8 text", "copy the file again"):
                 return self.files[TEMPLATE_FILE].decode()
         found = self._object(CONFIG_FILE).get("chat_template")
-        if isinstance(found, list):  # several, by name
-            found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
+        if isinstance(found, list):
+            found = _default_template(found)
         if not isinstance(found, str | None):
             raise UserError(f"{self._where(CONFIG_FILE)}: chat_template is {json.dumps(found)[:40]}, no text: copy it again")
         return found
 
     @property
     def chat_template_origin(self) -> str:
-        """The file that has the chat template, for errors."""
-        return self._where(TEMPLATE_FILE if TEMPLATE_FILE in self.files else CONFIG_FILE)
+        """Name of the file with the chat template, for errors."""
+        if TEMPLATE_FILE in self.files:
+            return self._where(TEMPLATE_FILE)
+        return self._where(CONFIG_FILE)
 
     def _read_declared(self) -> dict[str, Any]:
-        """Special tokens by role, as transformers reads them.
+        """Return special tokens by role, like transformers.
 
-        special_tokens_map.json counts beside an older tokenizer_config.json.
+        special_tokens_map.json is only read beside an older tokenizer_config.json.
         """
         config = self._object(CONFIG_FILE)
         added = config.get("added_tokens_decoder")
         if added is None:
             return config | self._object(MAP_FILE)
-        for token, entry in added.items() if isinstance(added, dict) else [("", added)]:
-            text = str(entry.get("content") if isinstance(entry, dict) else entry)
+        if not isinstance(added, dict):
+            added = {"": added}
+        for token, entry in added.items():
+            if isinstance(entry, dict):
+                entry = entry.get("content")
+            text = str(entry)
             if str(self._ids.get(text)) != token:
                 raise UserError(
                     f"{self._where(CONFIG_FILE)}: added_tokens_decoder has {text!r} as id {token}, {JSON_FILE} has it as "
@@ -179,7 +199,8 @@ class JsonTokenizer(Tokenizer):
                 f"{self.origin}: eos_token of {CONFIG_FILE} or {MAP_FILE} is {self.declared.get('eos_token')!r}: documents "
                 f"need a token to end with, name one of {JSON_FILE} there"
             )
-        self.backend.add_special_tokens([text])  # else one that is not marked as special would be found in texts
+        # A token that is not marked as special would be found in texts.
+        self.backend.add_special_tokens([text])
         if self._ids[text] in self.encode(text):
             raise UserError(
                 f"{self._where(JSON_FILE)}: {text!r} in a text becomes the end token: use a tokenizer that keeps it text"
@@ -187,12 +208,16 @@ class JsonTokenizer(Tokenizer):
         return self._ids[text]
 
     def _beginning(self) -> int | None:
-        """The token that the template of tokenizer.json puts in front of a text."""
+        """Return the token that the template of tokenizer.json adds before a text, or None."""
         fault = f"{self._where(JSON_FILE)}: corrupted, its template cannot be applied"
         with content_errors(fault, "copy the file again", RuntimeError), panics_as_errors():
             encoding = self.backend.encode("a")
-        added = encoding.special_tokens_mask
-        front = encoding.ids[: added.index(0) if 0 in added else len(added)]
+        num_front = 0
+        for is_added in encoding.special_tokens_mask:
+            if not is_added:
+                break
+            num_front += 1
+        front = encoding.ids[:num_front]
         if len(front) > 1 or front == [self.eos_id]:
             raise UserError(
                 f"{self._where(JSON_FILE)}: texts begin with {[self.piece(token) for token in front]}: documents can begin "
@@ -200,17 +225,29 @@ class JsonTokenizer(Tokenizer):
             )
         if front and front[0] >= self.vocab_size:
             raise UserError(f"{self._where(JSON_FILE)}: texts begin with token {front[0]}, which it lacks: copy the file again")
-        return front[0] if front else None
+        if not front:
+            return None
+        return front[0]
 
     def _object(self, name: str) -> dict[str, Any]:
-        """Content of an auxiliary file, empty without it."""
+        """Return the content of an auxiliary file, empty if it is missing."""
         if name not in self.files:
             return {}
         with content_errors(f"{self._where(name)}: no JSON object", "copy the file again"):
             return as_type(parse_json(self.files[name]), dict[str, Any])
 
     def _where(self, name: str) -> str:
-        return f"{self.origin}/{self._stored_as if name == JSON_FILE else name}"
+        if name == JSON_FILE:
+            name = self._stored_as
+        return f"{self.origin}/{name}"
+
+
+def _default_template(templates: list[Any]) -> Any:
+    """Return the default one of several chat templates, or None."""
+    for entry in templates:
+        if entry.get("name") == "default":
+            return entry.get("template")
+    return None
 
 
 @contextmanager
@@ -226,10 +263,11 @@ def decoding_by(backend: tokenizers.Tokenizer, decoder: Decoder) -> Iterator[Non
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Raise RuntimeError for a panic of Rust, such as that of a pattern that exceeds the limit of its engine."""
+    """Raise RuntimeError for a panic of Rust, for example if a pattern exceeds the limit of its engine."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # it has no other base and cannot be imported
+        # The class of panics cannot be imported and has no other base.
+        if type(error).__name__ != "PanicException":
             raise
         raise RuntimeError(str(error)) from None

@@ -1,21 +1,21 @@
-"""tiktoken's files of ranks, as the tokenizer.json that gives the same ids.
+"""Converts tiktoken's files of ranks to a tokenizer.json with the same ids.
 
-Such a file has a line for each token: its bytes in base64, and its rank, which is its id. The pattern that splits texts into
-words, and the special tokens, are defined in the vendor's code; ENCODINGS has those of OpenAI's models, with patterns that
-tests compare with tiktoken's. transformers makes merges of the ranks (TikTokenConverter); it has neither these definitions nor
-a choice of the special tokens' ids.
+Such a file has a line for each token: its bytes in base64, and its rank, which is its id. The vendor's code defines the pattern
+that splits texts into words, and the special tokens. ENCODINGS has those of OpenAI's models; tests compare the patterns with
+tiktoken's. transformers converts ranks to merges (TikTokenConverter), but it has neither these definitions nor a choice of the
+special tokens' ids.
 """
 
 import base64
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import CONFIG_FILE, JSON_FILE
 from megatape.errors import UserError, path_errors
 
-# Oniguruma, which tokenizer.json is run by, takes {1,3}+ for a repetition: patterns have no possessive quantifiers here.
+# Patterns have no possessive quantifiers: Oniguruma, the engine behind tokenizer.json, reads {1,3}+ as a repetition.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{_REST}"
@@ -37,8 +37,8 @@ class Encoding(NamedTuple):
     """Definitions that a file of ranks lacks.
 
     Attributes:
-        pattern: Of the words into which texts are split.
-        special: Ids of special tokens, among them END, with which documents end.
+        pattern: Pattern of the words into which texts are split.
+        special: Ids of special tokens, including END, which ends documents.
     """
 
     pattern: str
@@ -57,7 +57,11 @@ ENCODINGS = {
 
 @path_errors()
 def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
-    """The tokenizer of a file of ranks.
+    """Convert a file of ranks.
+
+    Args:
+        path: Path of the file.
+        encoding: Definitions that belong to the file.
 
     Raises:
         UserError, FileNotFoundError: The file is missing or corrupted, or does not fit the encoding.
@@ -66,40 +70,64 @@ def convert(path: Path, encoding: Encoding) -> JsonTokenizer:
 
     ranks = read_ranks(path)
     special = encoding.special
-    if taken := set(special.values()) & set(ranks.values()):
+    taken = set(special.values()) & set(ranks.values())
+    if taken:
         raise UserError(f"{path}: id {min(taken)} is a rank of the file and a special token: it is of another encoding")
 
     class Converter(TikTokenConverter):  # type: ignore[misc]
         @staticmethod
         def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
-            return ranks  # tiktoken itself would keep a copy of the file elsewhere
+            # tiktoken itself would keep a copy of the file elsewhere.
+            return ranks
 
     content = json.loads(Converter(str(path), pattern=encoding.pattern).converted().to_str())
-    content["model"]["vocab"] |= special  # before they are added as special: else they get the ids after the last one
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
-    content["added_tokens"] = [{"id": token, "content": text} | flags for text, token in special.items()]
+    # Special tokens must be in the vocabulary. Otherwise they would get the ids after the last one.
+    content["model"]["vocab"] |= special
+    content["added_tokens"] = [_added_token(text, token) for text, token in special.items()]
     config = {
         "tokenizer_class": "TokenizersBackend",
         "bos_token": None,
         "eos_token": END,
         "clean_up_tokenization_spaces": False,
     }
-    files = {JSON_FILE: json.dumps(content, ensure_ascii=False).encode(), CONFIG_FILE: json.dumps(config, indent=1).encode()}
+    files = {
+        JSON_FILE: json.dumps(content, ensure_ascii=False).encode(),
+        CONFIG_FILE: json.dumps(config, indent=1).encode(),
+    }
     return JsonTokenizer(files, str(path))
 
 
+def _added_token(text: str, token: int) -> dict[str, Any]:
+    """Return the entry of a special token in tokenizer.json."""
+    return {
+        "id": token,
+        "content": text,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+
+
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Rank of each token. Raises FileNotFoundError, or UserError for a corrupted file."""
+    """Return the rank of each token. Raises FileNotFoundError, or UserError if the file is corrupted."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        if line.strip():
-            try:
-                token, rank = line.split()
-                ranks[base64.b64decode(token, validate=True)] = int(rank)
-            except ValueError:
-                raise UserError(f"{path}:{number}: {line[:40]!r} is no token in base64 and its rank: copy it again") from None
-    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
-    if missing or len(set(ranks.values())) < len(ranks):
-        fault = f"byte {missing[0]:#04x} is no token" if missing else "two tokens have the same rank"
-        raise UserError(f"{path}: {fault}: it is truncated, or no file of tiktoken")
+        if not line.strip():
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except ValueError:
+            raise UserError(f"{path}:{number}: {line[:40]!r} is no token in base64 and its rank: copy it again") from None
+    reason = None
+    for byte in range(256):
+        if bytes([byte]) not in ranks:
+            reason = f"byte {byte:#04x} is no token"
+            break
+    if reason is None and len(set(ranks.values())) < len(ranks):
+        reason = "two tokens have the same rank"
+    if reason is not None:
+        raise UserError(f"{path}: {reason}: it is truncated, or no file of tiktoken")
     return ranks
