@@ -1,6 +1,6 @@
-"""A process of its own for work that may end it: a library that aborts on a corrupted file, a template that fills the memory.
+"""Child processes for work that may crash: a library that aborts on a corrupted file, a template that fills the memory.
 
-A process pool of the standard library has no generators and hides the signal that ended a process.
+Process pools of the standard library have no generators and hide the signal that ended a process.
 """
 
 import multiprocessing
@@ -18,23 +18,27 @@ class ProcessEnded(Exception):
     """The process ended before its last answer.
 
     Attributes:
-        status: Its exit status, or the negative number of the signal that ended it.
+        status: Exit status, or the negative number of the signal that ended it.
     """
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"ended by {signal.Signals(-status).name if status < 0 else status}")
+        reason = f"{status}"
+        if status < 0:
+            reason = signal.Signals(-status).name
+        super().__init__(f"ended by {reason}")
         self.status = status
 
 
 class IsolatedProcess:
-    """A process that answers one request after another of this one, with which it ends. It takes a second to start.
+    """A child process that answers one request after another. It ends with this process, and takes a second to start.
 
     Args:
-        answers: Yields the answers to a request, in the process; a function of a module.
+        answers: Function of a module that yields the answers to a request, in the child process.
     """
 
     def __init__(self, answers: Callable[..., Iterator[Any]]) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would take along locks of this process's threads
+        # A fork would copy locks held by this process's threads.
+        context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(answers, other), daemon=True)
         with safe_start():
@@ -42,14 +46,17 @@ class IsolatedProcess:
         other.close()
 
     def ask(self, *request: Any) -> Iterator[Any]:
-        """The answers to a request, as they come. Unless all are taken, the process must be ended.
+        """Yield the answers to a request as they arrive. A caller that does not read all of them must end the process.
 
         Raises:
             ProcessEnded: The process has ended.
-            Exception: One that `answers` raises.
+            Exception: `answers` raised it.
         """
         self._exchange(lambda: self._connection.send(request))
-        while (answer := self._exchange(self._connection.recv)) is not None:
+        while True:
+            answer = self._exchange(self._connection.recv)
+            if answer is None:
+                return
             if isinstance(answer, Exception):
                 raise answer
             yield answer
@@ -70,7 +77,8 @@ class IsolatedProcess:
 
 def _serve(answers: Callable[..., Iterator[Any]], connection: Connection) -> None:
     """Answer requests until the other process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which ends this process
+    # Ctrl-C also reaches the command, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, ConnectionError):
         while True:
             request = connection.recv()
@@ -80,6 +88,6 @@ def _serve(answers: Callable[..., Iterator[Any]], connection: Connection) -> Non
                 connection.send(None)
             except ConnectionError:
                 raise
-            except Exception as error:  # noqa: BLE001  # the other process raises it
+            except Exception as error:  # noqa: BLE001  # The other process raises it.
                 error.add_note(traceback.format_exc())
                 connection.send(error)

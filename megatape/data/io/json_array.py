@@ -14,8 +14,10 @@ from megatape.data.io.files import open_file, suffix
 from megatape.data.io.records import BYTE_ORDER_MARK, parse_json_record, read_records
 from megatape.errors import UserError
 
-CHUNK_CHARACTERS = 2**20  # Number read at a time.
-MAX_ELEMENT = 2**28  # Characters read of a record before it counts as malformed.
+# Number of characters read at a time.
+CHUNK_CHARACTERS = 2**20
+# Number of characters read of a record before it counts as malformed.
+MAX_ELEMENT = 2**28
 SPACE = re.compile(r"\s*")
 
 
@@ -61,7 +63,8 @@ def begins_array(path: str) -> bool:
         with open_file(path) as stored:
             begin = decompressed(stored, path).read(CHUNK_CHARACTERS)
     except CORRUPTED:
-        return False  # Reading the file reports the error.
+        # Reading the file reports the error.
+        return False
     begin = begin.removeprefix(BYTE_ORDER_MARK).lstrip()
     if not begin.startswith(b"["):
         return False
@@ -82,14 +85,15 @@ def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
 
     Args:
         path: Path of the file, for errors.
-        file: The file.
+        file: Content of the file.
 
     Raises:
         UserError: The array is malformed.
     """
     text = file.read(CHUNK_CHARACTERS)
     number = 0
-    place = _skip_space(text, 0) + 1  # After the opening bracket.
+    # Position after the opening bracket.
+    place = _skip_space(text, 0) + 1
     is_open = True
     while is_open:
         end = _element_end(text, place)
@@ -104,7 +108,8 @@ def _elements(path: str, file: io.TextIOBase) -> Iterator[str]:
         if number == 0 and text.lstrip()[:1] == "]":
             place = text.index("]") + 1
             break
-        more = file.read(max(CHUNK_CHARACTERS, len(text)))  # Doubles, so the time for long records is linear.
+        # The size doubles, so the time for long records is linear.
+        more = file.read(max(CHUNK_CHARACTERS, len(text)))
         if not more or len(text) > MAX_ELEMENT:
             raise _malformed(path, f"record {number + 1}", text)
         text += more

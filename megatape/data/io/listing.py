@@ -6,13 +6,16 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from megatape.data.printable import printable
 from megatape.errors import UserError
 from megatape.utils.units import plural
 
-NUM_NAMES = 10  # Maximum number of names shown for an input.
+# Maximum number of names shown for an input.
+NUM_NAMES = 10
 # Files that accompany data and have no documents. They are reported, but do not count towards the limit.
 COMPANIONS = ("readme*", "license*", "licence*", "_*", "*.md5", "*.sha1", "*.sha256", "md5sum*", "sha1sum*", "sha256sum*")
-UNFINISHED = "*.partial/"  # folder of an unfinished preparation, often the one that resumes; reported, but not limited
+# Folder of an unfinished preparation, often the one that resumes. It is reported, but does not count towards the limit.
+UNFINISHED = "*.partial/"
 
 
 class ListedFile(NamedTuple):
@@ -147,8 +150,10 @@ def check_skipped(listing: Listing, max_fraction: float, option: str) -> None:
 
 def wanted(patterns: Sequence[str]) -> str:
     """Return the first patterns, for messages."""
-    more = " or the like" if len(patterns) > 4 else ""
-    return " or ".join(patterns[:4]) + more
+    text = " or ".join(patterns[:4])
+    if len(patterns) > 4:
+        text += " or the like"
+    return text
 
 
 def file_size(file: ListedFile) -> int | None:
@@ -159,16 +164,17 @@ def file_size(file: ListedFile) -> int | None:
         status = os.stat(file.name)
     except OSError:
         return 0
-    return 0 if file.name.endswith("/") else status.st_size
+    if file.name.endswith("/"):
+        return 0
+    return status.st_size
 
 
 def base_name(name: str) -> str:
     """Return the last part of a path or URL with unprintable characters escaped; folders keep their slash."""
-    end = "/" if name.endswith("/") else ""
-    last = name.rstrip("/").rpartition("/")[2]
-    if not last.isprintable():
-        last = last.encode("unicode_escape").decode()
-    return last + end
+    last = printable(name.rstrip("/").rpartition("/")[2])
+    if name.endswith("/"):
+        last += "/"
+    return last
 
 
 def _sizes(files: Iterable[ListedFile]) -> list[int] | None:

@@ -1,7 +1,7 @@
-"""The members of an untrusted tar file, in order, by Python's tarfile. Nothing is extracted.
+"""Reads the members of an untrusted tar file, in order, with Python's tarfile. Nothing is extracted.
 
-tarfile alone would read extended headers of any size into memory and follow negative sizes; it takes an archive that
-ends between two members, or in a corrupted header, for complete. webdataset's reader stands on it.
+tarfile alone would read extended headers of any size into memory and follow negative sizes. It takes an archive that ends
+between two members, or in a corrupted header, for complete. webdataset's reader uses it.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,16 +10,22 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from megatape.errors import UserError
 
-MAX_HEADER_BYTES = 2**16  # of the headers of a member, extended ones included: a path is much shorter
-MAX_MEMBER_BYTES = 2**60  # whose ends are positions that a file can have
+# Maximum size of the headers of a member, including extended ones. Paths are much shorter.
+MAX_HEADER_BYTES = 2**16
+# Maximum size of a member, so that its end is a valid position in a file.
+MAX_MEMBER_BYTES = 2**60
 CHUNK_BYTES = 2**20
-LABEL = b"V"  # the kind of a header with the name of the archive
+# Type of a header with the name of the archive.
+LABEL = b"V"
 
 
 class Member(NamedTuple):
-    """A member that is no folder. content: None if it was not wanted, is longer than was asked for, or has a fault.
+    """A member that is not a folder.
 
-    fault: why it is no file that could be trusted; empty if it is one.
+    Attributes:
+        name: Name of the member.
+        content: Content, or None if it is not wanted, too long, or not a trusted file.
+        fault: Reason why it is not a trusted file; empty if it is.
     """
 
     name: str
@@ -28,15 +34,25 @@ class Member(NamedTuple):
 
 
 def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) -> Iterator[Member]:
-    """The members of an open tar file. Reads the content of files whose name is wanted, and that have at most `max_bytes`.
+    """Yield the members of an open tar file.
 
-    Raises tarfile.ReadError for a file that is truncated, corrupted or no tar file.
+    Args:
+        file: Tar file.
+        wanted: Tells by a name whether to read the content of a file.
+        max_bytes: Size of the longest content to read.
+
+    Raises:
+        tarfile.ReadError: The file is truncated, corrupted or not a tar file.
     """
     headers = _Headers(file)
     try:
         archive = TarFile(fileobj=cast(Any, headers), encoding="utf-8", errors="surrogateescape")
-        while member := archive.next():
-            archive.members.clear()  # type: ignore[attr-defined]  # of all members, which it would hold
+        while True:
+            member = archive.next()
+            if member is None:
+                break
+            # Otherwise the archive would keep all members in memory.
+            archive.members.clear()  # type: ignore[attr-defined]
             headers.left = MAX_HEADER_BYTES
             if member.type == LABEL:
                 continue
@@ -50,20 +66,28 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool], max_bytes: int) 
                     raise ReadError("truncated")
             if not member.isdir():
                 yield Member(member.name, content, fault)
-    except UserError:  # of a server
+    except UserError:
+        # The error is about the server of the file.
         raise
     except ValueError as error:
         raise ReadError(f"a header is corrupted ({error})") from error
     file.seek(archive.offset)
     if file.read(BLOCKSIZE) != bytes(BLOCKSIZE):
         raise ReadError("truncated, or a header is corrupted")
-    while rest := file.read(CHUNK_BYTES):
+    while True:
+        rest = file.read(CHUNK_BYTES)
+        if not rest:
+            return
         if rest.strip(b"\0"):
             raise ReadError("there is more after its end, of another tar file perhaps")
 
 
 class _Headers:
-    """An open tar file as tarfile reads it: headers alone, and at most `left` bytes before the next member."""
+    """An open tar file for tarfile, which reads only headers.
+
+    Attributes:
+        left: Number of bytes that may be read before the next member.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -79,6 +103,7 @@ class _Headers:
 
 
 def _fault(member: TarInfo) -> str:
+    """Return the reason why a member is not a trusted file, or "" if it is."""
     if member.name.startswith("/") or ".." in member.name.split("/"):
         return "its name leads out of the archive"
     if "\0" in member.name:

@@ -1,4 +1,4 @@
-"""Copies of shards on a node's own disk, so that each node, not each rank, reads the shared file system or the remote one."""
+"""Copies of shards on a node's own disk, so that each node, not each rank, reads the shared or remote file system."""
 
 import os
 import threading
@@ -21,23 +21,26 @@ class CacheFolder:
 
     Attributes:
         root: Folder on a local disk, where file locks and renaming work.
-        max_bytes: Total size of completed copies; None: any number.
+        max_bytes: Maximum total size of completed copies. None: any size.
     """
 
     root: Path
     max_bytes: int | None = None
 
     def make_room(self, wanted: int) -> None:
-        """Remove the copies that were needed least recently, until `wanted` bytes more stay within the limit.
+        """Remove the least recently used copies, until `wanted` more bytes stay within the limit.
 
-        A rank that still reads one keeps it until it closes the file.
+        A rank that still reads a copy can do so until it closes the file.
         """
         if self.max_bytes is None:
             return
         with locked(self.root / "room.lock"):
-            copies = sorted(
-                (status.st_mtime_ns, path, status.st_size) for path in self.root.glob("*/*.tar") if (status := _status(path))
-            )
+            copies = []
+            for path in self.root.glob("*/*.tar"):
+                status = _status(path)
+                if status is not None:
+                    copies.append((status.st_mtime_ns, path, status.st_size))
+            copies.sort()
             used = sum(size for *_, size in copies)
             for _, path, size in copies:
                 if used + wanted <= self.max_bytes:
@@ -54,7 +57,7 @@ class ShardCache:
     Args:
         cache: Folder of all copies.
         origin: Path or URL of the data directory.
-        index: Its index.
+        index: Index of the data directory.
 
     Attributes:
         folder: Folder of the copies.
@@ -64,51 +67,60 @@ class ShardCache:
         self._cache = cache
         self._origin = origin
         self.folder = cache.root / content_hash([index.fingerprint(split) for split in index.splits])[:16]
-        self._expected: deque[Shard] = deque()  # from the next one on
+        # Shards to copy ahead, the next one first.
+        self._expected: deque[Shard] = deque()
         self._thread: threading.Thread | None = None
 
     def local(self, shard: Shard) -> Path:
-        """Path of the local copy, which is made if there is none of the shard's size. Readers verify its members.
+        """Return the path of the local copy. It is made if there is none of the shard's size. Readers verify its content.
 
-        Raises OSError if the shard cannot be copied.
+        Raises:
+            OSError: The shard cannot be copied.
         """
         copy = self.folder / shard.file
         if not _complete(copy, shard):
             with self._locked(shard):
-                if not _complete(copy, shard):  # unless another rank was faster
+                # Another rank may have made the copy meanwhile.
+                if not _complete(copy, shard):
                     self._copy(shard, copy)
         self._used(shard)
         return copy
 
     def expect(self, shards: Sequence[Shard]) -> None:
-        """Let a thread copy these shards, in this order, instead of those that were expected before.
+        """Let a thread copy these shards, in this order, instead of those expected before.
 
-        Errors of the thread are ignored; `local` raises them when the shard is needed.
+        Errors of the thread are ignored: `local` raises them when the shard is needed.
         """
         self._expected = deque(shards)
-        for shard in shards:  # protect them from eviction
+        # Protect existing copies from eviction.
+        for shard in shards:
             self._used(shard)
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._fetch, name="shards", daemon=True)
             self._thread.start()
 
     def remove(self, shard: Shard, inode: int) -> None:
-        """Remove the copy that was found to be corrupted, unless another rank has replaced it since."""
+        """Remove a corrupted copy, unless another rank has replaced it since. inode: number of the corrupted file."""
         copy = self.folder / shard.file
         with self._locked(shard):
             if copy.exists() and copy.stat().st_ino == inode:
                 copy.unlink()
 
     def _used(self, shard: Shard) -> None:
-        """Note that a copy is needed now, if there is one."""
+        """Note that a copy is used now, if there is one."""
         with suppress(FileNotFoundError):
             os.utime(self.folder / shard.file)
 
     def _fetch(self) -> None:
-        while queue := self._expected:  # another one after each `expect`
+        while True:
+            # `expect` replaces the queue.
+            queue = self._expected
+            if not queue:
+                return
             shard = queue.popleft()
+            copy = self.folder / shard.file
             with suppress(OSError), self._locked(shard, wait=False):
-                if not _complete(copy := self.folder / shard.file, shard):
+                if not _complete(copy, shard):
                     self._copy(shard, copy)
 
     def _locked(self, shard: Shard, wait: bool = True) -> AbstractContextManager[object]:
@@ -118,7 +130,8 @@ class ShardCache:
         partial = copy.with_name(f"{shard.file}.partial")
         try:
             self._cache.make_room(shard.bytes)
-            partial.unlink(missing_ok=True)  # A killed process may have left it, or it is a link.
+            # A killed process may have left it, or it is a link.
+            partial.unlink(missing_ok=True)
             copy_file(f"{self._origin}/{shard.file}", partial, size=shard.bytes)
             rename(partial, copy)
         except OSError as error:

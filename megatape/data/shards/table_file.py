@@ -1,4 +1,4 @@
-"""Tables of documents in Parquet files. Their content is checked before use. See writer.py for the columns."""
+"""Tables of documents in Parquet files. Their content is checked before use. table_writer.py lists the columns."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,16 +9,21 @@ from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.errors import UserError
 
 REQUIRED_COLUMNS = {"tokens": "int64", "bytes": "int64", "place": "string", "url": "string"}
-OPTIONAL_COLUMNS = {"hash": "uint64", "scores": "string"}  # Earlier versions have no hashes.
+# Earlier versions have no hashes.
+OPTIONAL_COLUMNS = {"hash": "uint64", "scores": "string"}
+# Minimum of each column of numbers.
 MINIMA = {"tokens": 1, "bytes": 0}
+BATCH_ROWS = 2**14
 REMEDY = "copy the folder again, or re-run its preparation"
+# Idle child processes, reused because each takes a second to start.
+_idle: list[IsolatedProcess] = []
 
 
 class TableFile:
     """A table of documents.
 
     Args:
-        path: The Parquet file.
+        path: Path of the Parquet file.
 
     Attributes:
         names: Names of the columns.
@@ -29,7 +34,8 @@ class TableFile:
     """
 
     def __init__(self, path: Path) -> None:
-        from pyarrow.parquet import ParquetFile  # The import takes a third of a second.
+        # The import takes a third of a second.
+        from pyarrow.parquet import ParquetFile
 
         self._path = path
         with self._content_errors():
@@ -84,9 +90,10 @@ class TableFile:
         for name in rows.schema.names:
             if rows[name].null_count:
                 raise UserError(f"{self._path}: corrupted, column {name} has nulls: {REMEDY}")
-            least = compute.min(rows[name]).as_py() if name in MINIMA else None
-            if least is not None and least < MINIMA[name]:
-                raise UserError(f"{self._path}: corrupted, column {name} has {least}, less than {MINIMA[name]}: {REMEDY}")
+            if name in MINIMA:
+                least = compute.min(rows[name]).as_py()
+                if least is not None and least < MINIMA[name]:
+                    raise UserError(f"{self._path}: corrupted, column {name} has {least}, less than {MINIMA[name]}: {REMEDY}")
 
     @contextmanager
     def _content_errors(self) -> Iterator[None]:
@@ -97,7 +104,8 @@ class TableFile:
             yield
         except (ArrowException, OSError, UnicodeDecodeError) as error:
             if getattr(error, "errno", None) is not None:
-                raise  # The error is about the disk, not about the content.
+                # The error is about the disk, not about the content.
+                raise
             reason = " ".join(str(error).split())
             raise UserError(f"{self._path}: corrupted table of documents ({reason}): {REMEDY}") from error
 
@@ -108,7 +116,10 @@ def verify_table(path: Path) -> None:
     Raises:
         UserError: The table is corrupted.
     """
-    child = _idle.pop() if _idle else IsolatedProcess(_verified)
+    if _idle:
+        child = _idle.pop()
+    else:
+        child = IsolatedProcess(_verified)
     try:
         list(child.ask(path))
     except ProcessEnded as end:
@@ -120,10 +131,6 @@ def verify_table(path: Path) -> None:
         child.end()
         raise
     _idle.append(child)
-
-
-_idle: list[IsolatedProcess] = []  # Idle child processes, reused because each takes a second to start.
-BATCH_ROWS = 2**14
 
 
 def _verified(path: Path) -> Iterator[None]:
