@@ -17,7 +17,7 @@ from megatape.errors import RecordError, UserError
 
 
 class Chat(Format):
-    """A conversation up to its last message of the assistant; of a longer one than fits, as many exchanges as do."""
+    """A conversation up to the last answer. If it is too long, it ends after the last exchange that fits."""
 
     fields: ClassVar[MessageFields] = OPENAI
 
@@ -46,11 +46,13 @@ class Chat(Format):
                 raise RecordDropped("empty answer")
         ids, spans = self._tokens(conversation)
         limit = self.limits.sequence_length + 1
-        answers = [span for span in spans if span[1] <= limit]
+        answers = [(begin, end) for begin, end in spans if end <= limit]
         if not answers:
             raise RecordDropped("first exchange longer than a sequence")
-        prompt = "\n".join(message["content"] for message in messages[: conversation.answers[0]])
-        return Example(ids[: answers[-1][1]], answers, prompt, _counts(conversation, spans, len(answers)))
+        _, last_end = answers[-1]
+        first_answer = conversation.answers[0]
+        prompt = "\n".join(message["content"] for message in messages[:first_answer])
+        return Example(ids[:last_end], answers, prompt, _counts(conversation, spans, len(answers)))
 
     def _tokens(self, conversation: Conversation) -> tuple[list[int], Spans]:
         if self._template is not None:
@@ -63,16 +65,17 @@ def _counts(conversation: Conversation, spans: Spans, num_kept: int) -> Counter[
     """Count what is not learned of a conversation, by reason.
 
     Args:
-        conversation: The conversation.
+        conversation: Conversation.
         spans: Spans of its learned answers, in tokens.
         num_kept: Number of spans that fit a sequence.
     """
     counts = Counter[str]()
     counts["answers of weight 0"] = len(conversation.answers) - len(conversation.learned)
     counts["answers without a mark of the template"] = len(conversation.learned) - len(spans)
-    if cut := len(spans) - num_kept:
+    num_cut = len(spans) - num_kept
+    if num_cut:
         counts["conversations cut"] = 1
-        counts["answers cut"] = cut
+        counts["answers cut"] = num_cut
         counts["tokens cut from conversations"] = spans[-1][1] - spans[num_kept - 1][1]
     return +counts
 

@@ -22,13 +22,18 @@ from megatape.data.io.isolated import IsolatedProcess, ProcessEnded
 from megatape.errors import RecordError, UserError
 from megatape.utils.units import format_bytes
 
-Spans = list[tuple[int, int]]  # [begin, end) of each answer, in characters of the text or in tokens
+# [begin, end) of each answer, in characters of the text or in tokens.
+Spans = list[tuple[int, int]]
 
-MAX_SECONDS = 60  # CPU time per conversation. Templates of pretrained models take milliseconds.
-MAX_MEMORY = 4 * 2**30  # Bytes of memory for the process.
-MAX_TEXT = 2**26  # Characters of a rendered conversation.
+# CPU time per conversation. Templates of pretrained models take milliseconds.
+MAX_SECONDS = 60
+# Memory of the process, bytes.
+MAX_MEMORY = 4 * 2**30
+# Length of a rendered conversation, characters.
+MAX_TEXT = 2**26
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-QUOTED_CHARACTERS = 30  # Characters quoted from each text where two texts differ.
+# Number of characters quoted from each text where two texts differ.
+QUOTED_CHARACTERS = 30
 
 
 class NotJinja(UserError):
@@ -63,7 +68,7 @@ class ChatRenderer:
         """
         if self._process is None:
             self._process = IsolatedProcess(_rendered)
-        limits = MAX_SECONDS, MAX_MEMORY, MAX_TEXT
+        limits = (MAX_SECONDS, MAX_MEMORY, MAX_TEXT)
         try:
             ((text, spans),) = self._process.ask(limits, template, variables, conversation, is_prompt)
         except (MemoryError, ProcessEnded) as error:
@@ -76,7 +81,8 @@ class ChatRenderer:
                 f"{format_bytes(MAX_MEMORY)} of memory or {MAX_TEXT:,} characters for one conversation: "
                 "simplify its loops, or copy the file again"
             ) from None
-        except KeyboardInterrupt:  # Otherwise the next conversation would get the text of this one.
+        except KeyboardInterrupt:
+            # Otherwise the next conversation would get the text of this one.
             self._process.end()
             self._process = None
             raise
@@ -118,7 +124,9 @@ def _rendered(
         _check_tools(render_same, text, conversation)
         spans: Spans = []
         if not is_prompt:
-            answer_marks = marks[0] if is_marked else None
+            answer_marks = None
+            if is_marked:
+                answer_marks = marks[0]
             spans = _spans(render, text, conversation, answer_marks)
         _check_system_prompts(render_same, text, conversation.messages)
         answer = text, spans
@@ -141,8 +149,8 @@ def _check_tools(render: Any, text: str, conversation: Conversation) -> None:
 
     Args:
         render: Function that renders messages in the same way as `text`.
-        text: The rendered conversation.
-        conversation: The conversation.
+        text: Rendered conversation.
+        conversation: Conversation.
 
     Raises:
         RecordError: The template drops some of them.
@@ -201,8 +209,8 @@ def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | No
 
     Args:
         render: Function that renders messages by the template.
-        text: The rendered conversation.
-        conversation: The conversation.
+        text: Rendered conversation.
+        conversation: Conversation.
         marks: Spans marked by {% generation %} in the template; None if it has no marks.
 
     Raises:
@@ -210,10 +218,12 @@ def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | No
     """
     messages = conversation.messages
     if marks is None:
-        return [
-            (_answer_begin(render, text, messages, index), _answer_end(render, text, messages, index))
-            for index in conversation.learned
-        ]
+        spans = []
+        for index in conversation.learned:
+            begin = _answer_begin(render, text, messages, index)
+            end = _answer_end(render, text, messages, index)
+            spans.append((begin, end))
+        return spans
     begins: list[int] = []
     for index in conversation.answers:
         if index in conversation.not_learned:
@@ -226,8 +236,8 @@ def _spans(render: Any, text: str, conversation: Conversation, marks: Spans | No
             )
         begins.append(begin)
     ignored = {number for number, index in enumerate(conversation.answers) if index in conversation.not_learned}
-    spans = _marked_spans(marks, begins, ignored)
-    learned = [span for number, span in sorted(spans.items()) if number not in ignored]
+    marked = _marked_spans(marks, begins, ignored)
+    learned = [span for number, span in sorted(marked.items()) if number not in ignored]
     if not learned:
         raise RecordError("the chat template marks no answer of weight 1 by {% generation %}")
     return learned

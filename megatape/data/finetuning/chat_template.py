@@ -43,8 +43,11 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: JsonTokenizer, template: str) -> None:
         self._tokenizer = tokenizer
-        special = {f"{role}_token": tokenizer.special_token(role) for role in ("bos", "eos", "unk", "pad")}
-        variables = {name: text for name, text in special.items() if text is not None}
+        variables: dict[str, str] = {}
+        for role in ("bos", "eos", "unk", "pad"):
+            text = tokenizer.special_token(role)
+            if text is not None:
+                variables[f"{role}_token"] = text
         self._render = partial(renderer.render, tokenizer.chat_template_origin, template, variables)
         self.notes: list[str] = []
         self.ends: frozenset[int] = frozenset()
@@ -98,14 +101,16 @@ class ChatTemplate:
         for token in candidates:
             if token in stops:
                 return token
-        return candidates[0] if candidates else None
+        if not candidates:
+            return None
+        return candidates[0]
 
     def _text_to_end(self, token: int, texts: tuple[str, ...], begin: int, end: int) -> str:
         """Return the text after an answer up to and including its end token, "" if the answer contains that token.
 
         Args:
-            token: The token that ends answers.
-            texts: The rendered conversation, without and with another message after it.
+            token: Token that ends answers.
+            texts: Rendered conversation, without and with another message after it.
             begin: First character of the answer in both.
             end: End of the answer in both, in characters.
         """
@@ -136,15 +141,21 @@ class ChatTemplate:
         self._check_tools(conversation)
         text, spans = self._with_closing(*self._render(conversation))
         ids = self._tokenizer.encode_rendered(text)
-        answers = [(self._prefix(ids, text[:begin]), self._prefix(ids, text[:end])) for begin, end in spans]
-        if any(not 0 < begin < end for begin, end in answers):
+        token_spans = []
+        for begin, end in spans:
+            first = self._prefix(ids, text[:begin])
+            last = self._prefix(ids, text[:end])
+            token_spans.append((first, last))
+        if any(not 0 < first < last for first, last in token_spans):
             raise RecordError("the chat template writes nothing for an answer, or nothing before it")
-        return ids, [(begin, self._answer_end(ids, begin, end)) for begin, end in answers]
+        return ids, [(first, self._answer_end(ids, first, last)) for first, last in token_spans]
 
     def _with_closing(self, text: str, spans: Spans) -> tuple[str, Spans]:
         """Extend a rendered conversation and the spans of its answers by the text up to their end tokens."""
-        if spans and self._closing.startswith(text[spans[-1][1] :]):
-            text = text[: spans[-1][1]] + self._closing
+        if spans:
+            _, last_end = spans[-1]
+            if self._closing.startswith(text[last_end:]):
+                text = text[:last_end] + self._closing
         closed = []
         for begin, end in spans:
             if text.startswith(self._closing, end):
@@ -153,17 +164,22 @@ class ChatTemplate:
         return text, closed
 
     def prompt(self, conversation: Conversation) -> list[int]:
-        """The tokens of a conversation up to the answer that follows.
+        """Return the tokens of a conversation up to the next answer, the same as `tokens` returns before that answer.
 
-        They are those that `tokens` gives before that answer. A special token that is written out in a message stays text.
-        Raises RecordError if the template refuses the conversation.
+        A special token written out in a message stays text.
+
+        Raises:
+            RecordError: The template rejects the conversation.
         """
         self._check_tools(conversation)
         if not any(self._typed(conversation.messages)):
-            return self._tokenizer.encode_rendered(self._render(conversation, is_prompt=True)[0])
-        messages = [message | {"content": self._typed_tokens.hide(message["content"])} for message in conversation.messages]
-        hidden = replace(conversation, messages=messages)
-        return self._typed_tokens.encode(self._render(hidden, is_prompt=True)[0])
+            text, _ = self._render(conversation, is_prompt=True)
+            return self._tokenizer.encode_rendered(text)
+        messages = []
+        for message in conversation.messages:
+            messages.append(message | {"content": self._typed_tokens.hide(message["content"])})
+        text, _ = self._render(replace(conversation, messages=messages), is_prompt=True)
+        return self._typed_tokens.encode(text)
 
     def _check_tools(self, conversation: Conversation) -> None:
         """Raise RecordError if the tools or tool calls of a conversation spell out a special token."""
@@ -175,7 +191,7 @@ class ChatTemplate:
                     raise RecordError(f"`{name}` has the special token {text!r}, which would be one: remove it")
 
     def _typed(self, messages: list[Message]) -> Iterator[tuple[int, str]]:
-        """Number of the message and text of each special token that is written out in a message."""
+        """Yield number of the message and text of each special token written out in a message."""
         for number, message in enumerate(messages, start=1):
             for text in self._tokenizer.special_texts:
                 if text in message["content"]:
@@ -186,7 +202,7 @@ class ChatTemplate:
         return TypedTokens(self._tokenizer)
 
     def _prefix(self, ids: list[int], text: str) -> int:
-        """The number of tokens of the beginning of a rendered conversation that has these tokens."""
+        """Return the number of tokens of the beginning of a rendered conversation. ids: tokens of the whole conversation."""
         prefix = self._tokenizer.encode_rendered(text)
         if ids[: len(prefix)] != prefix:
             raise RecordError(
@@ -228,34 +244,37 @@ def after_answer(text: str) -> str:
 
 
 class TypedTokens:
-    """Tokenizes rendered conversations in which special tokens are text where a message has them, and tokens elsewhere.
+    """Tokenizes rendered conversations. Special tokens are text inside messages, and tokens elsewhere.
 
-    In messages they are hidden behind a random number, so that a template does not see them and no one can type what hides
-    them. A copy of the tokenizer has the special tokens with that number before their text. So it finds those of the template,
-    to which the number is added after rendering, as the tokenizer finds its own, and takes the others for text.
+    Inside messages, a random number hides them, so a template does not see them and no one can type the hidden form. In a copy
+    of the tokenizer, the text of each special token begins with this number. After rendering, the number is added to the
+    special tokens of the template. So the copy finds only these, and takes those of messages for text.
     """
 
     def __init__(self, tokenizer: JsonTokenizer) -> None:
         self._number = token_hex(16)
-        self._texts = sorted(tokenizer.special_texts, key=len, reverse=True)  # of two at one place the longer one counts
+        # If two match at one place, the longer one counts.
+        self._texts = sorted(tokenizer.special_texts, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, self._texts)))
         self._hidden = re.compile(f"{self._number}([0-9]+){self._number}")
         self._backend = deepcopy(tokenizer.backend)
         self._ids = dict[int | None, int]()
         self._backend.encode_special_tokens = True
         for token_id, token in tokenizer.backend.get_added_tokens_decoder().items():
-            if token.special:
-                name = self._number + token.content
-                kinds = ("lstrip", "rstrip", "normalized")
-                self._backend.add_tokens([AddedToken(name, **{kind: getattr(token, kind) for kind in kinds})])
-                self._ids[self._backend.token_to_id(name)] = token_id
+            if not token.special:
+                continue
+            name = self._number + token.content
+            copy = AddedToken(name, lstrip=token.lstrip, rstrip=token.rstrip, normalized=token.normalized)
+            self._backend.add_tokens([copy])
+            self._ids[self._backend.token_to_id(name)] = token_id
 
     def hide(self, text: str) -> str:
-        """A message's text without special tokens."""
-        return self._special.sub(lambda found: f"{self._number}{self._texts.index(found[0])}{self._number}", text)
+        """Hide the special tokens in the text of a message."""
+        return self._special.sub(lambda match: f"{self._number}{self._texts.index(match[0])}{self._number}", text)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a rendered conversation, in whose messages special tokens are hidden."""
-        named = self._special.sub(lambda found: self._number + found[0], text)
-        shown = self._hidden.sub(lambda found: self._texts[int(found[1])], named)
-        return [self._ids.get(token, token) for token in self._backend.encode(shown, add_special_tokens=False).ids]
+        """Return the token ids of a rendered conversation with hidden special tokens in its messages."""
+        named = self._special.sub(lambda match: self._number + match[0], text)
+        shown = self._hidden.sub(lambda match: self._texts[int(match[1])], named)
+        encoding = self._backend.encode(shown, add_special_tokens=False)
+        return [self._ids.get(token, token) for token in encoding.ids]

@@ -14,9 +14,13 @@ from megatape.errors import RecordError
 
 # Role and content (a text). Messages of the assistant may have `tool_calls`, messages of tools `tool_call_id` and `name`.
 Message = dict[str, Any]
-Tool = dict[str, Any]  # JSON schema of a function
+# JSON schema of a function.
+Tool = dict[str, Any]
 
-WEIGHTS = ("weight", "train")  # Fields of OpenAI and Axolotl: whether an answer is learned.
+# Fields of OpenAI and Axolotl: whether an answer is learned.
+WEIGHTS = ("weight", "train")
+# Fields about tools, by role. Only OpenAI's records have them.
+TOOL_FIELDS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 # Unsupported fields of records, which would change the text of the conversation.
 UNSUPPORTED = ("functions", "documents", "images", "videos", "audios", "chat_template_kwargs")
 # Names of each role in ShareGPT.
@@ -64,8 +68,6 @@ class MessageFields(NamedTuple):
     roles: Mapping[str, str]
 
 
-# Fields about tools, by role. Only OpenAI's records have them.
-TOOL_FIELDS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 OPENAI = MessageFields("messages", "role", "content", {role: role for role in (*NAMES, "tool")})
 SHAREGPT = MessageFields("conversations", "from", "value", {name: role for role, names in NAMES.items() for name in names})
 
@@ -85,7 +87,8 @@ def parse_conversation(record: dict[str, Any], fields: MessageFields = OPENAI) -
     found = record[fields.messages]
     if not isinstance(found, list) or not found:
         raise RecordError(f"`{fields.messages}` is {found!r:.40}, not a list of messages")
-    if others := [name for name in UNSUPPORTED if record.get(name)]:
+    others = [name for name in UNSUPPORTED if record.get(name)]
+    if others:
         raise RecordError(f"the record has `{'`, `'.join(others)}`, which is not supported: remove it")
     messages = []
     not_learned = set()
@@ -110,7 +113,9 @@ def _read_message(value: dict[str, Any], number: int, fields: MessageFields) -> 
     if not isinstance(name, str) or name not in fields.roles:
         raise RecordError(f"message {number}: `{fields.role}` is {name!r:.40}, not one of {', '.join(fields.roles)}")
     role = fields.roles[name]
-    tool_fields = TOOL_FIELDS.get(role, ()) if fields is OPENAI else ()
+    tool_fields: tuple[str, ...] = ()
+    if fields is OPENAI:
+        tool_fields = TOOL_FIELDS.get(role, ())
     known = (fields.role, fields.content, *WEIGHTS, *tool_fields)
     given = {key: content for key, content in value.items() if content not in (None, "", [], {})}
     others = [key for key in given if key not in known]
@@ -135,7 +140,9 @@ def _read_calls(value: Any, place: str) -> list[dict[str, Any]]:
         raise RecordError(f"{place} is {value!r:.40}, not a list of calls")
     calls = []
     for call in value:
-        function = call.get("function") if isinstance(call, dict) else None
+        function = None
+        if isinstance(call, dict):
+            function = call.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RecordError(f'{place} has the call {call!r:.40}, without {{"function": {{"name": "...", "arguments": ...}}}}')
         arguments = function.get("arguments")

@@ -1,4 +1,4 @@
-"""Examples as text: every token with its id, and which of them are learned; and the content of a data directory of them."""
+"""Text about examples: every token with its id, and a summary of a data directory of examples."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +11,17 @@ from megatape.utils.targets import target_mask
 from megatape.utils.units import plural
 
 LEGEND = "+ learned; each token as: id 'text'"
-LINE_TOKENS = 10  # at most
+# Maximum number of tokens on a line.
+LINE_TOKENS = 10
 
 
 def show_example(example: Example, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields lines of tokens, those that are learned after a plus. A line ends where one of the text or learning does."""
-    learned = {place for begin, end in example.answers for place in range(begin, end)}
-    before = tokenizer.encode("a")  # without which a leading space may be dropped
+    """Yield lines of tokens. Learned tokens follow a plus. A line also ends where a line of the text or an answer ends."""
+    learned = set[int]()
+    for begin, end in example.answers:
+        learned.update(range(begin, end))
+    # Decode each token after another one. Otherwise a leading space may be dropped.
+    before = tokenizer.encode("a")
     start = tokenizer.decode(before)
     cells = list[str]()
     for place, token in enumerate(example.ids):
@@ -25,14 +29,18 @@ def show_example(example: Example, tokenizer: Tokenizer) -> Iterator[str]:
         text = tokenizer.decode([*before, token]).removeprefix(start) or str(tokenizer.piece(token))
         cells.append(f"{token} {text!r}")
         is_learned = place in learned
+        next_is_learned = place + 1 in learned
         is_last = place + 1 == len(example.ids)
-        if "\n" in text or len(cells) == LINE_TOKENS or is_learned != (place + 1 in learned) or is_last:
-            yield f"{'+' if is_learned else ' '} {' │ '.join(cells)}"
+        if "\n" in text or len(cells) == LINE_TOKENS or is_learned != next_is_learned or is_last:
+            mark = " "
+            if is_learned:
+                mark = "+"
+            yield f"{mark} {' │ '.join(cells)}"
             cells = []
 
 
 def describe_examples(directory: Path, index: Index) -> Iterator[str]:
-    """Yields lines. Sequences have the length that was given to the preparation."""
+    """Yield lines about a data directory of examples. Sequences have the length given to the preparation."""
     length = index.source["sequence_length"]
     for name, answers in index.answers.items():
         tokens = index.splits[name].tokens
@@ -40,12 +48,13 @@ def describe_examples(directory: Path, index: Index) -> Iterator[str]:
             f"{name}: {plural(answers.examples, 'example')}, {tokens:,} tokens, of which {answers.tokens:,} in answers are "
             f"learned; the longest example has {answers.longest:,}"
         )
-        alone, packed = (ExampleDataset(directory, name, length, masked) for masked in (False, True))
+        alone = ExampleDataset(directory, name, length, False)
+        packed = ExampleDataset(directory, name, length, True)
         yield (
             f"  sequences of {length:,} tokens: {alone.num_samples:,} of one example, {alone.filled:.1%} full; or "
             f"{packed.num_samples:,} packed, {packed.filled:.1%} full"
         )
         targets = alone.sample(0).targets
         yield f"  learned of the first: {alone.tokenizer().decode(targets[target_mask(targets)])!r:.200}"
-    for what, count in index.counts.items():
-        yield f"{what}: {count:,}"
+    for reason, count in index.counts.items():
+        yield f"{reason}: {count:,}"

@@ -12,6 +12,10 @@ CHUNK_BYTES = 2**18
 # Memory limit of xz's decoder. Its highest preset, -9, takes 65 MiB.
 MAX_XZ_BYTES = 192 * 2**20
 XZ_PADDING = b"\0"
+DECODERS: dict[str, Callable[[], Any]] = {
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_BYTES),
+}
 
 
 class CompressedStreamError(Exception):
@@ -104,9 +108,3 @@ class CompressedStreams(RawStream):
         self._decoder = self._new_decoder()
         self._pending = rest
         return True
-
-
-DECODERS: dict[str, Callable[[], Any]] = {
-    "bzip2": bz2.BZ2Decompressor,
-    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_BYTES),
-}

@@ -1,4 +1,4 @@
-"""Files of a unit's draft, with checksums: a bit that flips between the two passes must not change the shards.
+"""Files with checksums, for the first pass over a unit: a bit that flips between both passes must not change the shards.
 
 The shards would get checksums of the changed tokens, so nothing could find the fault later.
 """
@@ -13,7 +13,8 @@ import xxhash
 from megatape.errors import UserError, content_errors
 from megatape.utils.files import as_type, open_regular, read_json
 
-CHECKSUMS = "checksums.json"  # file name -> XXH3 of its content, 32 hexadecimal digits
+# File with the XXH3 of the content of each file, 32 hexadecimal digits.
+CHECKSUMS = "checksums.json"
 CHUNK_BYTES = 2**20
 
 
@@ -49,7 +50,7 @@ class ChecksummedFiles:
 
 
 def check_files(folder: Path, names: Collection[str] = ()) -> None:
-    """Check files written by ChecksummedFiles. Drafts of earlier versions have no checksums and are not checked.
+    """Check files written by ChecksummedFiles. Folders of earlier versions have no checksums and are not checked.
 
     Args:
         folder: Folder of the files.
@@ -62,7 +63,8 @@ def check_files(folder: Path, names: Collection[str] = ()) -> None:
     remedy = f"remove {folder}, and the same command prepares it again"
     path = folder / CHECKSUMS
     if not path.exists():
-        folder.stat()  # Raises FileNotFoundError if another process has removed the whole draft
+        # Raises FileNotFoundError if another process has removed the whole folder.
+        folder.stat()
         return
     with content_errors(f"{path}: corrupted", remedy):
         checksums = as_type(read_json(path), dict[str, str])
@@ -71,7 +73,10 @@ def check_files(folder: Path, names: Collection[str] = ()) -> None:
             continue
         hasher = xxhash.xxh3_128()
         with open_regular(folder / name) as file:
-            while chunk := file.read(CHUNK_BYTES):
+            while True:
+                chunk = file.read(CHUNK_BYTES)
+                if not chunk:
+                    break
                 hasher.update(chunk)
         if hasher.hexdigest() != expected:
             raise UserError(f"{folder / name}: corrupted, its content is not what was written: {remedy}")

@@ -15,6 +15,10 @@ from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.tokenizer import CONFIG_FILE, JSON_FILE
 from megatape.errors import UserError, path_errors
 
+END = "<|endoftext|>"
+PROMPT_END = "<|endofprompt|>"
+_MIDDLE = {"<|fim_prefix|>": 100_258, "<|fim_middle|>": 100_259, "<|fim_suffix|>": 100_260}
+
 # Patterns have no possessive quantifiers: Oniguruma, the engine behind tokenizer.json, reads {1,3}+ as a repetition.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -45,9 +49,6 @@ class Encoding(NamedTuple):
     special: dict[str, int]
 
 
-END = "<|endoftext|>"
-PROMPT_END = "<|endofprompt|>"
-_MIDDLE = {"<|fim_prefix|>": 100_258, "<|fim_middle|>": 100_259, "<|fim_suffix|>": 100_260}
 ENCODINGS = {
     "r50k_base": Encoding(_GPT2, {END: 50_256}),
     "cl100k_base": Encoding(_WORDS, {END: 100_257, **_MIDDLE, PROMPT_END: 100_276}),
