@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.data.training.dataset import TokenDataset
-from megatape.data.training.mixture import Schedule
+from megatape.data.training.schedule import Schedule
 from tests.helpers.workers import run_workers
 
 CASES = "tests.helpers.training_cases:train_cases"

@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import Loader
-from megatape.data.training.mixture import Mixture, Schedule, named, open_data, tempered_weights, whole_weights
+from megatape.data.training.mixture import Mixture, named, open_data
 from megatape.data.training.order import sample_index
 from tests.helpers.batches import interleaved, mixture_of, rows
 from tests.helpers.data_directory import Documents, MakeDirectory
@@ -137,42 +136,6 @@ def test_a_corpus_alone_is_a_mixture_of_one(corpora: dict[str, TokenDataset]) ->
         assert alone.order.locate(consumed)[:2] == ("", sample_index(consumed, size, SEED))
     assert (alone.fingerprint, alone.shares) == (corpora["web"].fingerprint, {"": 1.0})
     assert alone.order.counts(7) == {"": 7} and named(alone.order.counts(7)) == {} and alone.describe(7) == ""
-
-
-@pytest.mark.parametrize(
-    "weights", [[1], [1, 1], [7, 3], [1, 0, 2], [1, 1, 1, 1, 1], [97, 2, 1], [31, 17, 11, 8, 5, 3, 2, 1], [1000, 1, 1]], ids=str
-)
-def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> None:
-    """Also in the second round, and the counts are those of the places before."""
-    schedule, total = Schedule([(0, weights)]), sum(weights)
-    counts = [0] * len(weights)
-    for place in range(2 * total):
-        corpus, earlier = schedule.turn(place)
-        assert earlier == counts[corpus] and schedule.counts(place) == counts
-        counts[corpus] += 1
-        ahead = [abs(count - Fraction((place + 1) * weight, total)) for count, weight in zip(counts, weights, strict=True)]
-        assert max(ahead) < 1, (place, counts)
-
-
-def test_changes_of_the_weights() -> None:
-    """Each phase is exact from its own start, and no corpus repeats or leaves out a sample where phases meet."""
-    phases = [(0, [3, 1]), (7, [0, 1]), (12, [2, 5]), (12, [1, 1])]
-    places = [Schedule(phases).turn(place) for place in range(40)]
-    for corpus in (0, 1):
-        assert [earlier for found, earlier in places if found == corpus] == list(range(sum(c == corpus for c, _ in places)))
-    assert [corpus for corpus, _ in places[7:12]] == [1] * 5
-    assert sum(corpus for corpus, _ in places[12:]) == 14
-    assert Schedule(phases).counts(40) == [sum(c == corpus for c, _ in places) for corpus in (0, 1)]
-
-
-def test_weights() -> None:
-    assert whole_weights([0.7, 0.3]) == [7, 3]
-    assert whole_weights([1e-3, 2, 0]) == [1, 2000, 0]
-    with pytest.raises(ValueError, match=r"0\.3333333.* repeat only after 10,000,000 samples.*fewer digits"):
-        whole_weights([0.3333333, 0.6666667])
-    assert tempered_weights([3 * 10**9, 10**9], 1.0) == [7500, 2500]
-    assert tempered_weights([10**6, 10**4], 2.0) == [9091, 909]
-    assert tempered_weights([10**12, 1], 1.0) == [10_000, 1], "every corpus takes part"
 
 
 @pytest.mark.parametrize("field, value", [("eos_id", 3), ("bos_id", None), ("vocab_size", 299)])
