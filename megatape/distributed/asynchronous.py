@@ -1,4 +1,4 @@
-"""Collectives that overlap with computation: begun at one place, finished at another.
+"""Collectives that overlap with computation: they begin at one place and finish at another.
 
 A device runs the collectives of one group in the order in which they begin, so the one that is needed first begins first.
 B batch, N tokens, T tensor-parallel ranks.
@@ -17,7 +17,7 @@ from megatape.distributed.mesh import Axis
 
 
 class AsyncAllToAll:
-    """An all-to-all in flight: x is split into one piece for each rank, and the pieces of all ranks are joined in another way.
+    """An all-to-all in flight. x is split into one piece for each rank; the pieces of all ranks are joined in another way.
 
     The backward pass, which meets `wait` first, begins the inverse exchange there and waits for it where this one began: it
     overlaps with the backward pass of what was computed between the two. At T = 1, and for None, nothing is exchanged.
@@ -33,37 +33,44 @@ class AsyncAllToAll:
 
     def wait(self) -> Tensor | None:
         """Wait for the pieces of the other ranks, and join them."""
+        if self.x is None:
+            return None
         begin = partial(self.pending.begin, self.wanted)
         finish = partial(self.pending.finish, self.wanted)
-        return None if self.x is None else paired(self.x, self.axis, finish, begin)
+        return paired(self.x, self.axis, finish, begin)
 
 
 class _Pending:
-    """What is in flight, in one direction or in the other. It does not know the graph, which holds it."""
+    """State of the exchange in flight, forward or backward.
+
+    It holds no reference to the autograd graph, which would be a cycle.
+    """
 
     def begin(self, given: Pieces, x: Tensor, axis: Axis) -> Tensor:
-        """Returns what is complete in `finish`."""
-        self.sent: Tensor | None = given.split(x, axis.size).contiguous()  # kept, as its memory is read until it has left
+        """Begin the exchange. Returns the received pieces, which are complete in `finish`."""
+        # Kept until it has left, because the collective reads its memory.
+        self.sent: Tensor | None = given.split(x, axis.size).contiguous()
         received = torch.empty_like(self.sent)
         self.work: Any = dist.all_to_all_single(received, self.sent, group=axis.group, async_op=True)
         return received
 
     def finish(self, wanted: Pieces, received: Tensor, axis: Axis) -> Tensor:
-        """The pieces of all ranks, joined."""
+        """Wait for the pieces of all ranks, and join them."""
         self.work.wait()
-        self.sent = self.work = None
+        self.sent = None
+        self.work = None
         return wanted.join(received)
 
 
 class AsyncShift:
-    """The tensor of the previous rank of a ring in flight, while that of this rank travels to the next one. No gradient.
+    """A shift around a ring in flight: each rank sends its tensor to the next rank. No gradient.
 
     It is an all-to-all with empty pieces for all other ranks. NCCL makes it of one send and one receive, which no order of the
     ranks can block.
 
     Args:
-        x: Of one dimension; all ranks have the same number of elements.
-        axis: The ring, of more than one rank.
+        x: Tensor to send, of one dimension. All ranks have the same number of elements.
+        axis: Ranks of the ring, more than one.
         overlap: Whether the caller computes before it waits.
     """
 
@@ -72,11 +79,14 @@ class AsyncShift:
         self.received = torch.empty_like(x)
         incoming = [0] * axis.size
         outgoing = [0] * axis.size
-        incoming[axis.rank - 1] = outgoing[(axis.rank + 1) % axis.size] = len(x)
+        previous_rank = axis.rank - 1
+        next_rank = (axis.rank + 1) % axis.size
+        incoming[previous_rank] = len(x)
+        outgoing[next_rank] = len(x)
         self.work = dist.all_to_all_single(self.received, x, incoming, outgoing, group=axis.group, async_op=overlap)
 
     def wait(self) -> Tensor:
-        """The tensor of the previous rank, complete."""
+        """Wait for the tensor of the previous rank."""
         if self.work is not None:
             self.work.wait()
         return self.received
@@ -86,27 +96,34 @@ class AsyncAllGather:
     """An all-gather of tokens in flight, [B, N/T, ...] -> [B, N, ...]. T > 1; no gradient.
 
     Attributes:
-        whole: Complete once `rows` has ended. With `in_halves` there is one collective for each half of the samples, of which
-            the first ends at once, so that products of the first half overlap with the second; otherwise the whole overlaps
-            with what comes before `wait`.
+        whole: Gathered tensor, complete once `rows` has ended. With `in_halves` there is one collective for each half of the
+            samples, of which the first ends at once, so that products of the first half overlap with the second. Otherwise the
+            whole overlaps with the computation before `wait`.
     """
 
     def __init__(self, part: Tensor, axis: Axis, in_halves: bool = False) -> None:
         self.axis = axis
         self.whole = part.new_empty(part.shape[0], axis.size * part.shape[1], *part.shape[2:])
         count = 2 if in_halves else 1
-        # By `data`, since autograd counts writes to `whole`, and must not count those that come after it has seen it.
-        halves = list(zip(part.chunk(count), self.whole.data.chunk(count), strict=True))
-        self.arriving = [self._begin(*half, overlap=not in_halves or index > 0) for index, half in enumerate(halves)]
+        # Through `data`, because autograd counts writes to `whole`, and would notice those after it has seen the tensor.
+        halves = zip(part.chunk(count), self.whole.data.chunk(count), strict=True)
+        self.arriving: list[tuple[Any, Tensor, Tensor]] = []
+        for index, (part_half, whole_half) in enumerate(halves):
+            overlap = not in_halves or index > 0
+            self.arriving.append(self._begin(part_half, whole_half, overlap))
 
     def _begin(self, part: Tensor, whole: Tensor, overlap: bool) -> tuple[Any, Tensor, Tensor]:
-        in_order = len(part) == 1  # pieces arrive rank by rank; of a single sample that is the order of its tokens
-        stacked = whole.view(self.axis.size, *part.shape) if in_order else part.new_empty(self.axis.size, *part.shape)
+        """Begin to gather some samples. Returns the collective, its output, and the same shape as a view of `whole`."""
+        if len(part) == 1:
+            # Pieces arrive rank by rank, which is the order of the tokens of a single sample.
+            stacked = whole.view(self.axis.size, *part.shape)
+        else:
+            stacked = part.new_empty(self.axis.size, *part.shape)
         work = dist.all_gather_into_tensor(stacked.flatten(0, 1), part.contiguous(), group=self.axis.group, async_op=overlap)
         return work, stacked, whole.unflatten(1, (self.axis.size, -1)).transpose(0, 1)
 
     def rows(self) -> Iterator[slice]:
-        """The samples of each half as they arrive."""
+        """Yield the samples of each half as they arrive."""
         first = 0
         while self.arriving:
             work, stacked, whole = self.arriving.pop(0)
@@ -114,10 +131,12 @@ class AsyncAllGather:
                 work.wait()
             if stacked.shape[1] > 1:
                 whole.copy_(stacked)
-            yield slice(first, first := first + whole.shape[1])
+            end = first + whole.shape[1]
+            yield slice(first, end)
+            first = end
 
     def wait(self) -> Tensor:
-        """The whole, complete."""
+        """Wait for the whole tensor."""
         for _ in self.rows():
             pass
         return self.whole

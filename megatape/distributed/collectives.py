@@ -1,6 +1,6 @@
-"""Collectives inside the model, and pairs of them: what the forward pass gathers, the backward pass sums and scatters.
+"""Collectives inside the model, and pairs of them: the backward pass sums and scatters what the forward pass gathers.
 
-Nothing else runs meanwhile; overlap.py has those that overlap with computation.
+Computation waits for these; asynchronous.py has the collectives that overlap with it.
 
 B batch, N tokens, T ranks of an axis. Every function but `every_rank` is the identity at T = 1.
 """
@@ -29,8 +29,10 @@ def scatter_sum_tokens(x: Tensor, axis: Axis) -> Tensor:
 
 
 def paired(x: Tensor, axis: Axis, forward: Collective, backward: Collective) -> Tensor:
-    """forward(x, axis), whose gradient `backward` turns into that of x."""
-    return x if axis.size == 1 else _Pair.apply(x, axis, forward, backward)
+    """Return forward(x, axis). `backward` turns its gradient into that of x."""
+    if axis.size == 1:
+        return x
+    return _Pair.apply(x, axis, forward, backward)
 
 
 class _Pair(torch.autograd.Function):
@@ -62,7 +64,9 @@ def every_rank(x: Tensor, axis: Axis) -> Tensor:
 
 def all_gather(x: Tensor, axis: Axis) -> Tensor:
     """[B, N/T, ...] -> [B, N, ...], every rank's tokens in order."""
-    return x if axis.size == 1 else every_rank(x, axis).transpose(0, 1).flatten(1, 2).contiguous()
+    if axis.size == 1:
+        return x
+    return every_rank(x, axis).transpose(0, 1).flatten(1, 2).contiguous()
 
 
 def reduce_scatter(x: Tensor, axis: Axis) -> Tensor:
@@ -76,7 +80,7 @@ def reduce_scatter(x: Tensor, axis: Axis) -> Tensor:
 
 
 def all_to_all(x: Tensor, axis: Axis) -> Tensor:
-    """[T, ...], a piece for each rank -> [T, ...], those of all ranks for this one. It is its own inverse."""
+    """[T, ...], a piece for each rank -> [T, ...], the pieces of all ranks for this one. It is its own inverse."""
     sent = x.contiguous()
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=axis.group)
@@ -85,7 +89,12 @@ def all_to_all(x: Tensor, axis: Axis) -> Tensor:
 
 @dataclass(frozen=True)
 class Pieces:
-    """How a tensor divides into one piece for each of T ranks: `split` gives [T, ...]; `join`, its inverse, a copy."""
+    """A way to divide a tensor into one piece for each of T ranks.
+
+    Attributes:
+        split: Function from a tensor and T to the pieces [T, ...].
+        join: The inverse of `split`. Returns a copy.
+    """
 
     split: Callable[[Tensor, int], Tensor]
     join: Callable[[Tensor], Tensor]

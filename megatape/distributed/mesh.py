@@ -31,13 +31,13 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Axis:
-    """The ranks that differ from this one along one axis of the mesh, or along several that are joined.
+    """The ranks that differ from this one along one axis of the mesh, or along several joined ones.
 
     Attributes:
-        name: of the axis, or of the joined axes.
-        size: number of these ranks.
-        rank: index of this rank among them.
-        group: their process group; None where nothing is exchanged, such as on a tensor axis of size 1.
+        name: Name of the axis, or of the joined axes.
+        size: Number of these ranks.
+        rank: Index of this rank among them.
+        group: Their process group; None if they exchange nothing, such as on a tensor axis of size 1.
     """
 
     name: str
@@ -46,18 +46,19 @@ class Axis:
     group: dist.ProcessGroup | None = None
 
 
-SINGLE = Axis("tensor")  # the tensor axis of a model that one rank holds whole, and the others of whole samples
+# The tensor axis of a model that one rank holds whole, and the other axes of whole samples
+SINGLE = Axis("tensor")
 
-
-Mesh = dict[str, Axis]  # the axes of a run, and the groups that join some of them, each by its name
+# The axes of a run, and the groups that join some of them, by name
+Mesh = dict[str, Axis]
 
 
 def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
-    """This rank's axes with their process groups. Collective: every rank makes all groups in the same order.
+    """Return this rank's axes with their process groups. Collective: every rank makes all groups in the same order.
 
     Args:
-        topology: all ranks.
-        sizes: of the axes but the first, which has the other ranks; 1 where an axis is not named.
+        topology: All ranks.
+        sizes: Sizes of the axes but the first, which has the remaining ranks; 1 for an axis that is not named.
     """
     rest = {name: sizes.get(name, 1) for name in AXES[1:]}
     shape = {AXES[0]: topology.world_size // prod(rest.values())} | rest
@@ -69,17 +70,21 @@ def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
         if name in rest and len(line) == 1:
             axes[name] = Axis(name)
             continue
-        if tuple(line) not in made:  # a group that adds only axes of size 1 to another is that one
-            # DeepSpeed needs the group over which it divides its state even if that is a single rank, no other does.
-            group = _make_group(ranks) if len(line) > 1 or name == AXES[0] else None
-            made[tuple(line)] = Axis(name, len(line), line.index(topology.rank), group)
-        axes[name] = made[tuple(line)]
+        # A group that adds only axes of size 1 to another is the same.
+        key = tuple(line)
+        if key not in made:
+            group = None
+            # DeepSpeed needs the group over which it divides its state, even if that is a single rank.
+            if len(line) > 1 or name == AXES[0]:
+                group = _make_group(ranks)
+            made[key] = Axis(name, len(line), line.index(topology.rank), group)
+        axes[name] = made[key]
     return axes
 
 
 @cache
 def fake_axis(name: str, size: int) -> Axis:
-    """Rank 0 of `size` ranks that do not exist, whose group sends nothing: for counting on shapes alone.
+    """Return rank 0 of `size` ranks that do not exist, whose group sends nothing. It is for counting on shapes alone.
 
     The group is independent of the default process group, whether there is one or not.
     """
@@ -87,22 +92,26 @@ def fake_axis(name: str, size: int) -> Axis:
 
 
 def lines(joined: tuple[str, ...], shape: Mapping[str, int]) -> list[list[int]]:
-    """The ranks along the joined axes, one list for each position on the other axes.
+    """Return the ranks along the joined axes, one list for each position on the other axes.
 
     Args:
-        joined: names of neighbouring axes, outermost first.
-        shape: size of every axis, outermost first.
+        joined: Names of neighbouring axes, outermost first.
+        shape: Size of every axis, outermost first.
     """
     mesh = torch.arange(prod(shape.values()), device="cpu").view(*shape.values())
-    dims = [list(shape).index(name) for name in joined]
-    return mesh.movedim(dims, list(range(-len(dims), 0))).reshape(-1, prod(shape[name] for name in joined)).tolist()
+    names = list(shape)
+    dims = [names.index(name) for name in joined]
+    last_dims = list(range(-len(dims), 0))
+    line_length = prod(shape[name] for name in joined)
+    return mesh.movedim(dims, last_dims).reshape(-1, line_length).tolist()
 
 
 def _make_group(ranks: list[list[int]]) -> dist.ProcessGroup:
-    """The process group of this rank's line: by one call where the backend can split the group of all ranks."""
+    """Return the process group of this rank's line, by one call if the backend can split the group of all ranks."""
     default = dist.group.WORLD
     assert default is not None
-    if default.bound_device_id is not None:  # NCCL, whose communicator exists
+    if default.bound_device_id is not None:
+        # NCCL, whose communicator exists.
         group = dist.split_group(default, ranks)
     else:
         group, _ = dist.new_subgroups_by_enumeration(ranks)

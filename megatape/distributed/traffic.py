@@ -36,69 +36,100 @@ OPERATORS = {
     "alltoall_": ALL_TO_ALL,
 }
 
-OTHER = "other"  # process groups that are no axis of the mesh
-FEW = 16  # numbers at most that all ranks exchange once a step
+# Name of process groups that are no axis of the mesh
+OTHER = "other"
 
-Sent = Counter[str]  # collective -> bytes
+# Most numbers that all ranks exchange once a step (norms, losses, counts, flags)
+MAX_STEP_NUMBERS = 16
+
+# Bytes sent by collective
+Sent = Counter[str]
 
 
 def sent_bytes(collective: str, whole: int, size: int) -> int:
-    """Bytes that one of `size` ranks sends. whole: bytes of the whole tensor."""
-    return (2 if collective == ALL_REDUCE else 1) * whole * (size - 1) // size
+    """Return the bytes that one of `size` ranks sends. whole: Bytes of the whole tensor."""
+    rounds = 2 if collective == ALL_REDUCE else 1
+    return rounds * whole * (size - 1) // size
 
 
 class CountTraffic(TorchDispatchMode):
-    """Count what this rank sends inside the block by process group, DeepSpeed's collectives included.
+    """Counts the bytes that this rank sends inside the block, by process group. Includes DeepSpeed's collectives.
 
-    Single numbers, and the few that all ranks of a run exchange once a step (norms, losses, counts, flags), are left out.
+    Single numbers, and the few that all ranks of a run exchange once a step, are not counted.
 
     Args:
-        axes: the axes to count; any other process group counts as OTHER.
+        axes: Axes to count. All other process groups count as OTHER.
 
     Attributes:
-        sent: bytes by collective, for each axis.
-        overlapped: bytes of these that are overlapped with computation, since their caller did not wait, for each axis.
-        labels: names of the profiler ranges around the collectives.
+        sent: Bytes by collective, for each axis.
+        overlapped: Bytes of `sent` that overlap with computation, because the caller did not wait, for each axis.
+        labels: Names of the profiler ranges around the collectives.
     """
 
     def __init__(self, *axes: Axis) -> None:
         super().__init__()
         self.names = {axis.group.group_name: axis.name for axis in axes if axis.group is not None}
         self.labels: set[str] = set()
-        self.sent: dict[str, Sent] = {name: Counter() for name in (*(axis.name for axis in axes), OTHER)}
+        self.sent: dict[str, Sent] = {axis.name: Counter() for axis in axes}
+        self.sent[OTHER] = Counter()
         self.overlapped: Counter[str] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if func.namespace != "c10d":
-            return func(*args, **(kwargs or {}))
-        group = dist.ProcessGroup.unbox(next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg)))
+            return func(*args, **kwargs)
+        group = _process_group(args)
         name = self.names.get(group.group_name, OTHER)
         operator = func.overloadpacket.__name__
         collective = OPERATORS.get(operator, operator.strip("_"))
-        tensors = [[leaf for leaf in tree_leaves(arg) if isinstance(leaf, Tensor)] for arg in args[:2]]
-        most = max(tensor.numel() for tensor in tensors[0] + tensors[1])
-        if group.size() > 1 and most > (FEW if name == OTHER else 1):
-            whole = max(sum(tensor.nbytes for tensor in side) for side in tensors)
-            sent = sent_bytes(collective, whole, group.size())
-            if splits := _argument(func, "input_split_sizes", args):  # an uneven exchange: what leaves this rank
-                sent = (sum(splits) - splits[group.rank()]) * tensors[1][0].element_size()
-                collective = SHIFT if name == "context" else collective
-            self.sent[name][collective] += sent
-            self.overlapped[name] += sent * bool(_argument(func, "async_op", args))
-        self.labels.add(label := f"{collective} ({name} ranks)")
+        collective = self._count(func, args, group, name, collective)
+        label = f"{collective} ({name} ranks)"
+        self.labels.add(label)
         with record_function(label):
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
+
+    def _count(self, func: Any, args: tuple[Any, ...], group: dist.ProcessGroup, name: str, collective: str) -> str:
+        """Count one call of a collective in the group `name`. Returns the collective, which may be a shift."""
+        # The outputs and the inputs.
+        sides = [_tensors(arg) for arg in args[:2]]
+        largest = max(tensor.numel() for side in sides for tensor in side)
+        uncounted = MAX_STEP_NUMBERS if name == OTHER else 1
+        if group.size() == 1 or largest <= uncounted:
+            return collective
+
+        whole = max(sum(tensor.nbytes for tensor in side) for side in sides)
+        sent = sent_bytes(collective, whole, group.size())
+        splits = _argument(func, "input_split_sizes", args)
+        if splits:
+            # An uneven exchange: count the elements that leave this rank.
+            _, inputs = sides
+            sent = (sum(splits) - splits[group.rank()]) * inputs[0].element_size()
+            if name == "context":
+                collective = SHIFT
+        self.sent[name][collective] += sent
+        if _argument(func, "async_op", args):
+            self.overlapped[name] += sent
+        return collective
+
+
+def _process_group(args: tuple[Any, ...]) -> dist.ProcessGroup:
+    """Return the process group among the arguments of a collective."""
+    for arg in args:
+        if isinstance(arg, torch.ScriptObject) and str(arg._type()).endswith("c10d.ProcessGroup"):
+            return dist.ProcessGroup.unbox(arg)
+    raise TypeError("a collective has no process group among its arguments")
+
+
+def _tensors(arg: Any) -> list[Tensor]:
+    """Return the tensors of an argument, which may be nested lists."""
+    return [leaf for leaf in tree_leaves(arg) if isinstance(leaf, Tensor)]
 
 
 def _argument(func: Any, name: str, args: tuple[Any, ...]) -> Any:
-    """The argument of this name. False for older versions of torch, whose operators do not have it."""
+    """Return the argument of this name; False for older versions of torch, whose operators do not have it."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.name == name:
             return args[index] if index < len(args) else argument.default_value
     return False
-
-
-def _is_group(value: torch.ScriptObject) -> bool:
-    return str(value._type()).endswith("c10d.ProcessGroup")
