@@ -21,21 +21,25 @@ from megatape.distributed.collectives import Pieces, all_to_all, every_rank, gat
 from megatape.distributed.mesh import Axis
 
 Given = TypeVar("Given", Tensor, Tensor | None)
-Parts = TypeVarTuple("Parts")  # tensors of heads, which have the same tokens and dtype, or None
+
+# Tensors of heads, which have the same tokens and dtype, or None
+Parts = TypeVarTuple("Parts")
 
 
 def local_tokens(x: Given, axis: Axis) -> Given:
-    """This rank's share [B, N/T] of something [B, N] that all ranks hold and that takes no gradient; None of None."""
-    return x if x is None or axis.size == 1 else x.chunk(axis.size, dim=1)[axis.rank]
+    """Return this rank's share [B, N/T] of a tensor [B, N] that all ranks hold and that takes no gradient; None of None."""
+    if x is None or axis.size == 1:
+        return x
+    return x.chunk(axis.size, dim=1)[axis.rank]
 
 
 def all_tokens(x: Tensor, axis: Axis) -> Tensor:
-    """The tokens of all ranks [B, N, ...] from those of each [B, N/T, ...]. Backward: the sum over ranks of each one's part."""
+    """Gather the tokens of all ranks, [B, N/T, ...] -> [B, N, ...]. Backward: sum each rank's part over the ranks."""
     return gather_tokens(x, axis)
 
 
 def zigzag(x: Given, context: Axis) -> Given:
-    """This context-parallel rank's two chunks [B, N/P, ...] of something [B, N, ...] that takes no gradient; None of None."""
+    """Return this context-parallel rank's two chunks [B, N/P, ...] of a tensor [B, N, ...] without a gradient; None of None."""
     if x is None or context.size == 1:
         return x
     chunks = x.chunk(2 * context.size, dim=1)
@@ -45,45 +49,48 @@ def zigzag(x: Given, context: Axis) -> Given:
 def states_before_chunks(
     after: Tensor, context: Axis, first: Tensor, combine: Callable[[Tensor, Tensor], Tensor] = torch.add
 ) -> Tensor:
-    """The states of an encoding before this rank's two chunks, for sums or products along the sequence.
+    """Return the states of an encoding before this rank's two chunks, for sums or products along the sequence.
 
     Args:
-        after: [B, 2, ...], the state after each of the chunks, as if the sample began with it.
+        after: State after each of the chunks, as if the sample began with it, [B, 2, ...].
         context: The context-parallel ranks.
-        first: [B, ...], the state at the beginning of a sample.
+        first: State at the beginning of a sample, [B, ...].
         combine: An associative function of the states after earlier and after later tokens.
 
     Returns:
         [B, 2, ...], the state before each of the chunks.
     """
-    all_after = gather_tokens(after, context).unflatten(1, (-1, 2))  # rank, early or late chunk
+    # [B, rank, early or late chunk, ...]
+    all_after = gather_tokens(after, context).unflatten(1, (-1, 2))
+    early_chunks = all_after[:, :, 0].unbind(1)
+    late_chunks = all_after[:, :, 1].flip(1).unbind(1)
     state = first
     before = []
-    for chunk in (*all_after[:, :, 0].unbind(1), *all_after[:, :, 1].flip(1).unbind(1)):
+    for chunk in (*early_chunks, *late_chunks):
         before.append(state)
         state = combine(state, chunk)
     return torch.stack([before[context.rank], before[-1 - context.rank]], dim=1)
 
 
 def own_rows(ids: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor]:
-    """The row of each id among this rank's `num_rows` rows of the vocabulary, and whether the id is there; row 0 if not."""
+    """Return the row of each id among this rank's `num_rows` rows of the vocabulary, and whether it has one; row 0 if not."""
     rows = ids - axis.rank * num_rows
     held = (rows >= 0) & (rows < num_rows) & (ids >= 0)
     return rows.where(held, 0), held
 
 
 def whole_vocabulary(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
-    """From each rank's logits [B, N, ceil(V / T)] to those of all ranks [B, N, V], without a gradient."""
+    """Gather the logits of all ranks, [B, N, ceil(V / T)] -> [B, N, V], without a gradient."""
     return every_rank(logits, axis).movedim(0, 2).flatten(2)[..., :vocab_size]
 
 
 def tokens_to_channels(e: Tensor | None, axis: Axis) -> AsyncAllToAll:
-    """In flight, from all channels of this rank's tokens [B, N/T, L, W] to all tokens of its channels [B, N, L/T, W]."""
+    """Start an all-to-all from token shards to channel shards, [B, N/T, L, W] -> [B, N, L/T, W]."""
     return AsyncAllToAll(e, axis, HEADS, TOKENS)
 
 
 def channels_to_tokens(e: Tensor, axis: Axis) -> Tensor:
-    """The inverse: from all tokens of this rank's channels [B, N, L/T, W] to all channels of its tokens [B, N/T, L, W]."""
+    """Exchange channel shards for token shards, [B, N, L/T, W] -> [B, N/T, L, W]: the inverse."""
     (exchanged,) = heads_to_tokens(axis, e)
     return exchanged
 
@@ -104,28 +111,36 @@ def _join_tokens(pieces: Tensor) -> Tensor:
     return pieces.transpose(0, 1).flatten(1, 2).contiguous()
 
 
-# Pieces of either have some tokens and some heads or channels, [B, N/T, L/T, W].
+# Pieces of both have some tokens and some heads or channels, [B, N/T, L/T, W].
 HEADS = Pieces(_split_heads, _join_heads)
 TOKENS = Pieces(_split_tokens, _join_tokens)
 
 
 def tokens_to_heads(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
-    """From all heads of this rank's tokens to all tokens of its heads, in one all-to-all. Backward: the inverse."""
+    """Exchange all heads of this rank's tokens for all tokens of its heads, in one all-to-all. Backward: the inverse."""
     return _exchange(axis, parts, HEADS, TOKENS)
 
 
 def heads_to_tokens(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
-    """The inverse: from all tokens of this rank's heads to all heads of its tokens."""
+    """Exchange all tokens of this rank's heads for all heads of its tokens: the inverse."""
     return _exchange(axis, parts, TOKENS, HEADS)
 
 
 def _exchange(axis: Axis, parts: Any, given: Pieces, wanted: Pieces) -> Any:
-    """Exchange the pieces of all parts (see Parts) side by side; copied once before and once after."""
+    """Exchange the pieces of all parts (see Parts) side by side, with one copy before and one after."""
     if axis.size == 1:
         return parts
     sent = [given.split(part, axis.size) for part in parts if part is not None]
     packed = torch.cat([pieces.flatten(3) for pieces in sent], dim=-1)
-    received = paired(packed, axis, all_to_all, all_to_all).split([pieces[0, 0, 0].numel() for pieces in sent], dim=-1)
-    # Joined as copies, since a view that is saved for the backward pass would keep the memory of all parts.
-    joined = (wanted.join(part.unflatten(-1, pieces.shape[3:])) for part, pieces in zip(received, sent, strict=True))
-    return tuple(None if part is None else next(joined) for part in parts)
+    exchanged = paired(packed, axis, all_to_all, all_to_all)
+    widths = [pieces[0, 0, 0].numel() for pieces in sent]
+    received = iter(zip(exchanged.split(widths, dim=-1), sent, strict=True))
+    results: list[Tensor | None] = []
+    for part in parts:
+        if part is None:
+            results.append(None)
+            continue
+        pieces, pieces_sent = next(received)
+        # A copy: a view that is saved for the backward pass would keep the memory of all parts.
+        results.append(wanted.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
+    return tuple(results)

@@ -7,38 +7,54 @@ from torch import Tensor, nn
 
 from megatape.nn.parameters import Uniform, matrix, spec_of
 
-ROWS = 1024  # drawn from one generator; a rank draws only the blocks that overlap its share
+# Rows drawn from one generator. A rank draws only the blocks of rows that overlap its share.
+ROWS = 1024
 
 
 def initial_block(
     name: str, shape: tuple[int, ...], init: float | Uniform | None, rows: slice, columns: slice, std: float, seed: int
 ) -> Tensor:
-    """Rows and columns of the float32 initial value of the parameter `name`, whose whole shape is `shape`.
+    """Return a block of the float32 initial value of a parameter.
 
-    init: as in ParameterSpec; `std` is the standard deviation of the normal distribution. A vector is a matrix of one column.
+    Args:
+        name: Name of the parameter.
+        shape: Whole shape of the parameter. A vector is a matrix of one column.
+        init: See ParameterSpec.
+        rows: Rows of the block.
+        columns: Columns of the block.
+        std: Standard deviation of the normal distribution.
+        seed: Seed of the run.
     """
     if isinstance(init, int | float):
         return torch.full((rows.stop - rows.start, columns.stop - columns.start), float(init))
-    (length, width), first = matrix(shape), rows.start // ROWS
+    num_rows, num_columns = matrix(shape)
+    first_block = rows.start // ROWS
+    last_block = (rows.stop - 1) // ROWS
     blocks = []
-    for block in range(first, (rows.stop - 1) // ROWS + 1):
-        height = min(ROWS, length - block * ROWS)
+    for block in range(first_block, last_block + 1):
+        height = min(ROWS, num_rows - block * ROWS)
         digest = hashlib.sha256(f"{seed}/{name}/{block}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        values = torch.empty(height, width)
+        values = torch.empty(height, num_columns)
         if init is None:
             values.normal_(0.0, std, generator=generator)
         else:
             values.uniform_(init.middle - init.bound, init.middle + init.bound, generator=generator)
         blocks.append(values)
-    return torch.cat(blocks)[rows.start - first * ROWS : rows.stop - first * ROWS, columns]
+    first_row = first_block * ROWS
+    return torch.cat(blocks)[rows.start - first_row : rows.stop - first_row, columns]
 
 
 def initial_weight(name: str, parameter: nn.Parameter, std: float, seed: int) -> Tensor:
-    """The initial value of a parameter that one rank holds whole.
+    """Return the initial value of a parameter that one rank holds whole.
 
-    std: standard deviation, unless its settings say otherwise.
+    Args:
+        name: Name of the parameter.
+        parameter: The parameter.
+        std: Standard deviation, unless its specification says otherwise.
+        seed: Seed of the run.
     """
     shape = tuple(parameter.shape)
-    rows, columns = (slice(0, size) for size in matrix(shape))
-    return initial_block(name, shape, spec_of(parameter).init, rows, columns, std, seed).view(shape)
+    num_rows, num_columns = matrix(shape)
+    init = spec_of(parameter).init
+    return initial_block(name, shape, init, slice(0, num_rows), slice(0, num_columns), std, seed).view(shape)

@@ -1,6 +1,6 @@
-"""Which parameters are trained; the others are frozen and cost no gradient, moment or master weight.
+"""Trainable parameters of a model, and the parameters of its position encoding.
 
-And which the model has for its position encoding's sake.
+All other parameters are frozen, and cost no gradient, moment or master weight.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,20 @@ from megatape.encodings.encoding import EncodingModule, positioned_layers
 from megatape.errors import UserError
 from megatape.model.transformer import Transformer
 
-POSITION = "position"  # the group of what the model has for its encoding's sake
-PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.*", "adapters": "*.adapter.*"}  # of other groups
+# Group of the parameters of the position encoding
+POSITION = "position"
+
+# Patterns of the names of the other groups' parameters
+PATTERNS = {"all": "*", "embeddings": "embedding.*", "norms": "*norm.*", "adapters": "*.adapter.*"}
 
 
 def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
-    """Freeze all parameters but those that an entry of `trainable` stands for and none of `frozen` does.
+    """Freeze all parameters but the trainable ones that no entry of `frozen` matches.
 
-    An entry is a group or a pattern like blocks.0.*.
+    Args:
+        model: The model.
+        trainable: Groups, or patterns like blocks.0.*.
+        frozen: Likewise.
     """
     chosen = _members(model, trainable) - _members(model, frozen)
     for name, parameter in model.named_parameters():
@@ -25,15 +31,14 @@ def freeze(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) 
 
 
 def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequence[str]) -> None:
-    """Raise UserError if an entry stands for no parameter of the model, or if nothing is left to train that the loss reads."""
+    """Check the entries of training.trainable and training.frozen.
+
+    Raises:
+        UserError: An entry matches no parameter of the model, or the loss reads no trainable parameter.
+    """
     for setting, entries in (("trainable", trainable), ("frozen", frozen)):
         for entry in entries:
-            if not _members(model, [entry]):
-                groups = ", ".join(group for group in (*PATTERNS, POSITION) if _members(model, [group]))
-                raise UserError(
-                    f"training.{setting}: {entry!r} matches no parameter of this model: give a group ({groups}) or a pattern "
-                    "of names such as blocks.0.*"
-                )
+            _check_entry(model, setting, entry)
     chosen = _members(model, trainable) - _members(model, frozen)
     last = positioned_layers(model.config)[-1]
     if not chosen:
@@ -48,11 +53,25 @@ def check_trainable(model: Transformer, trainable: Sequence[str], frozen: Sequen
         )
 
 
+def _check_entry(model: Transformer, setting: str, entry: str) -> None:
+    """Raise UserError if an entry of a setting matches no parameter of the model."""
+    if _named(model, entry):
+        return
+    existing = [group for group in (*PATTERNS, POSITION) if _named(model, group)]
+    groups = ", ".join(existing)
+    raise UserError(
+        f"training.{setting}: {entry!r} matches no parameter of this model: give a group ({groups}) or a pattern "
+        "of names such as blocks.0.*"
+    )
+
+
 def _members(model: Transformer, entries: Sequence[str]) -> set[str]:
+    """Return the names of the parameters that any entry matches."""
     return set().union(*(_named(model, entry) for entry in entries))
 
 
 def _named(model: Transformer, entry: str) -> set[str]:
+    """Return the names of the parameters that an entry matches."""
     if entry == POSITION:
         return position_parameters(model)
     pattern = PATTERNS.get(entry, entry)
@@ -60,10 +79,9 @@ def _named(model: Transformer, entry: str) -> set[str]:
 
 
 def position_parameters(model: Transformer) -> set[str]:
-    """Names of the parameters that the model has for its encoding's sake: those of the modules that the encoding makes."""
-    return {
-        f"{path}.{name}"
-        for path, module in model.named_modules()
-        if isinstance(module, EncodingModule)
-        for name, _ in module.named_parameters()
-    }
+    """Return the names of the position encoding's parameters: those of the modules that the encoding makes."""
+    names: set[str] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, EncodingModule):
+            names.update(f"{path}.{name}" for name, _ in module.named_parameters())
+    return names
