@@ -1,31 +1,17 @@
 """Every kind of folder that holds a model is opened in one way."""
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import torch
-from huggingface_hub import constants
-from safetensors.torch import load_file
 
 from megatape.errors import UserError
 from megatape.hf.importer import import_model
 from megatape.hf.model_folder import open_model_folder
-from tests.helpers.command import Command
 from tests.helpers.exports import Exported
-from tests.helpers.imported import write_llama3
 from tests.helpers.tiny_models import save_tiny
-from tests.helpers.web import listening
 
 CHECKPOINT = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
 
@@ -63,168 +49,3 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
         open_model_folder(tmp_path).weights()
     with pytest.raises(FileNotFoundError, match="is a run, not a checkpoint; its newest checkpoint is"):
         open_model_folder(CHECKPOINT.parents[1]).weights()
-
-
-ID, SHA = "org/tiny", "0123456789abcdef0123456789abcdef01234567"
-NEEDED = {"config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"}
-NEEDED |= {"special_tokens_map.json", "chat_template.jinja", "README.md"}
-OTHERS = (
-    "original/consolidated.00.pth",
-    "onnx/model.safetensors",
-    "pytorch_model.bin",
-    "consolidated.safetensors",
-)
-
-
-@dataclass
-class Hub:
-    """status and code: of every answer about files, where they are set. lost: the file whose first answer ends early."""
-
-    address: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    status: int = 200
-    code: str = ""
-    lost: str = ""
-    fetched: list[str] = field(default_factory=list)
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[Hub]:
-    """A hub with the files of `folder` as its only model."""
-    hub = Hub(files={path.name: path.read_bytes() for path in folder.iterdir()} | dict.fromkeys(OTHERS, b"other"))
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            path = urlsplit(self.path).path
-            if path == f"/api/models/{ID}":
-                return self.answer(json.dumps({"id": ID, "sha": SHA}).encode())
-            if path == f"/api/models/{ID}/tree/{SHA}":
-                listed = [
-                    {"type": "file", "path": name, "size": len(content), "oid": SHA} for name, content in hub.files.items()
-                ]
-                return self.answer(json.dumps(listed).encode())
-            name = path.removeprefix(f"/{ID}/resolve/{SHA}/")
-            if name == path or name not in hub.files:
-                return self.answer(b"", 401, {"X-Error-Code": "RepoNotFound"})
-            if hub.status != 200:
-                return self.answer(b"", hub.status, {"X-Error-Code": hub.code})
-            content, headers = hub.files[name], {"X-Repo-Commit": SHA, "ETag": f'"{hashlib.sha1(hub.files[name]).hexdigest()}"'}
-            if self.command == "GET":
-                hub.fetched.append(name)
-            if name == hub.lost and self.command == "GET":
-                return self.answer(b"", 403)
-            return self.answer(content, 200, headers)
-
-        def answer(self, content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
-            self.send_response(status)
-            for key, value in ({"Content-Length": str(len(content))} | (headers or {})).items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-    with listening(Handler) as hub.address:
-        yield hub
-
-
-def megatape(folder: Path, address: str, *words: object) -> tuple[int, str, str]:
-    """The command in a process of its own, whose hub is at `address`."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
-    done = subprocess.run(
-        [sys.executable, "-m", "megatape", *map(str, words)],
-        cwd=folder,
-        env=kept | {"HF_ENDPOINT": address, "HF_HOME": str(folder / "home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def use_hub(monkeypatch: pytest.MonkeyPatch, address: str, offline: bool = False) -> None:
-    """What the client of this process reads from the environment when it is imported."""
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    folder = write_llama3(tmp_path / "model", 320)
-    save_tiny("llama", folder, shard="40KB")
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
-    return folder
-
-
-@pytest.mark.slow
-def test_download(model: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files that an import needs and no others, whole; an interrupted download is not taken for a model, and resumes."""
-    monkeypatch.chdir(tmp_path)
-    with served(model) as hub:
-        use_hub(monkeypatch, hub.address)
-        hub.lost = "tokenizer.json"
-        status, _, errors = command("import", ID, "out", "--download")
-        assert status == 2 and errors.splitlines()[-1].startswith(f"error: {ID} was not downloaded from {hub.address} (")
-        assert "give the same command again" in errors and not (tmp_path / "tiny").exists()
-        hub.lost = ""
-        before = len(hub.fetched)
-        status, printed, errors = megatape(tmp_path, hub.address, "import", ID, "out", "--download")
-        assert status == 0, errors
-        assert f"downloaded {ID} to tiny" in printed and "--tokenizer tiny" in printed
-        weights = {path.name for path in model.glob("*.safetensors")}
-        found = {path.name for path in (tmp_path / "tiny").iterdir() if path.is_file()}
-        assert found == NEEDED | weights == set(hub.fetched) and len(weights) > 1
-        assert "tokenizer.json" in hub.fetched[before:] and len(hub.fetched) - before < len(found)
-        assert all((tmp_path / "tiny" / name).read_bytes() == hub.files[name] for name in found)
-        status, _, errors = command("import", ID, "again", "--download")
-        assert status == 2 and "tiny exists: remove it or choose another name" in errors
-        assert command("import", ID, "again", "--download", "elsewhere")[0] == 0
-    assert command("export", "out", "exported")[0] == 0
-    card = (tmp_path / "exported" / "README.md").read_text()
-    assert f"\nbase_model: {ID}\nlicense: apache-2.0\n---\n" in card
-    assert load_file(tmp_path / "exported" / "model.safetensors").keys() == {
-        name for path in model.glob("*.safetensors") for name in load_file(path)
-    }
-
-
-def test_no_access(model: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line each, with what to do."""
-    monkeypatch.chdir(tmp_path)
-    with served(model) as hub:
-        cases: list[tuple[int, str, str, str]] = [
-            (403, "GatedRepo", ID, f"{ID} was not downloaded from {hub.address} (403 Client Error. Cannot access gated repo"),
-            (401, "GatedRepo", ID, "accept its terms on its page and run `hf auth login`"),
-            (200, "", "org/none", "Repository Not Found"),
-            (404, "EntryNotFound", ID, f"{ID} was not downloaded"),
-            (200, "", "tiny", "'tiny' is not the id of a model of the hub"),
-            (200, "", "model/../model", "is not the id of a model"),
-        ]
-        use_hub(monkeypatch, hub.address)
-        for hub.status, hub.code, name, message in cases:
-            status, _, errors = command("import", name, "out", "--download", "new")
-            assert status == 2 and message in errors.splitlines()[-1], errors
-            assert "Traceback" not in errors and errors.count("error: ") == 1
-        words = ("import", ID, "out", "--download", "new")
-        use_hub(monkeypatch, hub.address, offline=True)
-        assert "please unset the `HF_HUB_OFFLINE` environment variable" in command(*words)[2]
-    use_hub(monkeypatch, "http://127.0.0.1:9")
-    status, _, errors = command(*words)
-    assert status == 2 and f"error: {ID} was not downloaded from http://127.0.0.1:9" in errors.splitlines()[-1]
-    assert not (tmp_path / "new").exists() and not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("words", [("import", ID, "out"), ("generate", ID, "--prompt", "a")])
-def test_an_id_that_is_no_folder(command: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """The error says how to get it, unless the path is likelier a typing error in a folder that exists."""
-    status, _, errors = command(*words)
-    assert status == 2 and f"hf download {ID} --local-dir tiny" in errors and errors.count("\n") == 1
-    (tmp_path / "runs").mkdir()
-    assert "hf download" not in command(words[0], tmp_path / "runs" / "x", *words[2:])[2]
