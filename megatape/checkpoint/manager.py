@@ -110,7 +110,9 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._tokenizer = tokenizer
         self._protected = protected
         self._listener = listener
-        self._background = Background() if config.background else None
+        self._background: Background | None = None
+        if config.background:
+            self._background = Background()
         self._base: StoredWeights | None = None
         self.saved_step = 0
         # Step of the last checkpoint written by this process and not rolled back.
@@ -245,7 +247,9 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._enter(step, SavePhase.SNAPSHOT)
         started = time.perf_counter()
         self._engine.check_replicas()
-        left_out = self._base.tensors if self._base else ()
+        left_out: Collection[str] = ()
+        if self._base is not None:
+            left_out = self._base.tensors
         background.snapshot.take(self._engine.state, left_out)
         write = self._writer(background.snapshot)
         pace = self._environment.pace

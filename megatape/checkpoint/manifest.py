@@ -126,13 +126,19 @@ class Manifest(Section):
         else:
             raise UserError(f"format {self.format} without features")
 
-        if has_base != (Feature.BASE in features):
-            raise UserError(f"{source} {'with' if has_base else 'without'} a base")
-        if has_ema != (Feature.EMA in features):
-            raise UserError(f"{source} {'with' if has_ema else 'without'} an average of weights")
+        _check_feature(source, Feature.BASE in features, has_base, "a base")
+        _check_feature(source, Feature.EMA in features, has_ema, "an average of weights")
         for kind, names in self.tensors.items():
             _check_listed(kind, names, self.files)
         return self
+
+
+def _check_feature(source: str, is_listed: bool, is_present: bool, what: str) -> None:
+    """Raise UserError if a part of the checkpoint is listed but missing, or present but not listed."""
+    if is_present and not is_listed:
+        raise UserError(f"{source} with {what}")
+    if is_listed and not is_present:
+        raise UserError(f"{source} without {what}")
 
 
 def _check_listed(kind: str, names: dict[str, str], files: Container[str]) -> None:

@@ -110,7 +110,9 @@ def _write(environment: RunEnvironment, contents: CheckpointContents, checkpoint
     partial = on_main(lambda: make_partial(environment, checkpoint), topology, group)
     is_visible = wait_until_visible(partial)
 
-    left_out = contents.base.tensors if contents.base else ()
+    left_out: Collection[str] = ()
+    if contents.base is not None:
+        left_out = contents.base.tensors
     files = plan_files(contents.tensors, left_out)
     writing, not_finite = _write_tensors(partial, files, contents.tensors, topology)
     rng_states = exchange(contents.rng, topology, group)

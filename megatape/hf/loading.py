@@ -146,7 +146,9 @@ def load_exported(folder: Path, trust_remote_code: bool = False) -> LoadedModel:
     vocab_size = model.config.vocab_size
     if num_tokens > vocab_size:
         raise UserError(f"{folder}: its tokenizer has {num_tokens} tokens, its model {vocab_size}: they are not of one export")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = "cuda"
     return LoadedModel(str(folder), model.to(device).eval(), tokenizer, folder)
 
 

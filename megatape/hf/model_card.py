@@ -45,17 +45,9 @@ def model_card(
     if family.remote_code:
         trust = ", trust_remote_code=True"
 
-    # Rows of the table that only some models have.
     position = ""
     if encoding_of(model).carries_state:
         position = f"| position size | {model.position_size} |\n"
-    started = ""
-    if origins.base_model:
-        started = f"| started from | [{origins.base_model}]({HUB_URL}/{origins.base_model}) |\n"
-    data_sets = ""
-    if origins.data_sets:
-        links = ", ".join(f"[{name}]({HUB_URL}/datasets/{name})" for name in origins.data_sets)
-        data_sets = f"| training data | {links} |\n"
     imports = ""
     if config.run.imports:
         names = ", ".join(f"`{name}`" for name in config.run.imports)
@@ -85,8 +77,8 @@ def model_card(
         imports=imports,
         tokenizer=tokenizer,
         metadata=_metadata(origins),
-        started=started,
-        data_sets=data_sets,
+        started=_base_model_row(origins),
+        data_sets=_data_sets_row(origins),
         unknown=_unknown(origins),
     )
 
@@ -102,6 +94,22 @@ def _metadata(origins: Origins) -> str:
         lines.append("datasets:\n")
         lines += [f"- {name}\n" for name in origins.data_sets]
     return "".join(lines)
+
+
+def _base_model_row(origins: Origins) -> str:
+    """Return the row of the table about the model that training started from, "" if it is unknown."""
+    name = origins.base_model
+    if not name:
+        return ""
+    return f"| started from | [{name}]({HUB_URL}/{name}) |\n"
+
+
+def _data_sets_row(origins: Origins) -> str:
+    """Return the row of the table about the data sets, "" if they are unknown."""
+    if not origins.data_sets:
+        return ""
+    links = ", ".join(f"[{name}]({HUB_URL}/datasets/{name})" for name in origins.data_sets)
+    return f"| training data | {links} |\n"
 
 
 def _unknown(origins: Origins) -> str:

@@ -49,7 +49,9 @@ def tensor_headers(folder: Path) -> dict[str, TensorHeader]:
             raise UserError(f"{folder} holds {SINGLE} and {INDEX}, which does not list it: remove one of them")
     for name in names:
         if not (folder / name).is_file():
-            listed = f", which {INDEX} lists" if index else ""
+            listed = ""
+            if index is not None:
+                listed = f", which {INDEX} lists"
             raise MissingPath(f"{folder}: no {name}{listed}: {ADVICE}")
 
     headers: dict[str, TensorHeader] = {}
