@@ -60,8 +60,8 @@ class Turns(TokenFeatures):
             self.multiply_adds += hidden_size * num_channels
 
     def forward(self, h: Tensor, q: Tensor, k: Tensor) -> Features:
-        slices = h.unflatten(-1, (self.num_channels, -1)).float()  # [B, N, L, D/L]
-        u = F.normalize(slices, dim=-1).flatten(-2).to(h.dtype)  # [B, N, D]
+        u = h.unflatten(-1, (self.num_channels, -1)).float()  # [B, N, L, D/L]
+        u = F.normalize(u, dim=-1).flatten(-2).to(h.dtype)  # [B, N, D]
         z = F.linear(F.linear(u, self.down), self.up).float()  # [B, N, L/T * R/2]
         z = z.unflatten(-1, (-1, self.planes))  # [B, N, L/T, R/2]
         if self.gate is None:

@@ -106,8 +106,8 @@ class TapeUpdate(StateUpdate):
         delta = state.delta
         if self.tensor_axis.size > 1 and attended_state is not None:
             # A rank has all tokens of its heads here, and all channels of its tokens below.
-            gained = self._gained(attended_state).to(m.dtype)
-            delta = _add(delta, channels_to_tokens(gained, self.tensor_axis))
+            gained = channels_to_tokens(self._gained(attended_state).to(m.dtype), self.tensor_axis)
+            delta = _add(delta, gained)
             attended_state = None
         if self.by_kernel and self.has_kernel(m.device):
             delta = self._update_by_kernel(initial, delta, attended_state, m)
@@ -163,8 +163,9 @@ class TapeUpdate(StateUpdate):
         if self.feed_forward:
             # e <- e + W_down diag(silu(W_x m)) W_up * e
             active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
-            e = PositionState(initial, delta).tensor(self.num_channels)  # [B, N/T, L, W]
-            delta = _add(delta, self._mixed(e, active))
+            # No name for e, which is large: its memory is free before the addition.
+            mixed = self._mixed(PositionState(initial, delta).tensor(self.num_channels), active)
+            delta = _add(delta, mixed)
         # Every encoding has at least one of the updates.
         assert delta is not None
         return delta.to(m.dtype)
