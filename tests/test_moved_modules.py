@@ -9,6 +9,7 @@ import pytest
 
 from megatape.moved_modules import MOVED, RENAMED, current_name
 from tests.helpers.import_graph import MODULES, ROOT
+from tests.helpers.load import scaled
 
 IMPORTS = """
 import warnings
@@ -32,7 +33,7 @@ assert all(warning.filename == "<string>" for warning in found), "a warning name
 
 
 def test_old_names_of_modules() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, timeout=scaled(120))
     assert done.returncode == 0, done.stderr
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from megatape.search_path import drop_start_folders, named_folders
 from tests.helpers.import_graph import ROOT
+from tests.helpers.load import scaled
 from tests.helpers.planted import fresh_environment, plant, planted_that_ran
 
 # The program that pip installs for `megatape`.
@@ -31,7 +32,7 @@ def words(tmp_path: Path) -> list[str]:
 
 
 def _run(words: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=scaled(60))
 
 
 @pytest.mark.parametrize("start", ["console script", "-m", "launch script", "path", "path with an empty PYTHONSAFEPATH"])

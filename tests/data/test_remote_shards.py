@@ -18,6 +18,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.training.dataset import TokenDataset
 from tests.helpers.batches import mixture_of
 from tests.helpers.data_directory import Documents, MakeDirectory, first_byte
+from tests.helpers.load import scaled
 from tests.helpers.web import Fault, Web, served
 
 LENGTH, WINDOW = 16, 2
@@ -98,7 +99,7 @@ def test_ranks_that_share_a_small_cache(directory: Path, tmp_path: Path) -> None
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join(timeout=60)
+        rank.join(timeout=scaled(60))
     assert not wrong
 
 

@@ -18,6 +18,7 @@ from megatape.data.shards.shard_file import ShardFile
 from megatape.data.shards.writer import MEMBER_TOKENS
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import Mixture
+from tests.helpers.load import scaled
 
 SHARDS, MEMBERS = 3072, 97
 TOKENS = MEMBERS * MEMBER_TOKENS
@@ -83,7 +84,7 @@ def test_a_rank_reads_little_more_than_its_samples(
 
 def test_a_rank_starts_at_once(corpus: Path) -> None:
     """Members as objects of the index took 5.7 seconds and 0.4 GB. The bounds are five times what was seen."""
-    run = subprocess.run([sys.executable, "-c", START, corpus], capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run([sys.executable, "-c", START, corpus], capture_output=True, text=True, timeout=scaled(120), check=True)
     seconds, megabytes = map(float, run.stdout.split())
     print(f"{seconds:.2f} processor seconds, {megabytes:.0f} MB for both splits")
     assert seconds <= 0.5 and megabytes <= 50

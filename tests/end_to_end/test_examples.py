@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.load import scaled
+
 ROOT = Path(__file__).parents[2]
 SMALL = [
     "training.steps=2",
@@ -31,7 +33,9 @@ assert train.main(folder, "model.encoding=kerple", *{SMALL}) == 0
 
 @pytest.mark.slow
 def test_examples(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=scaled(300)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     trained, loaded, added = (done.stdout.index(text) for text in ("\ntape: ", "nats per token", "\nkerple: "))
     assert trained < loaded < added

@@ -30,6 +30,7 @@ from megatape.tools.ledger import prove
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import read_lines
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT, Workers, free_port, run_workers
 
 START = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
@@ -228,7 +229,7 @@ def test_ctrl_c_under_the_deepspeed_launcher(words: list[str], raw_config: dict[
             assert time.monotonic() < deadline, "no first step within three minutes"
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
-        output = process.communicate(timeout=90)[0]
+        output = process.communicate(timeout=scaled(90))[0]
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT, free_port
 
 
@@ -42,7 +43,7 @@ def test_ranks_stop_with_a_checkpoint(raw_config: dict[str, Any], tmp_path: Path
         descendants = psutil.Process(runner.pid).children(recursive=True)
         launch = psutil.Process(runner.pid).children()[0]
         os.kill(runner.pid if killed == "deepspeed" else launch.pid, signal.SIGKILL)
-        _, alive = psutil.wait_procs(descendants, timeout=60)
+        _, alive = psutil.wait_procs(descendants, timeout=scaled(60))
         assert not alive, (tmp_path / "log").read_text()
     finally:
         for process in [runner, *descendants]:

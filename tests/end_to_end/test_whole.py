@@ -17,6 +17,7 @@ from megatape.data.shards.ledger import check_ledger
 from megatape.run_folder import RunFolder, read_metrics
 from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of
+from tests.helpers.load import scaled
 from tests.helpers.preparation import DRIVER
 from tests.helpers.web import Fault, Web, served
 from tests.helpers.workers import Workers
@@ -84,7 +85,7 @@ def prepare_web(web: Web, command: Command, folder: Path) -> None:
             [sys.executable, folder / "driver.py", "1", str(kills), *words, "--output", str(folder / name)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=scaled(300),
             check=False,
         )
         assert run.returncode == 0, run.stderr

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
 
 NODES = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
@@ -120,7 +121,9 @@ class Hosts:
 
     def processes(self, host: str) -> list[int]:
         """Processes of a host."""
-        found = subprocess.run(["ip", "netns", "pids", self._namespace(host)], capture_output=True, text=True, timeout=20)
+        found = subprocess.run(
+            ["ip", "netns", "pids", self._namespace(host)], capture_output=True, text=True, timeout=scaled(20)
+        )
         return [int(number) for number in found.stdout.split()]
 
     def kill(self, host: str) -> None:
@@ -143,7 +146,7 @@ class Hosts:
                 self.kill(host)
                 _call("ip", "netns", "del", self._namespace(host))
         for process in self.daemons:
-            process.wait(timeout=20)
+            process.wait(timeout=scaled(20))
 
     def _namespace(self, host: str) -> str:
         return f"{self.prefix}-{host}"
@@ -204,5 +207,5 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float, explain: C
 
 
 def _call(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(30))
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

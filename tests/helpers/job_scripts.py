@@ -11,6 +11,7 @@ from megatape.tools.cluster.job_array import JobArray
 from megatape.tools.cluster.job_script import render_job
 from megatape.tools.cluster.restarts import JOB_POLICY, RestartPolicy
 from tests.helpers.jobs import new_job
+from tests.helpers.load import scaled
 
 
 class JobScript:
@@ -53,4 +54,4 @@ class JobScript:
     def run(self, requeues: int = 0) -> "subprocess.CompletedProcess[str]":
         """Run the script as Slurm does after this number of requeues."""
         variables = self._variables | {"SLURM_RESTART_COUNT": str(requeues)}
-        return subprocess.run(["bash", "-c", self._text], env=variables, capture_output=True, text=True, timeout=60)
+        return subprocess.run(["bash", "-c", self._text], env=variables, capture_output=True, text=True, timeout=scaled(60))

@@ -40,6 +40,8 @@ IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.main", 
 # `megatape evaluate`, and what the code of models imports from transformers.
 WITH_TRANSFORMERS = ("megatape.lab.tasks.engine.runner", "transformers.modeling_utils", "transformers.generation")
 
+from tests.helpers.load import Deadline
+
 
 class Workers:
     """Ranks 0 .. world_size - 1, logging to FOLDER/rank<r>.log. As a context manager, kills them at its end.
@@ -102,13 +104,23 @@ class Workers:
         return "\n".join(_tail(self.folder, f"rank{rank}") for rank in (self.ranks if ranks is None else ranks))
 
     def wait(self, condition: Callable[[], object], what: str, timeout: float) -> None:
-        """Wait until the condition holds. Raises AssertionError with the output of the ranks that are still running."""
-        deadline = time.monotonic() + timeout
+        """Wait until the condition holds.
+
+        Args:
+            condition: Returns whether to stop waiting.
+            what: Description of the condition, for the error.
+            timeout: Seconds on an idle machine (tests/helpers/load.py).
+
+        Raises:
+            AssertionError: The time is up. The message has the output of the ranks that are still running.
+        """
+        deadline = Deadline(timeout)
         while not condition():
-            if time.monotonic() > deadline:
+            if deadline.is_over():
                 running = self.running()
                 raise AssertionError(
-                    f"{what}: ranks {running} still running after {timeout:.0f} s, killed\n{self.logs(running)}"
+                    f"{what}: ranks {running} still running after {timeout:.0f} s of an idle machine, "
+                    f"killed\n{self.logs(running)}"
                 )
             time.sleep(0.02)
 

@@ -35,6 +35,7 @@ from megatape.utils.files import (
     rename,
     write_atomically,
 )
+from tests.helpers.load import scaled
 
 
 def test_deep_json_is_refused() -> None:
@@ -331,7 +332,7 @@ def test_a_lock_that_is_removed(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=scaled(60))
     assert most == [1] and not path.exists()
 
 

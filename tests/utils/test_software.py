@@ -11,6 +11,7 @@ import pytest
 from megatape.utils import software
 from megatape.utils.software import install_command, package_version, project_file, typed_command
 from tests.helpers.command import Command
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
 
 
@@ -23,7 +24,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "constraints.txt", "LICENSE"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=scaled(120))
     return built / "megatape"
 
 

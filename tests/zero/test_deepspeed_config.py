@@ -11,6 +11,7 @@ from megatape.accounting.zero3 import gathered
 from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
 from megatape.zero.deepspeed_config import deepspeed_config, stage3_limits
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
 
 
@@ -52,7 +53,7 @@ def test_limits_follow_the_largest_layer(raw_config: dict[str, Any], changes: di
 def test_configuration_needs_no_deepspeed() -> None:
     """The planner reads them without training."""
     code = "import sys, megatape.zero.deepspeed_config; sys.exit('deepspeed' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=scaled(60))
 
 
 def test_docs_list_all_deepspeed_keys(raw_config: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from megatape.config import Config, shared_values
 from megatape.data.training.mixture import open_data
 from megatape.distributed.exchange import exchange
 from megatape.distributed.launchers import discover
-from megatape.distributed.network import check_rendezvous, choose_interface
+from megatape.distributed.network import NAME_TIMEOUT, check_rendezvous, choose_interface
 from megatape.distributed.store import open_store
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError
@@ -44,11 +44,13 @@ class Timeouts:
     """Timeouts in seconds.
 
     Attributes:
+        name: Time in which the name of the main host may still become known.
         arrival: Time for all ranks to arrive at the store.
         file: Time for a new file to appear on other hosts.
         answer: Time for an answer of another rank, or for a collective.
     """
 
+    name: float = NAME_TIMEOUT
     arrival: float = 25.0
     file: float = 5.0
     answer: float = 20.0
@@ -97,7 +99,7 @@ def _join_store(topology: Topology, timeouts: Timeouts) -> dist.Store:
     Raises:
         UserError: The address of rank 0 is invalid or does not answer, or ranks are missing. The message names them.
     """
-    check_rendezvous()
+    check_rendezvous(timeouts.name)
     host = socket.gethostname()
     try:
         store = open_store(topology, timedelta(seconds=timeouts.arrival), wait_for_ranks=False)

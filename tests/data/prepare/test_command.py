@@ -29,6 +29,7 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from tests.helpers.command import Command
 from tests.helpers.data_directory import texts_of
+from tests.helpers.load import scaled
 from tests.helpers.planted import planted_that_ran
 
 ROOT = Path(__file__).parents[3]
@@ -333,7 +334,7 @@ def test_workers_end_with_the_command(tmp_path: Path, way: str) -> None:
     (tmp_path / "driver.py").write_text(ORPHANS)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(tmp_path / "driver.py"), way]
-    run = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False, timeout=60)
+    run = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False, timeout=scaled(60))
     pids, deadline = [int(pid) for pid in run.stdout.split()], time.monotonic() + 10
     assert len(pids) == 2 and run.returncode == -signal.SIGKILL
     while any(_is_running(pid) for pid in pids):

@@ -30,6 +30,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from tests.helpers.command import Command
 from tests.helpers.data_directory import hashes_of
+from tests.helpers.load import scaled
 from tests.helpers.preparation import DRIVER, NUM_FILES, UNIT_BYTES, text_of, write_lines
 
 RULES = ["length:minimum=20", "near_duplicates"]
@@ -333,7 +334,7 @@ def test_a_killed_command_leaves_no_workers(corpus: PreparationOptions, tmp_path
     first.communicate()
     wait_for(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))
     others = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-    errors = [other.communicate(timeout=120)[1].decode() for other in others]
+    errors = [other.communicate(timeout=scaled(120))[1].decode() for other in others]
     # One may start when all is done.
     late = [other for other, error in zip(others, errors, strict=True) if "out exists: remove it" in error]
     assert len(late) < 2 and all(other.returncode == 0 for other in others if other not in late), errors
@@ -378,7 +379,9 @@ def test_a_full_disk_of_a_worker(corpus: PreparationOptions, tmp_path: Path) -> 
     (tmp_path / "full_disk.py").write_text(FULL_DISK)
     words = [*arguments(corpus, tmp_path), "--workers", "2"]
     words += ["--import", str(tmp_path / "full_disk.py")]
-    run = subprocess.run([sys.executable, "-m", "megatape", *words], capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "megatape", *words], capture_output=True, text=True, timeout=scaled(120), check=False
+    )
     assert run.returncode == 2 and f"No space left on device: '{tmp_path}/out.partial'" in run.stderr, run.stderr
 
 
@@ -393,7 +396,7 @@ def test_a_killed_worker_is_replaced(corpus: PreparationOptions, tmp_path: Path,
     marks.mkdir()
     words = [*arguments(corpus, tmp_path), "--workers", "2"]
     command = [sys.executable, str(tmp_path / "driver.py"), str(marks), str(deaths), *words]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=scaled(120), check=False)
     for pid in [mark.name for mark in sorted(marks.iterdir(), key=lambda mark: mark.stat().st_mtime_ns)][:3]:
         # The unit is named unless the other worker has taken it over before.
         line = rf"a worker \(process {pid}\) was killed by SIGKILL( in .*)?, possibly out of memory: another one takes over"
@@ -403,7 +406,7 @@ def test_a_killed_worker_is_replaced(corpus: PreparationOptions, tmp_path: Path,
         assert f"was killed by SIGKILL in {corpus.source.units()[3]}, possibly out of memory" in run.stderr
         assert any((tmp_path / "out.partial/units").iterdir())
         command[3] = "0"
-        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # as the message says
+        run = subprocess.run(command, capture_output=True, text=True, timeout=scaled(120), check=False)  # as the message says
     assert run.returncode == 0, run.stderr
     assert hashes_of(tmp_path / "out") == hashes_of(tmp_path / "whole")
 

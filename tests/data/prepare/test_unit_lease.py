@@ -22,6 +22,7 @@ from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.holder import this_process
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.utils.files import write_atomically
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=120.0, poll_interval=1.0)
@@ -182,7 +183,7 @@ def test_a_stopped_worker_does_not_stop_the_command(corpus: PreparationOptions, 
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        errors = process.communicate(timeout=90)[1]
+        errors = process.communicate(timeout=scaled(90))[1]
     except subprocess.TimeoutExpired:
         pytest.fail("the command waits without end for a worker that is stopped")
     finally:

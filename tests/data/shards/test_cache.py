@@ -14,6 +14,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.training.dataset import TokenDataset
 from tests.helpers.data_directory import Documents, MakeDirectory, first_byte, flip, member_of
+from tests.helpers.load import scaled
 
 
 def read_all(directory: Path, root: Path | None) -> np.ndarray:
@@ -85,7 +86,7 @@ def test_ranks_of_a_node_copy_once(
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join(timeout=20)
+        rank.join(timeout=scaled(20))
     assert copied == [f"{directory}/{shard.file}"]
 
 

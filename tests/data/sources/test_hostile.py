@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from tests.helpers.load import scaled
 from tests.helpers.sources import json_lines, read, special, tar_of
 
 
@@ -110,5 +111,7 @@ def test_bombs_do_not_fill_the_memory(tmp_path: Path) -> None:
         "a.tar.zst": "webdataset",
     }
     words = [*(f"{kind}={tmp_path / name}" for name, kind in names.items()), f"text={tmp_path}"]
-    run = subprocess.run([sys.executable, "-c", READ_IN_LITTLE_MEMORY, *words], capture_output=True, text=True, timeout=100)
+    run = subprocess.run(
+        [sys.executable, "-c", READ_IN_LITTLE_MEMORY, *words], capture_output=True, text=True, timeout=scaled(100)
+    )
     assert run.stdout.splitlines() == ["['good', 'good'] 1 0"] * 3 + ["['good'] 1 0"] * 3, run.stderr

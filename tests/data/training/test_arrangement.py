@@ -17,6 +17,7 @@ from megatape.data.training.arrangement import ArrangementInMemory, Part, Stored
 from megatape.data.training.packing import BestFitDataset, pack
 from megatape.errors import UserError
 from tests.helpers.data_directory import Documents, MakeDirectory, edit_index, flip
+from tests.helpers.load import scaled
 
 LENGTH = 16
 IDENTITY = "5" * 64
@@ -57,7 +58,7 @@ def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join(timeout=60)
+        rank.join(timeout=scaled(60))
     assert len(packed) == len(load_index(directory).splits["train"].shards) > 1
     first, *others = map(samples_of, datasets)
     assert len(others) == 3 and all(samples == first for samples in others)

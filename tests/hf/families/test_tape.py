@@ -28,6 +28,7 @@ from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.exports import MIXED
 from tests.helpers.learned_slopes import START
+from tests.helpers.load import scaled
 from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.helpers.own_encoding import LINE
 from tests.helpers.workers import ROOT, run_workers
@@ -260,7 +261,7 @@ for folder in sys.argv[1:]:
     folders = [tmp_path / encoding for encoding in ENCODINGS]
     for folder in folders:
         export(memory_checkpoint(sentencepiece_model, encoding=folder.name, **MIXED)[0], folder)
-    subprocess.run([sys.executable, "-c", program, *map(str, folders)], check=True, timeout=240, cwd="/")
+    subprocess.run([sys.executable, "-c", program, *map(str, folders)], check=True, timeout=scaled(240), cwd="/")
     for folder in folders:
         with torch.no_grad():
             expected = load_exported(folder).model(torch.arange(3, 33)[None]).logits

@@ -14,6 +14,7 @@ from megatape.imports import import_given
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.exports import Exported, random_tokens
+from tests.helpers.load import scaled
 from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.helpers.workers import ROOT
 
@@ -90,4 +91,4 @@ for folder in sys.argv[1:]:
     model.generate(torch.arange(3, 9)[None], max_new_tokens=4)
 """
     folders = [str(own(encoding).folder) for encoding in FILES]
-    subprocess.run([sys.executable, "-c", program, *folders], check=True, timeout=240, cwd="/")
+    subprocess.run([sys.executable, "-c", program, *folders], check=True, timeout=scaled(240), cwd="/")

