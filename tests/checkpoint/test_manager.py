@@ -1,4 +1,4 @@
-"""Saves that fail, saves that only seem to fail, and limits of what callbacks store in a checkpoint."""
+"""Saves that only seem to fail, and limits of the state that callbacks store in a checkpoint."""
 
 import copy
 import errno
@@ -34,11 +34,11 @@ class FullDisk(Callback):
 
 @contextmanager
 def lost_answers() -> Iterator[None]:
-    """Rename checkpoints, but report each rename as failed."""
-    make = os.rename
+    """Rename checkpoints, but report each rename as failed, as a file server may."""
+    rename = os.rename
 
     def lose_answer(source: Any, target: Any) -> None:
-        make(source, target)
+        rename(source, target)
         if "step-" in Path(target).name:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
 
@@ -84,10 +84,10 @@ def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
     return ends
 
 
-def test_what_is_no_failed_save(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    """A callback's error after a save ends the run. Neither this nor an error of a successful rename is a failed save.
+def test_saves_that_only_seem_to_fail(raw_config: dict[str, Any], tmp_path: Path) -> None:
+    """Neither a callback's error after a save nor the error of a successful rename is a failed save.
 
-    A callback's state costs no checkpoint either: a save drops the state if a resume could not read it.
+    A callback's error ends the run. A callback's state that a resume could not read is dropped from the checkpoint.
     """
     raw_config["training"]["steps"] = STEPS
     [ends] = run_workers("tests.checkpoint.test_manager:train", 1, raw_config, tmp_path / "workers")
@@ -99,6 +99,6 @@ def test_what_is_no_failed_save(raw_config: dict[str, Any], tmp_path: Path) -> N
         assert saved[-2:] == [2, 1], name
         assert len(saved) == STEPS or end, name
         assert "save failed" not in {entry["event"] for _, entry in read_lines(folder.events)}, name
-    said = (tmp_path / "workers" / "rank0.log").read_text()
-    assert said.count("checkpoints lack the state of the callback disturbing (nested more than 62 levels deep)") == 1
-    assert "could not be written" not in said and "not saved" not in said, said
+    log = (tmp_path / "workers" / "rank0.log").read_text()
+    assert log.count("checkpoints lack the state of the callback disturbing (nested more than 62 levels deep)") == 1
+    assert "could not be written" not in log and "not saved" not in log, log

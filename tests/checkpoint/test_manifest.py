@@ -1,4 +1,4 @@
-"""A checkpoint's list of files: what it accepts, and how each fault is reported."""
+"""Manifests of checkpoints: which files and contents they accept, and how each fault is reported."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def test_round_trip(checkpoint: Path) -> None:
     check_hashes(checkpoint, manifest)
 
 
-def test_what_is_no_checkpoint(checkpoint: Path) -> None:
+def test_folders_that_are_no_checkpoint(checkpoint: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such folder"):
         load_manifest(checkpoint / "missing")
     with pytest.raises(FileNotFoundError, match="is a run, not a checkpoint; its newest checkpoint is .*step-00000002"):
@@ -42,7 +42,7 @@ def test_what_is_no_checkpoint(checkpoint: Path) -> None:
 
 
 def test_faults_of_files(checkpoint: Path) -> None:
-    """Opening sees sizes; hashing sees content."""
+    """Opening compares sizes, hashing compares contents."""
     (checkpoint / "b").write_bytes(b"secant")
     manifest = load_manifest(checkpoint)
     with pytest.raises(ValueError, match="b: its sha256 is not the one in the manifest"):
@@ -56,8 +56,8 @@ def test_faults_of_files(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["exp_avg-00000.safetensors", "tokenizer.json", "state.json"])
-def test_a_file_that_is_not_listed(checkpoint: Path, name: str) -> None:
-    """An unlisted file is planted or from another checkpoint; a tokenizer.json would replace the run's tokenizer.model."""
+def test_unlisted_files(checkpoint: Path, name: str) -> None:
+    """An unlisted part is refused: it may be from another checkpoint, and a tokenizer.json would replace tokenizer.model."""
     (checkpoint / "notes.txt").write_text("no part of any checkpoint")
     load_manifest(checkpoint)
     (checkpoint / name).write_text("{}")
@@ -74,7 +74,7 @@ def test_no_file_is_written_twice(checkpoint: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
-    """A pipe has no bytes and is never read to its end, a device of zeros neither: no size or hash is asked of them."""
+    """Reading a pipe or a device of zeros would never end, so their size and hash are not computed."""
     manifest = load_manifest(checkpoint)
     for path in (checkpoint / "b", checkpoint / MANIFEST):
         path.unlink()
@@ -90,7 +90,7 @@ def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
 
 
 def test_ranks_divide_the_hashing(checkpoint: Path) -> None:
-    """Of two ranks, one looks at files 0 and 2, the other at file 1."""
+    """Of two ranks, one hashes files 0 and 2, the other file 1."""
     manifest = load_manifest(checkpoint)
     (checkpoint / "b").write_bytes(b"secant")
     check_hashes(checkpoint, manifest, share=0, shares=2)

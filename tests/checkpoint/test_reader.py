@@ -1,4 +1,4 @@
-"""Reading parts of a checkpoint, on the one that the tests of compatibility keep."""
+"""Reading of checkpoints, with the fixture of tests/compatibility."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ def test_slices(checkpoint: CheckpointReader, kind: str) -> None:
     assert torch.equal(vector, checkpoint.tensor(VECTOR)[1:4, None])
 
 
-def test_what_is_not_there(checkpoint: CheckpointReader) -> None:
+def test_missing_tensors(checkpoint: CheckpointReader) -> None:
     rows, columns = tuple(checkpoint.tensor(MATRIX).shape)
     with pytest.raises(ValueError, match=f"{MATRIX} has shape .* the model's is"):
         checkpoint.read("weight", MATRIX, (rows + 1, columns), slice(0, 1), slice(0, 1))
@@ -64,7 +64,7 @@ def test_verified_checkpoint(tmp_path: Path) -> None:
 
 
 def test_state_of_another_version(tmp_path: Path) -> None:
-    """A run gets all of it back, what this version does not know included."""
+    """A run gets back the whole state, including parts that this version does not know."""
     copy = tmp_path / "step-00000004"
     shutil.copytree(FIXTURE, copy)
     state, manifest = json.loads((copy / "state.json").read_text()), load_manifest(copy)

@@ -1,0 +1,96 @@
+"""Selection of a checkpoint on one rank. tests/end_to_end/test_lost_checkpoints.py resumes whole runs on two."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.selection import find_checkpoint, find_stable_checkpoint
+from megatape.distributed.topology import Topology
+from megatape.errors import UserError
+from megatape.reliability.lease import Lease
+from megatape.reliability.pace import Pace
+from megatape.reliability.run_log import RunLog
+from megatape.run_folder import RunFolder
+from tests.helpers.runs import flip_byte
+
+FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run"
+FIRST = "step-00000002"
+LAST = "step-00000004"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> RunEnvironment:
+    """Environment of a run with the checkpoints FIRST and LAST."""
+    shutil.copytree(FIXTURE, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    lease = Lease(folder.lease)
+    topology = Topology(0, 1, 0)
+    return RunEnvironment(folder, lease, topology, RunLog(folder, lease, topology), Pace())
+
+
+def accept(reader: CheckpointReader) -> None:
+    """Accept every checkpoint."""
+
+
+def names(environment: RunEnvironment) -> list[str]:
+    return sorted(path.name for path in environment.folder.checkpoints.iterdir())
+
+
+def corrupt(environment: RunEnvironment, name: str) -> None:
+    flip_byte(environment.folder.checkpoints / name / "weight-00000.safetensors")
+
+
+def test_the_newest_valid_checkpoint(environment: RunEnvironment) -> None:
+    """A newer one that is corrupted is moved aside, unless the run is refused."""
+    corrupt(environment, LAST)
+
+    def refuse(reader: CheckpointReader) -> None:
+        raise UserError("another model")
+
+    with pytest.raises(UserError, match="another model"):
+        find_checkpoint("auto", environment, refuse)
+    assert names(environment) == [FIRST, LAST]
+
+    reader = find_checkpoint("auto", environment, accept)
+    assert reader is not None and reader.step == 2
+    assert names(environment) == [FIRST, f"{LAST}.corrupted"]
+
+
+def test_no_valid_checkpoint(environment: RunEnvironment) -> None:
+    for name in (FIRST, LAST):
+        corrupt(environment, name)
+    with pytest.raises(UserError, match="none of the 2 checkpoints is valid"):
+        find_checkpoint("auto", environment, accept)
+    assert names(environment) == [FIRST, LAST]
+    shutil.rmtree(environment.folder.checkpoints)
+    assert find_checkpoint("auto", environment, accept) is None
+
+
+def test_a_named_checkpoint(environment: RunEnvironment) -> None:
+    last = environment.folder.checkpoints / LAST
+    reader = find_checkpoint(str(last), environment, accept)
+    assert reader is not None and reader.step == 4
+    with pytest.raises(UserError, match=f"holds checkpoints newer than .*{FIRST} .*up to {LAST}"):
+        find_checkpoint(str(environment.folder.checkpoints / FIRST), environment, accept)
+    corrupt(environment, LAST)
+    with pytest.raises(UserError, match=f"{LAST} is corrupted"):
+        find_checkpoint(str(last), environment, accept)
+
+
+def test_a_rollback_moves_newer_checkpoints_aside(environment: RunEnvironment) -> None:
+    def all_but_newest(steps: Iterable[int]) -> list[int]:
+        return sorted(steps, reverse=True)[1:]
+
+    reader = find_stable_checkpoint(environment, all_but_newest)
+    assert reader is not None and reader.step == 2
+    assert names(environment) == [FIRST, f"{LAST}.rewound"]
+    assert environment.folder.latest.read_text().strip().endswith(FIRST)
+
+
+def test_a_rollback_without_a_stable_checkpoint(environment: RunEnvironment) -> None:
+    assert find_stable_checkpoint(environment, lambda steps: []) is None
+    assert names(environment) == [FIRST, LAST]
