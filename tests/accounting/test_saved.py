@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -37,29 +38,38 @@ VARIANTS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("variant", slow_but(["gqa"], VARIANTS))
 def test_checkpointing_saves_less_and_changes_nothing(variant: str) -> None:
-    """Loss and all gradients bit for bit, also in micro-batches that accumulate. Selective computes no product again."""
-    tokens, positions = tokens_and_positions()
-    (dtype, changes), found, saved, flops = VARIANTS[variant], {}, {}, {}
+    """Loss and gradients are bit-identical, also in accumulated micro-batches. Selective mode recomputes no product."""
+    dtype, changes = VARIANTS[variant]
+    tokens, position_ids = tokens_and_positions()
+    results: dict[Mode, dict[str, Tensor]] = {}
+    saved: dict[Mode, int] = {}
+    flops: dict[Mode, int] = {}
     for mode in get_args(Mode):
-        drawn = random_model(**changes)
-        # By blocks, which keep no heads padded for a CPU's kernel.
-        model = build_model(drawn.config, activation_checkpointing=mode, backends=("blocked",)).to(dtype)
-        model.load_state_dict(drawn.state_dict())
+        initial = random_model(**changes)
+        # The backend `blocked` pads no heads for a CPU's kernel.
+        model = build_model(initial.config, activation_checkpointing=mode, backends=("blocked",)).to(dtype)
+        model.load_state_dict(initial.state_dict())
         saved[mode] = saved_bytes(model, 2, 40)
         with FlopCounterMode(display=False) as counter:
-            for part in (tokens[:1], tokens[1:]):
-                loss = model(part, positions[:1], targets=part, dropout_seeds=part[:, 0])
+            for sample in (tokens[:1], tokens[1:]):
+                loss = model(sample, position_ids[:1], targets=sample, dropout_seeds=sample[:, 0])
                 loss.backward()
-        gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-        found[mode], flops[mode] = {"loss": loss.detach()} | gradients, counter.get_total_flops()
+        flops[mode] = counter.get_total_flops()
+        results[mode] = {"loss": loss.detach()}
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                results[mode][name] = parameter.grad
+
+    expected = results["none"]
     for mode in ("selective", "full"):
-        assert found[mode].keys() == found["none"].keys()
-        for name, tensor in found["none"].items():
-            assert torch.equal(found[mode][name], tensor), (mode, name)
+        assert results[mode].keys() == expected.keys()
+        for name, tensor in expected.items():
+            assert torch.equal(results[mode][name], tensor), (mode, name)
     assert flops["none"] == flops["selective"] < flops["full"]
-    assert (
-        saved["full"] < saved["selective"] < (0.9 if variant == "lora" else 0.75) * saved["none"]
-    )  # adapters keep their inputs
+    share = 0.75
+    if variant == "lora":
+        share = 0.9  # Adapters save their inputs.
+    assert saved["full"] < saved["selective"] < share * saved["none"]
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "selective"])
