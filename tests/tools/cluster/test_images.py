@@ -57,28 +57,49 @@ def test_pinned_and_not_root(name: str) -> None:
 
 
 def test_gpu_image_equals_cpu_image_but_for_packages() -> None:
-    """Which is built in CI: only base and packages differ."""
-    stages = [(DOCKER / name).read_text().split("\nFROM ")[-1].splitlines()[1:] for name in IMAGES]
-    gpu, cpu = ([line for line in stage if not line.startswith("#")] for stage in stages)
-    differing = [pair for pair in zip(gpu, cpu, strict=True) if pair[0] != pair[1]]
+    """Only base and packages differ from the CPU image, which is built in CI."""
+    gpu_lines, cpu_lines = (_last_stage(name) for name in IMAGES)
+    differing = [(gpu, cpu) for gpu, cpu in zip(gpu_lines, cpu_lines, strict=True) if gpu != cpu]
     assert len(differing) == 1, differing
-    packages, fewer = (set(line.split("--no-install-recommends")[1].strip(" \\").split()) for line in differing[0])
-    assert packages - fewer == {"python3", "gcc", "libc6-dev", "libpython3-dev"} and fewer < packages
+    gpu_packages, cpu_packages = (_packages(line) for line in differing[0])
+    assert cpu_packages < gpu_packages
+    assert gpu_packages - cpu_packages == {"python3", "gcc", "libc6-dev", "libpython3-dev"}
+
+
+def _last_stage(name: str) -> list[str]:
+    """Return the lines of an image's last stage after FROM, without comments."""
+    text = (DOCKER / name).read_text().split("\nFROM ")[-1]
+    _, *lines = text.splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def _packages(line: str) -> set[str]:
+    """Return the packages that a line installs by apt-get."""
+    _, packages = line.split("--no-install-recommends")
+    return set(packages.strip(" \\").split())
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-cpu.txt"])
 def test_locks_follow_the_constraints(name: str) -> None:
-    """The versions of constraints.txt, each with a hash, and no CUDA packages for the CPU. docker/lock.sh updates them."""
+    """Locks have the versions of constraints.txt, each with a hash, and no CUDA packages for the CPU.
+
+    docker/lock.sh updates them.
+    """
+    is_gpu = name == "requirements.txt"
     entries = re.split(r"\n(?=\S)", (DOCKER / name).read_text().strip())
     locked = dict(re.match(r"([\w.-]+)==(\S+)", entry).groups() for entry in entries)  # type: ignore[misc]
     assert all("--hash=sha256:" in entry for entry in entries)
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-    for package, version in {re.sub("[._]", "-", key.lower()): value for key, value in pinned.items()}.items():
-        assert locked.get(package, version) == version, package
+    for package, version in pinned.items():
+        normalized = re.sub("[._]", "-", package.lower())
+        assert locked.get(normalized, version) == version, package
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     missing = {canonicalize_name(Requirement(line).name) for line in required} - set(locked)
-    assert missing == (set() if name == "requirements.txt" else {"torch"})
-    assert any(package.startswith("nvidia-") for package in locked) == (name == "requirements.txt")
+    expected_missing = set()
+    if not is_gpu:
+        expected_missing = {"torch"}
+    assert missing == expected_missing
+    assert any(package.startswith("nvidia-") for package in locked) == is_gpu
 
 
 def test_compose() -> None:
