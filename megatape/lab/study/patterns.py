@@ -91,22 +91,29 @@ def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor
     Returns:
         Dot products and attention, each [N, N] per layer. An encoding without position tensors has no dot products.
     """
-    count, length = subject.tokens.shape
+    num_sequences, length = subject.tokens.shape
+    positions = subject.positions(length)
     products: dict[int, Tensor] = {}
     attention = {layer: torch.zeros(length, length) for layer in layers}
     for sequence in subject.tokens:
-        _, inputs = run(subject.model, sequence[None], subject.positions(length))
+        _, inputs = run(subject.model, sequence[None], positions)
         for layer in layers:
-            attention[layer] += probabilities(inputs[layer - 1])[0].mean(0) / count
-            product = dot_products(inputs[layer - 1])
+            layer_inputs = inputs[layer - 1]
+            over_heads = probabilities(layer_inputs)[0].mean(0)
+            attention[layer] += over_heads / num_sequences
+            product = dot_products(layer_inputs)
             if product is not None:
-                products[layer] = products.get(layer, torch.zeros(length, length)) + product[0].mean(0) / count
+                over_channels = product[0].mean(0)
+                products.setdefault(layer, torch.zeros(length, length))
+                products[layer] += over_channels / num_sequences
     return list(products.values()), list(attention.values())
 
 
 def draw_panels(figure: Figure, rows: Sequence[Row], layers: list[int]) -> None:
     """Draw a panel for each row and layer. Each row has a colour scale of its own."""
-    figure.set_size_inches(PANEL_INCHES * len(layers) + 2, PANEL_INCHES * len(rows) + 0.5)
+    width = PANEL_INCHES * len(layers) + 2
+    height = PANEL_INCHES * len(rows) + 0.5
+    figure.set_size_inches(width, height)
     panels = figure.subplots(len(rows), len(layers), squeeze=False)
     for layer, panel in zip(layers, panels[0], strict=True):
         panel.set_title(f"layer {layer}")
@@ -115,7 +122,13 @@ def draw_panels(figure: Figure, rows: Sequence[Row], layers: list[int]) -> None:
         magnitudes = torch.stack(images).abs().numpy()
         limit = float(np.quantile(magnitudes, SCALE_QUANTILE)) or 1.0
         for panel, image in zip(line, images, strict=True):
-            drawn = panel.imshow(image.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+            drawn = panel.imshow(
+                image.numpy(),
+                cmap="RdBu_r",
+                vmin=-limit,
+                vmax=limit,
+                interpolation="nearest",
+            )
             panel.set_xticks([])
             panel.set_yticks([])
         line[0].set_ylabel(label, fontsize="small")
