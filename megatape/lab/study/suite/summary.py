@@ -16,7 +16,7 @@ REFERENCE = "rope"
 # If the scores of two seeds differ by more, one has probably learned the task and the other has not.
 ALL_OR_NOTHING = 0.5
 
-Place = tuple[str, str, str]  # task, split, row
+CellKey = tuple[str, str, str]  # task, split, row
 Pair = tuple[str, str]  # task, split
 
 
@@ -125,7 +125,7 @@ class Summary:
             all_or_nothing_spread: Spread of the seeds' scores above which a task counts as all or nothing.
         """
         self._all_or_nothing_spread = all_or_nothing_spread
-        self._cells: dict[Place, Cell] = defaultdict(Cell)
+        self._cells: dict[CellKey, Cell] = defaultdict(Cell)
         self.rates: dict[Pair, set[float]] = defaultdict(set)
         kinds: dict[str, str] = {}
         for record in sorted(records, key=lambda record: record.model):
@@ -172,9 +172,9 @@ class Summary:
         return cell.spread > self._all_or_nothing_spread
 
     @cached_property
-    def differences(self) -> dict[Place, Difference]:
+    def differences(self) -> dict[CellKey, Difference]:
         """Differences of all encodings that have a seed in common with the reference."""
-        differences: dict[Place, Difference] = {}
+        differences: dict[CellKey, Difference] = {}
         for task, split in self.pairs:
             for row in self.encodings:
                 if row == REFERENCE:
@@ -183,12 +183,12 @@ class Summary:
                 if difference is not None:
                     differences[task, split, row] = difference
 
-        tested = {place: difference for place, difference in differences.items() if difference.is_tested}
+        tested = {key: difference for key, difference in differences.items() if difference.is_tested}
         p_values = np.array([difference.p for difference in tested.values()], dtype=float)
         corrected = statistics.holm(p_values)
         # Holm's method ends at this level: exactly the significant differences are below it, and so are their intervals.
         level = statistics.LEVEL / max(1, int((corrected >= statistics.LEVEL).sum()))
-        for (place, difference), p in zip(tested.items(), corrected, strict=True):
+        for (key, difference), p in zip(tested.items(), corrected, strict=True):
             strictest = statistics.LEVEL / len(tested)
             mean = difference.mean
             spread = difference.spread
@@ -198,7 +198,7 @@ class Summary:
             else:
                 needed = statistics.seeds_needed(mean, spread, strictest)
                 interval = statistics.t_interval(mean, spread, difference.seeds, level)
-            differences[place] = replace(difference, p=float(p), needed=needed, interval=interval)
+            differences[key] = replace(difference, p=float(p), needed=needed, interval=interval)
         return differences
 
     @property
