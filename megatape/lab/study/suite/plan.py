@@ -49,7 +49,7 @@ class Plan:
         return list(product(self.tasks, self.encodings))
 
     @property
-    def range(self) -> range:
+    def seed_range(self) -> range:
         """The seeds."""
         return range(1, self.seeds + 1)
 

@@ -49,7 +49,7 @@ class ResultFiles:
             return self._write()
 
     def _write(self) -> str:
-        scores = {experiment: experiment.scores(self._plan.range) for experiment in self._experiments}
+        scores = {experiment: experiment.scores(self._plan.seed_range) for experiment in self._experiments}
         records = self._records(scores)
         not_run = [*self._plan.left_out, *self._diverged(), *self._missing(scores)]
         text = "\n\n".join([f"    {self._command}", *self._controls(), summarize(records, not_run)])
@@ -94,7 +94,7 @@ class ResultFiles:
         """Return a phrase for each experiment with seeds that have no scores."""
         phrases = []
         for experiment, by_seed in scores.items():
-            seeds = [str(seed) for seed in self._plan.range if seed not in by_seed]
+            seeds = [str(seed) for seed in self._plan.seed_range if seed not in by_seed]
             if seeds:
                 phrases.append(f"{experiment.name}: seeds {', '.join(seeds)} (not run yet, or failed)")
         return phrases

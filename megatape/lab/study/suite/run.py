@@ -102,7 +102,7 @@ def _finish(
             rates[experiment] = rate
     runs = []
     # Ordered by seed, so that every task and every encoding has results early.
-    for seed in plan.range:
+    for seed in plan.seed_range:
         runs += [experiment.run(pool, rate, seed) for experiment, rate in rates.items()]
     failures += yield from pool.finish(runs, out, lock)
     return [*searches, *runs], failures
