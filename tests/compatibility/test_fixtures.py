@@ -20,8 +20,8 @@ from megatape.config import ModelConfig
 from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.order import sample_index
-from megatape.data.training.packing import ExampleDataset
 from megatape.hf.export import export
 from megatape.hf.loading import load_exported
 from megatape.model.init import initial_weight

@@ -15,7 +15,7 @@ from megatape.data.finetuning.example_source import ExampleSource
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
-from megatape.data.training.packing import ExampleDataset
+from megatape.data.training.example_dataset import ExampleDataset
 from tests.helpers.command import Command
 from tests.helpers.runs import compare
 from tests.helpers.workers import run_workers

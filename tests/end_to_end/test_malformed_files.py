@@ -28,8 +28,9 @@ from megatape.data.shards.entries import Answers
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.example_dataset import read_answers
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
-from megatape.data.training.packing import DocumentDataset, read_answers
 from megatape.hf.import_record import read_record
 from megatape.lab.study.outcome import Outcome
 from megatape.lab.tasks.engine.runner import Journal

@@ -6,7 +6,7 @@ from pathlib import Path
 from megatape.data.finetuning.format import Example
 from megatape.data.shards.entries import Index
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.packing import ExampleDataset
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.utils.targets import target_mask
 from megatape.utils.units import plural
 

@@ -16,10 +16,12 @@ from megatape.config.training import BatchSizes
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.hashes import content_hash
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.dataset import Dataset, TokenDataset, TrainingSample
+from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.inputs import group_by_input
 from megatape.data.training.order import SampleLocation, SampleOrder, ShuffledOrder, WindowOrder
-from megatape.data.training.packing import BestFitDataset, DocumentDataset, ExampleDataset
 from megatape.data.training.schedule import Schedule, integer_weights, tempered_weights
 from megatape.data.training.selection import SELECTIONS, SampleGroups, Selection, select_samples
 from megatape.errors import UserError, path_errors

@@ -21,10 +21,10 @@ from torch import Tensor
 from megatape.config.data import DataConfig
 from megatape.config.training import BatchSizes
 from megatape.data.shards.index import load_index
+from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.dataset import Dataset, TokenDataset
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
-from megatape.data.training.packing import BestFitDataset
 from megatape.errors import UserError
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown

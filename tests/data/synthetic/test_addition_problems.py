@@ -16,7 +16,7 @@ from megatape.data.synthetic.addition_problems import (
     prepare_addition,
 )
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
-from megatape.data.training.packing import DocumentDataset
+from megatape.data.training.document_dataset import DocumentDataset
 from megatape.utils.files import as_type
 from tests.helpers.command import Command
 

@@ -10,7 +10,7 @@ import pytest
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
-from megatape.data.training.packing import ExampleDataset
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.utils.targets import IGNORE_INDEX
 
 COUNTS = {"train": 20, "validation": 5}

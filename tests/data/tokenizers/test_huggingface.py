@@ -17,7 +17,7 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.huggingface import JsonTokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from megatape.data.training.dataset import TokenDataset
-from megatape.data.training.packing import DocumentDataset
+from megatape.data.training.document_dataset import DocumentDataset
 from megatape.errors import UserError
 from tests.helpers.command import Command
 from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_qwen

@@ -12,9 +12,10 @@ import pytest
 
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import load_index
-from megatape.data.training import packing
+from megatape.data.training import best_fit_dataset
 from megatape.data.training.arrangement import ArrangementInMemory, Part, StoredArrangement, store
-from megatape.data.training.packing import BestFitDataset, pack
+from megatape.data.training.best_fit import pack
+from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.errors import UserError
 from tests.helpers.data_directory import Documents, MakeDirectory, edit_index, flip
 from tests.helpers.load import scaled
@@ -53,7 +54,7 @@ def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
         packed.append(lengths.size)
         return pack(lengths, capacity)
 
-    monkeypatch.setattr(packing, "pack", counted)
+    monkeypatch.setattr(best_fit_dataset, "pack", counted)
     ranks = [threading.Thread(target=lambda: datasets.append(BestFitDataset(directory, "train", LENGTH))) for _ in range(4)]
     for rank in ranks:
         rank.start()

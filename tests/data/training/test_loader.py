@@ -6,8 +6,8 @@ import torch
 
 from megatape.config.training import BatchSizes
 from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.loader import evaluation_batches
-from megatape.data.training.packing import DocumentDataset
 from megatape.data.training.positions import Positions
 from megatape.data.training.selection import SampleGroups
 from megatape.utils.targets import IGNORE_INDEX

@@ -20,9 +20,12 @@ from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.table_writer import TableWriter
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.training.best_fit import pack
+from megatape.data.training.best_fit_dataset import BestFitDataset
+from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.mixture import open_data
-from megatape.data.training.packing import BestFitDataset, DocumentDataset, ExampleDataset, pack
 from megatape.data.training.positions import Positions
 from megatape.errors import UserError
 from megatape.utils.targets import IGNORE_INDEX

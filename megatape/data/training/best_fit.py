@@ -1,0 +1,82 @@
+"""Packing of spans into samples, by best fit decreasing."""
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+
+import numpy as np
+
+
+def pack(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Put spans into samples of at most `capacity` inputs. The lengths alone decide the result.
+
+    Best fit decreasing: from the longest on, a span joins the sample in which it leaves the least room. Spans of one length are
+    placed together: they fill one sample after the other, because a sample with room for another one stays the best. Samples
+    are in the order of their first spans, so the first samples are no selection by length.
+
+    Args:
+        lengths: Number of inputs of each span, 1 to `capacity`, int [spans].
+        capacity: Number of inputs of a sample.
+
+    Returns:
+        Spans by sample, int64 [spans], and the number of spans of each sample, int64 [samples].
+    """
+    # 16 bits sort fast.
+    keys = (capacity - lengths).astype(np.min_scalar_type(capacity))
+    by_length = np.argsort(keys, kind="stable")
+    descending = lengths[by_length]
+    # Ends of the groups of spans with one length.
+    ends = np.flatnonzero(np.diff(descending, append=0)) + 1
+    # Samples by their free room, and the keys of this mapping in order.
+    with_room: dict[int, list[int]] = defaultdict(list)
+    rooms: list[int] = []
+    # Sample of each span, from the longest on.
+    sample_of: list[int] = []
+    num_samples = 0
+    for length, end in zip(descending[ends - 1].tolist(), ends.tolist(), strict=True):
+        while len(sample_of) < end:
+            num_left = end - len(sample_of)
+            place = bisect_left(rooms, length)
+            has_room = place < len(rooms)
+            room = capacity
+            if has_room:
+                room = rooms[place]
+            # Number of these spans that a sample has room for, and number of samples for all of them.
+            per_sample = room // length
+            num_wanted = -(num_left // -per_sample)
+            if has_room:
+                # The latest samples come first.
+                samples = with_room[room][: -num_wanted - 1 : -1]
+                del with_room[room][-num_wanted:]
+                if not with_room[room]:
+                    del with_room[room]
+                    del rooms[place]
+            else:
+                samples = list(range(num_samples, num_samples + num_wanted))
+                num_samples += num_wanted
+            placed = np.repeat(samples, per_sample)[:num_left].tolist()
+            sample_of += placed
+
+            num_in_last = len(placed) - per_sample * (len(samples) - 1)
+            remaining = [
+                (room - per_sample * length, samples[:-1]),
+                (room - num_in_last * length, samples[-1:]),
+            ]
+            for room_left, filled in remaining:
+                if not filled:
+                    continue
+                if room_left not in with_room:
+                    insort(rooms, room_left)
+                with_room[room_left] += filled
+    samples_of_spans = np.empty(lengths.size, np.int64)
+    samples_of_spans[by_length] = sample_of
+    # First span of each sample. Spans are assigned from the last on, so the first one stays.
+    first = np.empty(num_samples, np.int64)
+    first[samples_of_spans[::-1]] = np.arange(lengths.size)[::-1]
+    spans = np.argsort(first[samples_of_spans], kind="stable")
+    num_spans = np.bincount(samples_of_spans)[np.argsort(first)]
+    return spans, num_spans
+
+
+def alone(num_spans: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return samples of one span each, in the form of `pack`."""
+    return np.arange(num_spans), np.ones(num_spans, np.int64)
