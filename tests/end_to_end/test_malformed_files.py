@@ -23,6 +23,7 @@ from megatape.data.formats.mds import Mds
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.summary import Summary
 from megatape.data.shards.entries import Answers
 from megatape.data.sources.source import Source
@@ -184,7 +185,7 @@ def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     source, tokenizer = tmp_path / "a.jsonl", load_tokenizer(FIXTURES / "data/tokenizer.model")
     source.write_text("".join(json.dumps({"text": f"text {number}"}) + "\n" for number in range(20)))
-    monkeypatch.setattr(PartialFolder, "finish", stop)
+    monkeypatch.setattr(Preparation, "finish", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(PreparationOptions(Source("jsonl", (str(source),)), 0.5, tokenizer, 0), tmp_path / "out")
     partial = PartialFolder(tmp_path / "out", LeaseTimeouts())
