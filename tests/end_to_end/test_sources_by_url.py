@@ -27,9 +27,8 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.mark.slow
-def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """In every way: the shards are those of files."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 20_000)
     folder = tmp_path / "c4"
     folder.mkdir()
     draw = random.Random(0)
@@ -42,10 +41,11 @@ def test_a_server_that_fails_again_and_again(tmp_path: Path, tokenizer: Tokenize
             web.files[name] = content
         kinds = [Fault(status=503), Fault(after=9000, then="reset"), Fault(after=9000, then="end"), Fault(ranges=False)]
         web.faults = [Fault()] + draw.choices([*kinds, Fault()], k=7)
-        source = Source("c4", (web.address + "/",))
+        source = Source("c4", (web.address + "/",), unit_bytes=20_000)
         prepare(PreparationOptions(source, 0.2, tokenizer, 0), tmp_path / "out")
         assert not web.faults
-    prepare(PreparationOptions(Source("c4", (str(folder),)), 0.2, tokenizer, 0), tmp_path / "local")
+    local = Source("c4", (str(folder),), unit_bytes=20_000)
+    prepare(PreparationOptions(local, 0.2, tokenizer, 0), tmp_path / "local")
     shards = sorted(path.name for path in (tmp_path / "local").glob("*.tar"))
     assert len(shards) == 8 and all(
         (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes() for name in shards

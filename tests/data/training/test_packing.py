@@ -17,6 +17,7 @@ import torch
 from megatape.config import parse_config
 from megatape.config.training import BatchSizes
 from megatape.data.shards.index import load_index, save_index
+from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.table_writer import TableWriter
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -187,7 +188,7 @@ def test_every_document_is_in_an_epoch_once(
     directory = make_directory(documents)
     if tables:
         add_tables(directory, documents)
-        monkeypatch.setattr("megatape.data.shards.reader.SplitReader.members", None)
+        monkeypatch.setattr(SplitReader, "members", None)
     dataset, windows = (BestFitDataset(directory, "train", LENGTH, window=window) for window in (0, 1))
     monkeypatch.undo()
     found = Counter(piece for index in range(dataset.num_samples) for piece in pieces(dataset, index))

@@ -22,9 +22,8 @@ from tests.helpers.command import Command
 
 
 @pytest.fixture
-def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def inputs(tmp_path: Path) -> list[Path]:
     """A folder of two files and a file, which are three units."""
-    monkeypatch.setattr("megatape.data.sources.units.UNIT_BYTES", 3000)
     (tmp_path / "web").mkdir()
     files = [tmp_path / "web" / "0.jsonl", tmp_path / "web" / "1.jsonl", tmp_path / "books.jsonl"]
     for number, file in enumerate(files):
@@ -38,7 +37,8 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.fixture
 def folder(inputs: list[Path], tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    prepare(PreparationOptions(Source("jsonl", tuple(map(str, inputs))), 0.2, tokenizer, 0), tmp_path / "out")
+    source = Source("jsonl", tuple(map(str, inputs)), unit_bytes=3000)
+    prepare(PreparationOptions(source, 0.2, tokenizer, 0), tmp_path / "out")
     return tmp_path / "out"
 
 
