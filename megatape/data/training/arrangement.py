@@ -34,8 +34,10 @@ FORMAT = 1
 SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])
 SAMPLE = np.dtype("<i8")
 END = np.dtype([("summary_bytes", "<u8"), ("summary_hash", "<u8")])
-WRITE_BYTES = 2**20  # Bytes copied at a time, a multiple of CHUNK_BYTES.
-MAX_SUMMARY_BYTES = 2**30  # The summary has a number for each shard.
+# Number of bytes copied at a time, a multiple of CHUNK_BYTES.
+WRITE_BYTES = 2**20
+# Maximum size of the summary, which has a number for each shard.
+MAX_SUMMARY_BYTES = 2**30
 
 
 class Part(NamedTuple):
@@ -91,7 +93,8 @@ class ArrangementInMemory(Arrangement):
             spans.append(_span_array(part))
             sizes.append(part.sizes)
         self._spans = np.concatenate(spans)
-        self._starts = np.r_[0, np.cumsum(np.concatenate(sizes))]  # Sample i has spans [starts[i], starts[i + 1]).
+        # Sample i has spans [starts[i], starts[i + 1]).
+        self._starts = np.r_[0, np.cumsum(np.concatenate(sizes))]
         self.shard_samples = np.array([part.size for part in sizes])
         self.num_samples = int(self.shard_samples.sum())
         self.num_inputs = int(self._spans["inputs"].sum(dtype=np.int64))
@@ -188,7 +191,8 @@ class StoredArrangement(Arrangement):
                 self._file = ShardFile(self._path)
             return self._file.read(offset, size)
         except OSError:
-            self._file = None  # The next attempt opens the file again.
+            # The next attempt opens the file again.
+            self._file = None
             raise
 
     def _corrupted(self, fault: str) -> UserError:

@@ -13,7 +13,8 @@ from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
 from megatape.utils.masking import mask
 
-MAX_INPUTS = 16  # With more inputs, each would have too few samples for a meaningful loss.
+# Maximum number of inputs. With more, each would have too few samples for a meaningful loss.
+MAX_INPUTS = 16
 
 
 def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
@@ -40,7 +41,8 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
     found = _folders(dataset, middles) or _inputs(dataset, middles)
     if not found:
         return whole
-    names = map(mask, found)  # They become names of metrics.
+    # The names become names of metrics.
+    names = map(mask, found)
     groups: dict[str, list[int]] = defaultdict(list)
     for sample, (_, sizes) in zip(samples, spans, strict=True):
         tokens: dict[str, int] = defaultdict(int)

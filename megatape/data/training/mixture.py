@@ -1,7 +1,7 @@
 """The data of a run: both splits of each corpus, checked against the configuration.
 
-The training splits are mixed in exact shares: whose turn it is, and the next sample in that corpus's own order. A single corpus
-is a mixture of one.
+The training splits are mixed in exact shares: a schedule chooses the corpus, whose own order has the next sample. A single
+corpus is a mixture of one.
 """
 
 from bisect import bisect_right
@@ -34,10 +34,10 @@ class RunData:
     """Both splits of a run.
 
     Attributes:
-        train: All corpora, and their order.
+        train: All training splits, and their order.
         validation: Validation splits by corpus, in the order of `train.corpora`.
         evaluated: Evaluation samples by corpus and input, for each selection.
-        tokenizer: In memory: changes of its files during the run do not reach the checkpoints.
+        tokenizer: Tokenizer in memory, so changes of its files during the run do not reach the checkpoints.
     """
 
     train: "Mixture"
@@ -47,7 +47,7 @@ class RunData:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes that a checkpoint records, since a run resumes only on the same training data."""
+        """Hashes for checkpoints: a run resumes only on the same training data."""
         return {"data": self.train.fingerprint, "tokenizer": self.train.tokenizer_hash}
 
 
@@ -61,7 +61,8 @@ def open_data(config: Config) -> RunData:
         _check_corpus(config, data.corpora[name].path, corpus)
     first, *others = corpora.values()
     for corpus in others:
-        if corpus.tokenizer_entry != first.tokenizer_entry:  # else its ids are those that are compared with the first one's
+        # Opening a tokenizer checks its ids. Equal entries have the ids of the first tokenizer, which is opened below.
+        if corpus.tokenizer_entry != first.tokenizer_entry:
             corpus.tokenizer()
     mixture = Mixture(data, corpora, training.seed)
     mixture.check_epochs(training.steps, config.batches)
@@ -86,9 +87,13 @@ def _evaluated_samples(config: Config, validation: Mapping[str, Dataset], select
 
 def open_split(data: DataConfig, path: str, split: str) -> Dataset:
     """Open a split of a corpus, cut into samples as configured. Only training reads in windows."""
-    cache = CacheFolder(Path(data.cache), data.cache_bytes) if data.cache else None
+    cache = None
+    if data.cache:
+        cache = CacheFolder(Path(data.cache), data.cache_bytes)
     length = data.sequence_length
-    window = data.window if split == "train" else 0
+    window = 0
+    if split == "train":
+        window = data.window
     match data.samples:
         case "packed":
             return TokenDataset(path, split, length, data.mask_documents, cache, window)
@@ -117,21 +122,25 @@ def _check_corpus(config: Config, path: str, corpus: Dataset) -> None:
 
 
 class Mixture:
-    """The training splits of a run. A corpus has the order that it would have alone.
+    """The training splits of a run. A corpus has the same order as it would have alone.
 
     Args:
-        data: The section of the configuration.
+        data: Section `data` of the configuration.
         corpora: Training split of each corpus of `data.corpora`, by name.
-        seed: Of the order, and of what training draws for each sample.
+        seed: Seed of the order, and of random choices of training for each sample.
 
     Attributes:
-        corpora: By name, in alphabetical order: the order in the file means nothing.
-        order: Which sample comes after how many others.
-        seed, sequence_length, vocab_size, tokenizer_hash: Of every corpus.
-        num_tokens: Of all corpora.
-        shares: Of the corpora before any annealing.
-        unigram_entropy, filled: Means of the corpora's by these shares.
-        fingerprint: Of all corpora and the first weights.
+        corpora: Corpora by name, in alphabetical order. The order in the file has no effect.
+        order: Order of the samples.
+        seed: Seed of the order.
+        sequence_length: Length of the samples of every corpus.
+        vocab_size: Vocabulary size of every corpus.
+        tokenizer_hash: sha256 of the tokenizer of every corpus.
+        num_tokens: Number of tokens of all corpora.
+        shares: Shares of the corpora before any annealing.
+        unigram_entropy: Mean of the corpora's, weighted by these shares.
+        filled: Mean of the corpora's, weighted by these shares.
+        fingerprint: Hash of all corpora and the first weights.
 
     Raises:
         UserError: The corpora have different tokenizers, or the weights have no schedule.
@@ -160,18 +169,21 @@ class Mixture:
         weights = [self._first_weights(data.temperature), *(self._whole(change.weights) for change in data.annealing)]
         orders = {name: _order(name, corpus, seed) for name, corpus in self.corpora.items()}
         self.order = MixtureOrder(Schedule(list(zip(starts, weights, strict=True))), orders)
-        self._windows: dict[str, int] = {}  # window of each corpus that was read last
+        # Window of each corpus that was read last.
+        self._windows: dict[str, int] = {}
 
         self.shares = {name: weight / sum(weights[0]) for name, weight in zip(self.corpora, weights[0], strict=True)}
         self.unigram_entropy = sum(self.shares[name] * corpus.unigram_entropy for name, corpus in self.corpora.items())
-        # By the padding, so that corpora without any are exactly full.
+        # Averaging the padding keeps the mean of completely filled corpora exactly 1.
         self.filled = 1 - sum(self.shares[name] * (1 - corpus.filled) for name, corpus in self.corpora.items())
         identity = [[name, corpus.fingerprint] for name, corpus in self.corpora.items()]
         # Checkpoints of runs on data.path have the fingerprint of its content alone.
-        self.fingerprint = content_hash(identity, weights[0]) if data.mixture else one.fingerprint
+        self.fingerprint = one.fingerprint
+        if data.mixture:
+            self.fingerprint = content_hash(identity, weights[0])
 
     def sample(self, consumed: int) -> TrainingSample:
-        """The sample that training takes after `consumed` others."""
+        """Return the sample of training after `consumed` others."""
         location = self.order.locate(consumed)
         corpus = self.corpora[location.corpus]
         if self._windows.get(location.corpus) != location.window:
@@ -195,12 +207,13 @@ class Mixture:
                 )
 
     def describe(self, samples: int) -> str:
-        """Shares of named corpora, and the epochs of a run of `samples` samples, in one line."""
-        return ", ".join(
-            f"{name} {self.shares[name]:.4g} ({used / self.corpora[name].num_samples:.2f} epochs of "
-            f"{self.corpora[name].num_tokens:,} tokens)"
-            for name, used in named(self.order.counts(samples)).items()
-        )
+        """Describe the shares of named corpora, and their epochs in a run of `samples` samples, in one line."""
+        parts = []
+        for name, used in named(self.order.counts(samples)).items():
+            corpus = self.corpora[name]
+            epochs = used / corpus.num_samples
+            parts.append(f"{name} {self.shares[name]:.4g} ({epochs:.2f} epochs of {corpus.num_tokens:,} tokens)")
+        return ", ".join(parts)
 
     def _first_weights(self, temperature: float) -> list[int]:
         given = {name: settings.weight for name, settings in self._settings.items()}

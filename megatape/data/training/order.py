@@ -64,7 +64,7 @@ class WindowOrder(SampleOrder):
         corpus: Its name.
         shard_samples: Number of samples of each shard, int64 [shards].
         window: Number of shards that are mixed.
-        seed: Of the permutations.
+        seed: Seed of the permutations.
     """
 
     def __init__(self, corpus: str, shard_samples: np.ndarray, window: int, seed: int) -> None:
@@ -73,7 +73,8 @@ class WindowOrder(SampleOrder):
         self._window = window
         self._seed = seed
         self._num_samples = int(shard_samples.sum())
-        self._first = np.cumsum(shard_samples) - shard_samples  # sample of each shard
+        # First sample of each shard.
+        self._first = np.cumsum(shard_samples) - shard_samples
         self._epoch = lru_cache(maxsize=2)(self._arrange)
         self.num_windows = -(-shard_samples.size // window)
 
@@ -126,7 +127,8 @@ def samples_digest(samples: Iterable[SampleLocation]) -> int:
     return sum(int.from_bytes(_digest(f"{sample.corpus} {sample.sample_index}", 4), "little") for sample in samples)
 
 
-@lru_cache(maxsize=1024)  # the digest of a step asks for its samples again
+# Cached because the digest of a step needs its samples again.
+@lru_cache(maxsize=1024)
 def permuted(index: int, size: int, name: str) -> int:
     """A bijection of [0, size), another for each name.
 
@@ -139,7 +141,8 @@ def permuted(index: int, size: int, name: str) -> int:
     while True:
         left = index >> half
         right = index & mask
-        for key in keys:  # multiply and shift 64 bits, twice; odd constants from the golden ratio and from pi
+        # Multiply and shift 64 bits, twice. The odd constants are from the golden ratio and from pi.
+        for key in keys:
             mixed = (right ^ key) * 0x9E3779B97F4A7C15 & MASK
             mixed = (mixed ^ mixed >> 32) * 0x243F6A8885A308D3
             left, right = right, left ^ (mixed ^ mixed >> 32) & mask

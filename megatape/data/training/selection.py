@@ -5,10 +5,13 @@ from typing import Literal, get_args
 
 Selection = Literal["first", "spread"]
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
-NEW_SELECTION: Selection = "spread"  # Selection of new runs.
-EARLIER_SELECTION: Selection = "first"  # Selection of earlier versions, which did not record it.
+# Selection of new runs.
+NEW_SELECTION: Selection = "spread"
+# Selection of earlier versions, which did not record it.
+EARLIER_SELECTION: Selection = "first"
 
-SampleGroups = Mapping[str, Sequence[int]]  # Indices of a split's samples by group, such as their input.
+# Indices of a split's samples by group, such as their input.
+SampleGroups = Mapping[str, Sequence[int]]
 
 
 def select_samples(num_samples: int, count: int, selection: Selection) -> list[int]:
