@@ -107,9 +107,9 @@ class Transformer(nn.Module):
         """
         initial = self.encoding.state(self.division.in_attention(position_ids))
         document_starts = self.division.in_attention(document_starts)
-        indices = None
+        token_indices = None
         if dropout_seeds is not None:
-            indices = self.local(torch.arange(tokens.shape[1], device=tokens.device)[None])
+            token_indices = self.local(torch.arange(tokens.shape[1], device=tokens.device)[None])
 
         x = self.embedding(self.local(tokens))
         if self.position_embedding is not None:
@@ -119,7 +119,7 @@ class Transformer(nn.Module):
             delta, _ = self.state_start(x, document_starts, ())
 
         streams = Streams(x, PositionState(initial, delta))
-        with drawn_from(dropout_seeds, indices):
+        with drawn_from(dropout_seeds, token_indices):
             for block in self.blocks:
                 streams = block(streams, document_starts)
 

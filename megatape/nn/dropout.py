@@ -1,7 +1,7 @@
 """Dropout whose zeros are a function of the sample, the layer, the token and the channel.
 
-No generator is involved. So ranks that hold some of the tokens or channels, micro-batches of any size, and a forward pass
-that is computed again draw the same zeros.
+No generator is involved. So ranks holding some of the tokens or channels, micro-batches of any size, and a recomputed forward
+pass draw the same zeros.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,13 @@ class Samples(NamedTuple):
     """The samples of the forward pass in progress.
 
     Attributes:
-        seeds: [B], a random number of each; None: no dropout.
-        places: [1, n], the place in each of the n tokens that tensor-parallel ranks share; None: of all of them, in order.
+        seeds: Random number of each sample, [B]; None: no dropout.
+        token_indices: Index in its sample of each of the n tokens that tensor-parallel ranks share, [1, n]; None: all tokens of
+            the sample, in order.
     """
 
     seeds: Tensor | None
-    places: Tensor | None = None
+    token_indices: Tensor | None = None
 
 
 _NO_DROPOUT = Samples(None)
@@ -35,9 +36,9 @@ _PI = 0x243F6A8885A308D3
 
 
 @contextmanager
-def dropout_seeds(seeds: Tensor | None, places: Tensor | None = None) -> Iterator[None]:
-    """Let adapters inside the block, and where the backward pass recomputes it, draw their dropout from these Samples."""
-    token = samples.set(Samples(seeds, places))
+def dropout_seeds(seeds: Tensor | None, token_indices: Tensor | None = None) -> Iterator[None]:
+    """Let adapters inside the block draw their dropout from these Samples, also when the backward pass recomputes it."""
+    token = samples.set(Samples(seeds, token_indices))
     try:
         yield
     finally:
@@ -45,37 +46,48 @@ def dropout_seeds(seeds: Tensor | None, places: Tensor | None = None) -> Iterato
 
 
 def dropout(
-    x: Tensor, probability: float, seeds: Tensor | None, layer: int, *, places: Tensor | None = None, first_channel: int = 0
+    x: Tensor,
+    probability: float,
+    seeds: Tensor | None,
+    layer: int,
+    *,
+    token_indices: Tensor | None = None,
+    first_channel: int = 0,
 ) -> Tensor:
     """Set elements of x to zero at random, and divide the others by 1 - probability.
 
     Args:
-        x: [B, n, c], some tokens and channels of the whole.
-        probability: Of a zero.
-        seeds: [B], a random number of each sample; None: x as it is.
-        layer: A random number of the layer.
-        places: [1, n], the place of each token of x in its sample; None: in order from the first one.
-        first_channel: The first channel of x.
+        x: Some tokens and channels of the whole, [B, n, c].
+        probability: Probability of a zero.
+        seeds: Random number of each sample, [B]; None: no dropout.
+        layer: Random number of the layer.
+        token_indices: Index of each token of x in its sample, [1, n]; None: in order from the first one.
+        first_channel: Index of the first channel of x.
     """
     if seeds is None or not probability:
         return x
-    tokens = torch.arange(x.shape[1], device=x.device) if places is None else places
+    tokens = token_indices
+    if tokens is None:
+        tokens = torch.arange(x.shape[1], device=x.device)
     channels = torch.arange(first_channel, first_channel + x.shape[2], device=x.device)
     rows = _mix(_mix(seeds + layer)[:, None] + tokens)
-    bits = _mix(rows[:, :, None] + _mix(channels))  # uniform over int64
-    zeros = bits < _signed(round(probability * _WORD) - _WORD // 2)
+    # Uniform over all int64 numbers.
+    bits = _mix(rows[:, :, None] + _mix(channels))
+    threshold = _signed(round(probability * _WORD) - _WORD // 2)
+    zeros = bits < threshold
     return x.masked_fill(zeros, 0.0) / (1 - probability)
 
 
 def _mix(value: Tensor) -> Tensor:
-    """Mixes 64 bits as data/training/order.py does; every bit of `value` changes half of the high bits of the result."""
+    """Mix 64 bits as data/training/order.py does. Every bit of `value` changes half of the high bits of the result."""
     value = value * _signed(_GOLDEN)
-    value ^= (value >> 32) & 0xFFFFFFFF  # the shift repeats the sign
+    # The mask undoes that the shift repeats the sign.
+    value ^= (value >> 32) & 0xFFFFFFFF
     value *= _signed(_PI)
     value ^= (value >> 32) & 0xFFFFFFFF
     return value
 
 
 def _signed(value: int) -> int:
-    """The int64 with the same bits."""
+    """Return the int64 with the same bits."""
     return (value + _WORD // 2) % _WORD - _WORD // 2

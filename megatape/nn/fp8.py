@@ -1,7 +1,7 @@
 """Products with a weight in FP8, by torchao: each matrix is scaled to FP8's range and rounded right before it is multiplied.
 
-Scales are dynamic: they come from the largest element of the matrix, its row or its column (the recipe). What is kept for the
-backward pass is not in FP8: x, which layers share, and the weight.
+Scales are dynamic: they come from the largest element of the matrix, its row or its column (the recipe). Autograd saves x,
+which layers share, and the weight, neither of them in FP8.
 """
 
 import logging
@@ -17,21 +17,30 @@ from megatape.nn.linear import Product
 from megatape.nn.remat import Remat
 from megatape.utils.software import install_command
 
-CAPABILITY = (8, 9)  # of the first GPUs that multiply in FP8: Ada; Hopper is 9.0
+# Lowest compute capability with FP8 matrix products (Ada); Hopper is (9, 0)
+CAPABILITY = (8, 9)
 
 
 def fp8_product(recipe: str, device: torch.device) -> Product:
-    """F.linear in FP8. recipe: of torchao. On a CPU the product is emulated: it has FP8's rounding and float32's time.
+    """Return a function that computes F.linear in FP8. On a CPU it is emulated: with FP8's rounding, in float32's time.
 
-    Raises UserError if torchao is missing, or if the GPU cannot.
+    Args:
+        recipe: Name of torchao's recipe.
+        device: Device to multiply on.
+
+    Raises:
+        UserError: torchao is missing, or the GPU does not multiply in FP8.
     """
     emulated = device.type == "cpu"
     if not emulated and torch.cuda.get_device_capability(device) < CAPABILITY:
+        name = torch.cuda.get_device_name(device)
+        capability = ".".join(map(str, CAPABILITY))
         raise UserError(
-            f"{torch.cuda.get_device_name(device)} does not multiply in FP8: that takes compute capability "
-            f"{'.'.join(map(str, CAPABILITY))} or more (H100, H200, B200, L40S); set training.fp8 to none"
+            f"{name} does not multiply in FP8: that takes compute capability {capability} or more (H100, H200, B200, L40S); "
+            "set training.fp8 to none"
         )
-    logging.disable(logging.WARNING)  # of torchao's kernels that this machine cannot load, none of which is used here
+    # torchao warns of kernels that this machine cannot load. None of them is used here.
+    logging.disable(logging.WARNING)
     try:
         from torchao.float8 import Float8LinearConfig
         from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args

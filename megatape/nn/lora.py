@@ -1,7 +1,7 @@
 """Low-rank adapters of the parallel layers (LoRA, arXiv 2106.09685): y = x W^T + alpha / rank * dropout(x) A^T B^T.
 
-B batch, N tokens, T tensor-parallel ranks. What the ranks exchange is as wide as the adapter's rank, and each keeps only
-its own part of the layer's input.
+B batch, N tokens, T tensor-parallel ranks. The ranks exchange tensors as wide as the adapter's rank, and each saves only its
+own part of the layer's input.
 """
 
 from typing import Any, ClassVar
@@ -20,10 +20,18 @@ from megatape.nn.remat import Remat
 
 
 class Adapter(nn.Module):
-    """What LoRA adds to the output of one layer.
+    """LoRA adapter of one layer.
 
-    a: [rank, in_features]; b: [out_features, rank], zero at first. Subclasses divide one of them among the ranks of `axis`.
-    in_features, out_features: of the whole layer. dropout: probability. layer: a random number of the layer.
+    a: [rank, in_features]; b: [out_features, rank], initially zero. Subclasses divide one of them among the ranks of `axis`.
+
+    Args:
+        in_features: Number of inputs of the whole layer.
+        out_features: Number of outputs of the whole layer.
+        axis: Tensor-parallel ranks.
+        rank: Rank of the adapter.
+        alpha: Numerator of the adapter's scale alpha / rank.
+        dropout: Probability of dropping an input.
+        layer: Random number of the layer, from which its dropout is drawn.
     """
 
     a_dim: ClassVar[int | None]
@@ -37,36 +45,44 @@ class Adapter(nn.Module):
         self.scale = alpha / rank
         self.probability = dropout
         self.layer = layer
-        # peft's own start: kaiming_uniform with a = sqrt(5).
+        # peft's initial values: kaiming_uniform with a = sqrt(5).
         self.a = parameter((rank, in_features), axis, self.a_dim, init=Uniform(in_features**-0.5))
         self.b = parameter((out_features, rank), axis, self.b_dim, init=0.0)
 
 
 class ColumnAdapter(Adapter):
-    """Of a layer whose outputs the ranks divide. a: [rank, in_features], for its own tokens; b: [out_features / T, rank]."""
+    """Adapter of a column-parallel layer.
+
+    a: [rank, in_features], applied to the rank's own tokens; b: [out_features / T, rank].
+    """
 
     a_dim = None
     b_dim = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N/T, in_features] -> [B, N, out_features / T]."""
-        seeds, places = samples.get()
-        x = dropout(x, self.probability, seeds, self.layer, places=local_tokens(places, self.axis))
-        return F.linear(gather_tokens(self.scale * F.linear(x, self.a), self.axis), self.b)
+        seeds, token_indices = samples.get()
+        x = dropout(x, self.probability, seeds, self.layer, token_indices=local_tokens(token_indices, self.axis))
+        inner = gather_tokens(self.scale * F.linear(x, self.a), self.axis)
+        return F.linear(inner, self.b)
 
 
 class RowAdapter(Adapter):
-    """Of a layer whose inputs the ranks divide. a: [rank, in_features / T]; b: [out_features, rank], for its own tokens."""
+    """Adapter of a row-parallel layer.
+
+    a: [rank, in_features / T]; b: [out_features, rank], applied to the rank's own tokens.
+    """
 
     a_dim = 1
     b_dim = None
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, in_features / T] -> [B, N/T, out_features]."""
-        seeds, places = samples.get()
+        seeds, token_indices = samples.get()
         first_channel = self.axis.rank * x.shape[2]
-        x = dropout(x, self.probability, seeds, self.layer, places=places, first_channel=first_channel)
-        return F.linear(scatter_sum_tokens(self.scale * F.linear(x, self.a), self.axis), self.b)
+        x = dropout(x, self.probability, seeds, self.layer, token_indices=token_indices, first_channel=first_channel)
+        inner = scatter_sum_tokens(self.scale * F.linear(x, self.a), self.axis)
+        return F.linear(inner, self.b)
 
 
 class LoraColumnLinear(ColumnLinear):

@@ -1,6 +1,6 @@
 """Cross entropy over a vocabulary divided among tensor-parallel ranks, in chunks of tokens.
 
-The logits never exist all at once. Of a token with logits s and the target t, with Z = log sum exp(s):
+The logits never exist all at once. For a token with logits s and target t, and Z = log sum exp(s):
 
     cross entropy = Z - s_t        z-loss = z Z^2 (arXiv 2204.02311, section 5)        s = c tanh(x W^T / c) with a soft-cap c
 
@@ -21,10 +21,11 @@ from megatape.nn.kernels.launch import has_kernels
 from megatape.utils.targets import target_mask
 
 # Logits that a rank computes at a time: 128 MiB in float32, enough rows for efficient products up
-# to a vocabulary of 131072.
+# to a vocabulary of 131072
 CHUNK_ELEMENTS = 2**25
-# The same where a kernel needs no float32 copies: by the memory of the GPU, bytes for each of them, and at most. Longer chunks
-# make fewer sums into the weight's gradient: 0.5 GiB in bfloat16 on an H200.
+
+# A kernel needs no float32 copies of the logits, so its chunks are longer, which makes fewer sums into the weight's gradient.
+# They have one logit for so many bytes of the GPU's memory, up to a maximum: 0.5 GiB in bfloat16 on an H200.
 BYTES_A_KERNEL_ELEMENT = 512
 MOST_KERNEL_ELEMENTS = 2**28
 
@@ -33,11 +34,11 @@ class LossFormula(NamedTuple):
     """The loss as a function of logits.
 
     Attributes:
-        vocab_size: V; rows of the output matrix beyond it are padding.
-        axis: the ranks that divide the vocabulary.
-        softcap: c, or None (model.logit_softcap).
-        z_loss: z (training.z_loss).
-        by_kernel: compute it by our Triton kernel, where that runs.
+        vocab_size: Size of the vocabulary, V. Rows of the output matrix beyond it are padding.
+        axis: Tensor-parallel ranks, which divide the vocabulary.
+        softcap: Soft-cap c of the logits (model.logit_softcap), or None.
+        z_loss: Factor z of the squared log-sum-exp (training.z_loss).
+        by_kernel: Whether our Triton kernel computes the loss, where it can.
     """
 
     vocab_size: int
@@ -48,24 +49,25 @@ class LossFormula(NamedTuple):
 
 
 def cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula) -> Tensor:
-    """Float32 sum of the cross entropies of all targets that are not IGNORE_INDEX, the same on all tensor-parallel ranks.
+    """Return the float32 sum of the cross entropies of all targets that are not IGNORE_INDEX.
 
-    Its gradients are those of this sum and the z-loss: the number is comparable whatever the z-loss is.
+    It is the same on all tensor-parallel ranks. Its gradients are those of this sum and the z-loss. The sum does not include
+    the z-loss, so it can be compared between runs.
 
     The forward pass computes the gradients of x and weight too, while it has the logits, and keeps them for the backward pass,
     which follows at once. So no chunk's logits are computed twice.
 
     Args:
-        x: [B, N/T, D].
-        weight: [ceil(V / T), D], this rank's rows of the output matrix.
-        targets: [B, N].
-        formula: of the loss.
+        x: Content of this rank's tokens, [B, N/T, D].
+        weight: This rank's rows of the output matrix, [ceil(V / T), D].
+        targets: Ids of the next tokens or IGNORE_INDEX, [B, N].
+        formula: Loss as a function of the logits.
     """
     return _CrossEntropy.apply(x, weight, targets, formula, torch.is_grad_enabled())  # type: ignore[no-any-return]
 
 
 def chunk_elements(by_kernel: bool, device: torch.device | None = None) -> int:
-    """Most logits that a rank computes at a time; without a device, on the largest GPU."""
+    """Return the maximum number of logits that a rank computes at a time; without a device, on the largest GPU."""
     if not by_kernel:
         return CHUNK_ELEMENTS
     if device is None or device.type != "cuda":
@@ -96,11 +98,14 @@ class _CrossEntropy(torch.autograd.Function):
                 grad_states[piece] = grad_logits @ weight
                 if grad_weight is not None:
                     _add_product(grad_weight, grad_logits.T, states[piece], by_kernel)
-            del grad_logits  # before computing the next chunk's logits
+            # Freed before the next chunk's logits are computed.
+            del grad_logits
         if differentiate:
             # Not saved through autograd, so that the backward pass can return them without a copy.
             grad_x = reduce_scatter(grad_states.view_as(whole), formula.axis)
-            ctx.gradients = [grad_x, None if grad_weight is None else grad_weight.to(weight.dtype)]
+            if grad_weight is not None:
+                grad_weight = grad_weight.to(weight.dtype)
+            ctx.gradients = [grad_x, grad_weight]
         return total
 
     @staticmethod
@@ -108,15 +113,19 @@ class _CrossEntropy(torch.autograd.Function):
         if not ctx.gradients:
             raise RuntimeError("the loss can be differentiated only once: the first backward pass released its gradients")
         grad_weight = ctx.gradients.pop()
-        grad_x = ctx.gradients.pop()
-        return grad_x.mul_(grad), None if grad_weight is None else grad_weight.mul_(grad), None, None, None
+        grad_x = ctx.gradients.pop().mul_(grad)
+        if grad_weight is not None:
+            grad_weight = grad_weight.mul_(grad)
+        return grad_x, grad_weight, None, None, None
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, on_gpu: bool) -> None:
-    """total += left @ right, without a temporary where the dtypes are the same, on a GPU, or on shapes."""
-    if total.dtype == left.dtype or total.is_meta:  # torch 2.11 has no meta kernel for the next operator
+    """Add left @ right to `total`, without a temporary if the dtypes are the same, on a GPU, and on shapes."""
+    if total.dtype == left.dtype or total.is_meta:
+        # torch 2.11 has no meta kernel for the operator below.
         torch.addmm(total, left, right, out=total)
-    elif on_gpu:  # float32 sums inside the product: no chunk's product is rounded
+    elif on_gpu:
+        # The product itself sums in float32, so that no chunk's product is rounded.
         torch.ops.aten.addmm.dtype_out(total, left, right, out_dtype=torch.float32, out=total)
     else:
         total += left @ right
@@ -125,23 +134,32 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, on_gpu: bool) -> No
 def _chunk(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Cross entropies [n] of states [n, D] and targets [n], those that do not count included, and the gradient of the logits.
+    """Return the cross entropies of some tokens, and the gradient of their logits.
 
-    The gradient is [n, ceil(V / T)] in the dtype of the weight, and zero where a token has no target; None unless
-    `differentiate`.
+    Args:
+        states: Content of the tokens, [n, D].
+        weight: This rank's rows of the output matrix, [ceil(V / T), D].
+        targets: Targets of the tokens, [n].
+        formula: Loss as a function of the logits.
+        differentiate: Whether to compute the gradient.
+
+    Returns:
+        The cross entropies of all n tokens, also of those without a target; and the gradient [n, ceil(V / T)] in the dtype of
+        the weight, zero for tokens without a target, or None.
     """
     rows, held = own_rows(targets, weight.shape[0], formula.axis)
     logits = F.linear(states, weight)
     slopes = None
     if formula.softcap is not None:
         logits = soft_cap(logits.float(), formula.softcap)
-        slopes = 1 - (logits / formula.softcap).square_() if differentiate else None
+        if differentiate:
+            slopes = 1 - (logits / formula.softcap).square_()
     logits = mask_padding(logits, formula.vocab_size, formula.axis).float()
     chosen = logits.gather(1, rows[:, None]).squeeze(1).where(held, 0.0)
     log_total, chosen = _over_ranks(torch.stack([logits.logsumexp(1), chosen]), formula.axis)
     if not differentiate:
         return log_total - chosen, None
-    # d loss / d logits: the probabilities, minus one at the target.
+    # The gradient of the logits: the probabilities, minus one at the target.
     gradient = logits.sub_(log_total[:, None]).exp_()
     if formula.z_loss:
         gradient.mul_(1 + 2 * formula.z_loss * log_total[:, None])
@@ -155,14 +173,18 @@ def _chunk(
 def _chunk_by_kernel(
     states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The same by one Triton kernel, which writes the gradient over the logits; two launches around ranks' exchange."""
+    """Compute `_chunk` by one Triton kernel, which writes the gradient over the logits.
+
+    If ranks divide the vocabulary, it is launched before and after they exchange their sums.
+    """
     from megatape.nn.kernels.loss import run_loss_kernel
 
     axis = formula.axis
     columns = weight.shape[0]
     rows, held = own_rows(targets, columns, axis)
     logits = F.linear(states, weight)
-    sums = logits.new_empty(2, len(logits), dtype=torch.float32)  # of each row: log-sum-exp, and the target's logit
+    # Log-sum-exp and target logit of each row
+    sums = logits.new_empty(2, len(logits), dtype=torch.float32)
     run = partial(
         run_loss_kernel,
         logits,
@@ -181,24 +203,29 @@ def _chunk_by_kernel(
 
 
 def _over_ranks(sums: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:
-    """Of each rank's log-sum-exps and the target's logits, [2, n], which one rank holds, those of the whole vocabulary [n]."""
+    """Combine the ranks' log-sum-exps and target logits, [2, n], into those of the whole vocabulary, two tensors [n].
+
+    Only one rank holds a target's logit; the others have zero.
+    """
     everywhere = every_rank(sums, axis)  # [T, 2, n]
     return everywhere[:, 0].logsumexp(0), everywhere[:, 1].sum(0)
 
 
 def soft_cap(logits: Tensor, cap: float) -> Tensor:
-    """Logits within -cap and cap: cap tanh(logits / cap)."""
+    """Return cap tanh(logits / cap): logits between -cap and cap."""
     return cap * torch.tanh(logits / cap)
 
 
 def num_valid_rows(num_rows: int, vocab_size: int, axis: Axis) -> int:
-    """The first of this rank's `num_rows` rows of the vocabulary that is padding; `num_rows` or more if none is."""
+    """Return how many of this rank's `num_rows` rows of the vocabulary are no padding: `num_rows` or more if all are."""
     return max(vocab_size - axis.rank * num_rows, 0)
 
 
 def mask_padding(logits: Tensor, vocab_size: int, axis: Axis) -> Tensor:
-    """This rank's logits [..., ceil(V / T)] with minus infinity at padding rows, which may be all of its rows."""
-    real = num_valid_rows(logits.shape[-1], vocab_size, axis)
-    if real >= logits.shape[-1]:
+    """Return this rank's logits [..., ceil(V / T)] with minus infinity for padding rows, which may be all of its rows."""
+    num_rows = logits.shape[-1]
+    num_valid = num_valid_rows(num_rows, vocab_size, axis)
+    if num_valid >= num_rows:
         return logits
-    return logits.index_fill(-1, torch.arange(real, logits.shape[-1], device=logits.device), float("-inf"))
+    padding = torch.arange(num_valid, num_rows, device=logits.device)
+    return logits.index_fill(-1, padding, float("-inf"))

@@ -27,7 +27,7 @@ def test_share_of_zeros(probability: float) -> None:
 
 def test_parts_draw_the_zeros_of_the_whole() -> None:
     whole = dropout(X, 0.3, SEEDS, layer=5)
-    part = dropout(X[1:, 50:120, 30:40], 0.3, SEEDS[1:], layer=5, places=torch.arange(50, 120)[None], first_channel=30)
+    part = dropout(X[1:, 50:120, 30:40], 0.3, SEEDS[1:], layer=5, token_indices=torch.arange(50, 120)[None], first_channel=30)
     assert torch.equal(part, whole[1:, 50:120, 30:40])
     assert not torch.equal(dropout(X, 0.3, SEEDS, layer=6), whole)
     assert torch.equal(dropout(X, 0.3, None, layer=5), X)
