@@ -70,8 +70,11 @@ class Attention(nn.Module):
         self.key = layers.column("key", config.hidden_size, kv_width, input_bias)
         self.value = layers.column("value", config.hidden_size, kv_width, input_bias)
         self.output = layers.row("output", width, config.hidden_size, output_bias)
-        self.query_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
-        self.key_norm = normalization(config, config.head_dim, axis) if config.qk_norm else None
+        self.query_norm = None
+        self.key_norm = None
+        if config.qk_norm:
+            self.query_norm = normalization(config, config.head_dim, axis)
+            self.key_norm = normalization(config, config.head_dim, axis)
         self.token_features = options.adopt(encoding.token_features(axis))
         self.sequence_features = options.adopt(encoding.sequence_features(axis))
         self.bias = options.adopt(encoding.bias(axis))

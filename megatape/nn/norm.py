@@ -16,8 +16,9 @@ from megatape.utils.torch_internals import fused_rms_norm, fused_rms_norm_backwa
 
 
 def normalization(config: ModelConfig, size: int, axis: Axis = SINGLE) -> nn.Module:
-    """The model's kind of normalization over the last dimension, which has `size` channels."""
-    return NORMALIZATIONS[config.normalization].load()(size, config.norm_eps, axis)
+    """Return a normalization of the model's kind over the last dimension, which has `size` channels."""
+    kind = NORMALIZATIONS[config.normalization].load()
+    return kind(size, config.norm_eps, axis)
 
 
 def normalize(norm: nn.Module, x: Tensor, remat: Remat | None) -> Tensor:
@@ -59,10 +60,10 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """Keeps x or what it is rebuilt from, and a float32 number per row.
+    """RMSNorm that saves x, or what x is rebuilt from, and a float32 number per row.
 
-    Autograd would keep x in float32, and on a CPU its normalized values too. Saves the weight itself, because ZeRO stage 3
-    frees and refills its storage.
+    Autograd would save x in float32, and on a CPU the normalized values, too. The weight itself is saved, not a view, because
+    ZeRO stage 3 frees and refills its storage.
     """
 
     @staticmethod
@@ -77,14 +78,17 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, scale, *args = ctx.saved_tensors
         needs = ctx.needs_input_grad
+        x = ctx.function(*args)
         gradients = _by_formula if grad.is_cpu else fused_rms_norm_backward
-        return *gradients(grad, ctx.function(*args), scale, weight, needs[:2]), *[None] * (len(needs) - 2)
+        d_x, d_weight = gradients(grad, x, scale, weight, needs[:2])
+        no_gradients = [None] * (len(needs) - 2)
+        return d_x, d_weight, *no_gradients
 
 
 def _by_formula(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`fused_rms_norm_backward` on a CPU: the operations of autograd, in their order, so bit for bit its results."""
+    """Compute `fused_rms_norm_backward` on a CPU: by autograd's operations in its order, so that results are bit-identical."""
     grad = grad.float()
     x = x.float()
     d_x = None
