@@ -11,7 +11,12 @@ from torch import Tensor
 import megatape
 from megatape.accounting.saved import saved_bytes
 from megatape.config import ModelConfig
+from megatape.distributed.mesh import Axis
+from megatape.model.block import Block
 from megatape.model.build import build_model
+from megatape.model.compilation import CompiledBlock
+from megatape.model.memory import ChunkedBlock, RebuiltSumBlock, RecomputedBlock, SelectiveBlock
+from megatape.model.sample_division import SequenceParallelBlock
 from megatape.nn.linear import linear
 from megatape.nn.remat import Remat
 from tests.helpers import bounds
@@ -137,3 +142,27 @@ def test_every_model_is_built_here() -> None:
     call = re.compile(r"(?<!class )\bTransformer\(")
     callers = [path.relative_to(package).as_posix() for path in package.rglob("*.py") if call.search(path.read_text())]
     assert callers == ["model/build.py"]
+
+
+WRAPPERS: dict[str, tuple[dict[str, Any], list[type[Block]]]] = {
+    "plain": ({"encoding": "rope"}, []),
+    "rebuilt sums": ({}, [RebuiltSumBlock]),
+    "selective": ({"encoding": "rope", "activation_checkpointing": "selective"}, [SelectiveBlock]),
+    "compiled": ({"compiler": "eager"}, [CompiledBlock]),
+    "everything": (
+        {"sequence_axis": Axis("sequence", 2, 0), "chunk_tokens": 8, "activation_checkpointing": "full", "compiler": "eager"},
+        [RecomputedBlock, ChunkedBlock, CompiledBlock, SequenceParallelBlock],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_are_in_the_stated_order(name: str) -> None:
+    """The outermost one first. Blocks without a wrapper are plain ones."""
+    options, expected = WRAPPERS[name]
+    config = ModelConfig(**SHAPE | {key: value for key, value in options.items() if key == "encoding"})
+    model = build_model(config, **{key: value for key, value in options.items() if key != "encoding"})
+    for block in model.blocks:
+        bases = type(block).__mro__
+        assert [base for base in bases if base in expected] == expected
+        assert (type(block) is Block) == (not expected)
