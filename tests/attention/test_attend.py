@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.attention.split_values import MAX_VALUE_WIDTH
 from tests.helpers import bounds
-from tests.helpers.attention import SHAPES, initial_state, inputs, moving, plain, random_document_starts, widths
+from tests.helpers.attention import SHAPES, initial_state, inputs, moving, plain, random_document_starts
 from tests.helpers.bounds import assert_close
 
 pytestmark = pytest.mark.numerics
@@ -35,18 +34,6 @@ def test_kernels_equal_the_formula(shape: tuple[int, ...], masked: bool) -> None
         for ours, theirs in pairs:
             assert ours is not None and theirs is not None
             assert_close(ours, theirs, bounds.ATTENTION, floor=1e-3)
-
-
-def test_wide_state_equals_blocks() -> None:
-    """A state twice as wide as heads, which takes PyTorch's attention one call for v and two for e."""
-    results = []
-    for backend in ("sdpa", "blocked"):
-        q, k, v, delta = widths(2, 24, 4, 2, MAX_VALUE_WIDTH, 2 * MAX_VALUE_WIDTH)
-        content, attended_state = moving(backend, q, k, v, initial_state(delta), delta)
-        loss = content.sin().sum() + attended_state.square().sum()
-        results.append([content, attended_state, *torch.autograd.grad(loss, (q, k, v, delta))])
-    for found, expected in zip(*results, strict=True):
-        assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
 
 
 def test_bfloat16_computes_in_float32() -> None:

@@ -43,9 +43,15 @@ SPILL = re.compile(r"\b(STL|LDL)\b")  # a register's number goes to local memory
 
 
 class Resources(NamedTuple):
-    """registers: of a thread; shared: bytes of a program; loops: of each innermost loop with products in tensor cores, the
-    numbers of such instructions, of spilled registers' loads and stores, and of all instructions; narrow: offsets of 32 bits
-    of a whole tile, which only those within a tile may have."""
+    """Resources of a compiled kernel.
+
+    Attributes:
+        registers: Number of registers of a thread.
+        shared: Bytes of shared memory of a program.
+        loops: For each innermost loop with products in tensor cores, the number of such instructions, of loads and stores of
+            spilled registers, and of all instructions.
+        narrow: Number of tiles located by 32-bit offsets, which only offsets within a tile may be.
+    """
 
     registers: int
     shared: int

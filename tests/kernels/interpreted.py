@@ -46,9 +46,19 @@ SQUARE = Tile(16, 16, 1, 1)
 
 @dataclass(frozen=True)
 class Case:
-    """shape: B, N, H, L, R. moves: with e; rotates: or with e for queries and keys alone; delta: with something added to e's
-    initial value; wide: e is twice as wide as heads. biased: with a bias by distance. tile: in place of a GPU's, so that loops
-    have several steps."""
+    """Call of attention.
+
+    Attributes:
+        shape: B, N, H, L, R.
+        tile: Tile that replaces a GPU's, so that loops have several steps.
+        dtype: Data type of queries, keys and values.
+        moves: Whether attention moves e.
+        rotates: Whether e rotates queries and keys if attention does not move it.
+        delta: Whether e has a second term.
+        documents: Whether samples are packed documents.
+        wide: Whether e is twice as wide as heads.
+        biased: Whether there is a bias by distance.
+    """
 
     shape: tuple[int, int, int, int, int]
     tile: Tile
@@ -62,8 +72,10 @@ class Case:
 
 
 CASES = [
-    Case((2, 40, 2, 1, 16), TALL),  # groups; ragged in both directions of a tile
-    Case((1, 50, 1, 1, 20), WIDE, documents=False),  # padded heads
+    # Groups, and lengths that are no multiples of either side of a tile
+    Case((2, 40, 2, 1, 16), TALL),
+    # Padded heads
+    Case((1, 50, 1, 1, 20), WIDE, documents=False),
     Case((1, 40, 1, 1, 4), WIDE, delta=False),
     Case((1, 40, 2, 1, 16), TALL, moves=False),
     Case((1, 40, 2, 1, 16), TALL, moves=False, rotates=True),
@@ -74,29 +86,36 @@ CASES = [
     Case((1, 50, 2, 2, 4), WIDE, moves=False, biased=True, documents=False),
     Case((1, 40, 2, 1, 32), WIDE, torch.bfloat16, moves=False, biased=True),
 ]
-ROTATIONS = [  # shape, dtype, whether something was added to e before, and whether attention moves it
+# Shape, dtype, whether e has a second term, and whether attention moves it
+ROTATIONS = [
     ((2, 70, 4, 2, 8), torch.float32, True, True),
     ((1, 7, 3, 3, 20), torch.float32, True, False),
     ((2, 70, 2, 1, 16), torch.float32, False, True),
     ((1, 7, 2, 2, 4), torch.float32, False, False),
     ((1, 40, 4, 2, 32), torch.bfloat16, True, True),
 ]
-UPDATES = [  # shape, I, dtype, whether something was added to e before, and whether attention moves it
+# Shape, I, dtype, whether e has a second term, and whether attention moves it
+UPDATES = [
     ((2, 5, 4, 2, 8), 6, torch.float32, True, True),
     ((1, 7, 3, 3, 20), 17, torch.float32, False, True),
     ((1, 4, 2, 2, 8), 6, torch.float32, True, False),
     ((2, 5, 4, 4, 16), 12, torch.bfloat16, True, True),
 ]
-LOSSES = [  # vocabulary, ranks that divide it, dtype, soft-cap, z-loss, columns that a program reads at a time
+# Size of the vocabulary, number of ranks that divide it, dtype, soft-cap, z-loss, columns that a program reads at a time
+LOSSES = [
     (301, 1, torch.float32, None, 0.0, 64),
     (301, 1, torch.float32, 3.0, 0.03, 512),
-    (301, 2, torch.float32, 3.0, 0.03, 64),  # with a row of padding
-    (5, 4, torch.float32, None, 0.03, 64),  # whose last rank has nothing else
+    # With a row of padding
+    (301, 2, torch.float32, 3.0, 0.03, 64),
+    # With a last rank that has nothing but padding
+    (5, 4, torch.float32, None, 0.03, 64),
     (301, 1, torch.bfloat16, 3.0, 0.03, 64),
     (301, 2, torch.bfloat16, None, 0.0, 64),
 ]
-LARGE = (1, 2**21 + 5, 16, 8, 64)  # more than 2^31 numbers in q
-MANY = (2**14, 150, 16, 8, 64)  # as many in samples short enough for the program that walks from the first token to the last
+# Shape with more than 2^31 numbers in q
+LARGE = (1, 2**21 + 5, 16, 8, 64)
+# Shape with as many, in samples short enough for the program that walks from the first token to the last
+MANY = (2**14, 150, 16, 8, 64)
 
 
 def differences(case: Case) -> dict[str, float]:

@@ -80,6 +80,8 @@ TILES_BELOW_A100 = TILES_BELOW_H100 | {
     (queries_kernel, 128): Tile(queries=64, keys=32, warps=4, stages=2),
     (keys_kernel, 128): Tile(queries=32, keys=64, warps=8, stages=2),
 }
+# Index of the bias by distance among the arguments of _FusedAttention
+BY_DISTANCE = 6
 # Tile of all kernels in float32
 FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
 # Tiles to try, by name of the kernel. They take the place of all tiles above (lab/benchmark/tiles.py).
@@ -264,7 +266,7 @@ class _FusedAttention(torch.autograd.Function):
 
         d_by_distance = None
         # ALiBi's bias needs no gradient.
-        if ctx.needs_input_grad[6]:
+        if ctx.needs_input_grad[BY_DISTANCE]:
             parts = log_sum.new_zeros(2, *log_sum.shape)
             _launch(
                 distances_kernel,

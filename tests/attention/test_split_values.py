@@ -1,0 +1,23 @@
+"""Attention over [v | e] in several calls."""
+
+import pytest
+import torch
+
+from megatape.attention.split_values import MAX_VALUE_WIDTH
+from tests.helpers import bounds
+from tests.helpers.attention import initial_state, moving, widths
+from tests.helpers.bounds import assert_close
+
+pytestmark = pytest.mark.numerics
+
+
+def test_wide_state_equals_blocks() -> None:
+    """A state twice as wide as heads, which takes PyTorch's attention one call for v and two for e."""
+    results = []
+    for backend in ("sdpa", "blocked"):
+        q, k, v, delta = widths(2, 24, 4, 2, MAX_VALUE_WIDTH, 2 * MAX_VALUE_WIDTH)
+        content, attended_state = moving(backend, q, k, v, initial_state(delta), delta)
+        loss = content.sin().sum() + attended_state.square().sum()
+        results.append([content, attended_state, *torch.autograd.grad(loss, (q, k, v, delta))])
+    for found, expected in zip(*results, strict=True):
+        assert_close(found, expected, bounds.ATTENTION, floor=1e-3)
