@@ -123,7 +123,8 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> Paragraphs:
 
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    from megatape.lab.tasks.engine.runner import evaluate_models, launched_ranks
+    from megatape.lab.tasks.engine.ranks import launched_ranks
+    from megatape.lab.tasks.engine.runner import evaluate_models
 
     prepare_deepspeed()
     disable_progress_bar()

@@ -34,7 +34,7 @@ from megatape.data.training.example_dataset import read_answers
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.hf.import_record import read_record
 from megatape.lab.study.outcome import Outcome
-from megatape.lab.tasks.engine.runner import Journal
+from megatape.lab.tasks.engine.journal import Journal
 from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.tools.ledger import prove

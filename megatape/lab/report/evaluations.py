@@ -26,7 +26,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Results:
-    """The part of a results.json (megatape/lab/tasks/engine/runner.py) that the report shows."""
+    """The part of a results.json (megatape/lab/tasks/engine/evaluation.py) that the report shows."""
 
     format: Literal[1]
     task: str

@@ -16,8 +16,9 @@ from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.hf.loading import read_tokenizer
 from megatape.lab.paper import SCROLLS
+from megatape.lab.tasks.engine.evaluation import Evaluation
 from megatape.lab.tasks.engine.lengths import BATCH_TOKENS
-from megatape.lab.tasks.engine.runner import Evaluation, evaluate
+from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.scores import rouge_scorer
 from megatape.lab.tasks.scrolls import SETS, PromptTokenizer, Scrolls, parse_set, read_set
 from tests.helpers.command import Command

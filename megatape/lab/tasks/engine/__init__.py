@@ -1,1 +1,1 @@
-"""Running evaluation tasks: lengths, runner, tensor-parallel models."""
+"""Running evaluation tasks: evaluations in folders, their ranks, journals and tables, tensor-parallel models."""

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from megatape.hf.export import export
-from megatape.lab.tasks.engine.runner import examples_hash, name_models
+from megatape.lab.tasks.engine.provenance import examples_hash
+from megatape.lab.tasks.engine.runner import name_models
 from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
 from megatape.lab.tasks.perplexity import Perplexity, Window
 from megatape.registry import TASKS, Entry

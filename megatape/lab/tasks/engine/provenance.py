@@ -1,0 +1,65 @@
+"""Provenance of results: hashes of models and examples, and versions of the software."""
+
+import hashlib
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from megatape.checkpoint.manifest import MANIFEST, describe
+from megatape.errors import MissingPath
+from megatape.utils.software import source_hash, versions
+
+# Files that determine a model's answers, in a folder without a manifest.
+MODEL_FILES = ("*.json", "*.safetensors", "*.model")
+
+
+def model_hash(folder: Path) -> str:
+    """Return the sha256 of a model's folder.
+
+    The hash of a checkpoint covers its manifest, which has the hashes of its files. The hash of any other folder covers the
+    names and hashes of the files with configuration, weights and tokenizer.
+
+    Raises:
+        MissingPath: The folder has no such files.
+    """
+    manifest = folder / MANIFEST
+    paths = [manifest]
+    if not manifest.is_file():
+        paths = sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern))
+    if not paths:
+        raise MissingPath(f"{folder}: no such model: give a checkpoint, or a folder that `megatape export` wrote")
+    digest = hashlib.sha256()
+    for path in paths:
+        file_hash = describe(path)["sha256"]
+        digest.update(f"{path.name} {file_hash}\n".encode())
+    return digest.hexdigest()
+
+
+def examples_hash(batches: list[list[Any]]) -> str:
+    """Return the sha256 of all examples as JSON, and so of the data behind them.
+
+    Fields of an example with `compare=False` do not count.
+    """
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
+    digest = hashlib.sha256()
+    for batch in batches:
+        digest.update(orjson.dumps(batch, default=_plain, option=options))
+    return digest.hexdigest()
+
+
+def software() -> dict[str, str]:
+    """Return the versions of the software that computes the results, with the hash of MegaTAPE's code."""
+    return {
+        "megatape": source_hash(),
+        "python/torch/deepspeed": versions(),
+        "transformers": version("transformers"),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
+    return str(value)
