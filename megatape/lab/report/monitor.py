@@ -15,7 +15,7 @@ from rich.text import Text
 from megatape.errors import UserError, path_errors
 from megatape.lab.report.load import STARTS, Run, last_written, load_runs, seen
 from megatape.lab.report.progress import Progress, describe_age, progress
-from megatape.lab.report.runs import history, ranks_of
+from megatape.lab.report.runs import describe_ranks, history
 from megatape.utils.units import format_bytes
 
 PANEL_WIDTH = 52  # characters, at least: as many panels as the terminal has room for are side by side
@@ -85,7 +85,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "memory", f"{format_bytes(memory)} at the peak, main rank"
     for path in run.folder.list_checkpoints()[:1]:
         yield "checkpoint", f"{path.name}, {describe_age(path.stat().st_mtime)}"
-    if ranks := ranks_of(run):
+    if ranks := describe_ranks(run):
         yield "ranks", ranks
     begin = max((number for number, event in enumerate(run.events) if event["event"] in STARTS), default=0)
     yield from (("slow rank", event["detail"]) for event in run.events[begin:] if event["event"] == "slow rank")

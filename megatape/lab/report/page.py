@@ -11,7 +11,7 @@ from megatape.lab.report.progress import progress
 from megatape.lab.report.template import GENERATOR, PAGE, fill
 from megatape.utils.files import new_folder, open_regular, write_atomically
 
-BUSY_SHARE = 0.1  # of the time may go into making the page again
+MAX_RENDER_SHARE = 0.1  # of the time may go into making the page again
 
 
 @path_errors()
@@ -68,7 +68,7 @@ def watch_report(
         yield page, notes
         took = 0.0
         while not finished:
-            time.sleep(max(seconds, took / BUSY_SHARE))
+            time.sleep(max(seconds, took / MAX_RENDER_SHARE))
             begun = time.monotonic()
             try:
                 text, notes, finished = _page(directories, evaluated, seconds)

@@ -23,7 +23,7 @@ QUIET_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Figure:
+class Headline:
     """A headline number.
 
     Attributes:
@@ -53,7 +53,7 @@ class Progress:
     state: str
     note: str
     done: float
-    figures: dict[str, Figure]
+    figures: dict[str, Headline]
 
 
 def progress(runs: list[Run]) -> list[Progress]:
@@ -110,7 +110,7 @@ def describe_age(written: float) -> str:
     return f"{format_duration(max(0.0, age))} ago"
 
 
-def _figures(run: Run, pace: float) -> dict[str, Figure]:
+def _figures(run: Run, pace: float) -> dict[str, Headline]:
     loss = run.metrics["loss"]
     validation = run.metrics["validation_loss"]
     recent = loss[-RECENT:][np.isfinite(loss[-RECENT:])]
@@ -121,13 +121,13 @@ def _figures(run: Run, pace: float) -> dict[str, Figure]:
     speed = format_count(batches.of_step(run.last_step) * length / pace) if pace > 0 else ""
     utilization = _utilization(run, pace)
     return {
-        "loss": Figure(_nats(run.last("loss")), f"mean of {recent.size}: {recent.mean():.4f}" if recent.size > 1 else ""),
-        "validation": Figure(_nats(run.last("validation_loss")), _best(run.metrics["step"], validation)),
-        "EMA": Figure(_nats(run.last("ema_validation_loss")), "validation of the average"),
-        "tokens": Figure(format_count(done * length), f"of {format_count((done + run.samples_left) * length)}"),
-        "tokens/s": Figure(speed, f"{pace:.3g} s a step" if speed else ""),
-        "MFU": Figure("" if utilization is None else f"{utilization:.1%}", run.environment.get("device", "")),
-        "time": Figure(format_duration(seconds) if seconds else "", f"of {plural(run.last_step, 'step')}"),
+        "loss": Headline(_nats(run.last("loss")), f"mean of {recent.size}: {recent.mean():.4f}" if recent.size > 1 else ""),
+        "validation": Headline(_nats(run.last("validation_loss")), _best(run.metrics["step"], validation)),
+        "EMA": Headline(_nats(run.last("ema_validation_loss")), "validation of the average"),
+        "tokens": Headline(format_count(done * length), f"of {format_count((done + run.samples_left) * length)}"),
+        "tokens/s": Headline(speed, f"{pace:.3g} s a step" if speed else ""),
+        "MFU": Headline("" if utilization is None else f"{utilization:.1%}", run.environment.get("device", "")),
+        "time": Headline(format_duration(seconds) if seconds else "", f"of {plural(run.last_step, 'step')}"),
         "events": _events(run),
     }
 
@@ -180,7 +180,7 @@ def _best(steps: np.ndarray, losses: np.ndarray) -> str:
     return f"best {losses[best]:.4f} at step {int(steps[best]):,}"
 
 
-def _events(run: Run) -> Figure:
+def _events(run: Run) -> Headline:
     counts = Counter(event["event"] for event in run.events)
     notes = []
     for name, count in counts.items():
@@ -188,7 +188,7 @@ def _events(run: Run) -> Figure:
             notes.append(plural(count, name))
         elif name not in QUIET:
             notes.append(f"{count:,} {name}")
-    return Figure(f"{counts.total():,}" * bool(counts), ", ".join(notes))
+    return Headline(f"{counts.total():,}" * bool(counts), ", ".join(notes))
 
 
 def _nats(value: float) -> str:

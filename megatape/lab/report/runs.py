@@ -38,7 +38,7 @@ def _overview(run: Run) -> dict[str, str]:
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "validation samples": _evaluated_samples(run),
         "validation loss of parts": ", ".join(f"{part} {loss:.4f}" for part, loss in run.part_losses.items()),
-        "ranks": ranks_of(run),
+        "ranks": describe_ranks(run),
         "device": environment.get("device", ""),
         "attention": environment.get("attention", ""),
         "code": " ".join(["MegaTAPE", environment["megatape"]]) if "megatape" in environment else "",
@@ -89,7 +89,7 @@ def _parameters(run: Run) -> dict[str, str]:
     }
 
 
-def ranks_of(run: Run) -> str:
+def describe_ranks(run: Run) -> str:
     """From the last start; empty for runs of earlier versions."""
     ranks = run.environment.get("ranks", "")
     hosts = run.environment.get("hosts", "1")
