@@ -61,17 +61,22 @@ def planted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The test's process was given no modules by --import, and those that the test gives are gone after it."""
     tables = [table for name, table in vars(registry).items() if name.isupper() and isinstance(table, dict)]
-    before, modules = [dict(table) for table in tables], set(sys.modules)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    entries_before = [dict(table) for table in tables]
+    modules_before = set(sys.modules)
+    path_before = [*sys.path]
+    monkeypatch.setattr(sys, "path", [*path_before])
     monkeypatch.setattr(imports, "_given", {})
     yield
-    for name in sys.modules.keys() - modules:
+    own_folders = [Path(folder) for folder in sys.path if folder not in path_before]
+    own_names = []
+    for name in sys.modules.keys() - modules_before:
         module = sys.modules[name]
-        place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
-        own = Path(place).is_absolute() and not place.startswith((sys.prefix, sys.base_prefix))  # torch.ops has a relative one
-        if own and name.partition(".")[0] not in ("megatape", "tests"):
-            del sys.modules[name]
-    for table, entries in zip(tables, before, strict=True):
+        place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+        if place is not None and any(Path(place).is_relative_to(folder) for folder in own_folders):
+            own_names.append(name)
+    for name in own_names:
+        del sys.modules[name]
+    for table, entries in zip(tables, entries_before, strict=True):
         table.clear()
         table.update(entries)
 

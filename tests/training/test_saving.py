@@ -22,7 +22,7 @@ class Checkpoints:
         self.saved_step = 0
         self._answers = list(answers)
         # A final save, by either name that the manager has had for it.
-        self.save_last = self.close = self._save_last
+        self.close = self._save_last
 
     def poll(self, num_ended: float) -> None:
         self.polled.append(num_ended)
@@ -93,7 +93,7 @@ def test_lost_data_leaves_a_checkpoint(step: int, saved: str) -> None:
 
 def test_lost_data_and_a_full_disk() -> None:
     checkpoints = Checkpoints()
-    checkpoints.save_last = checkpoints.close = Mock(side_effect=NotSaved("no space"))
+    checkpoints.close = Mock(side_effect=NotSaved("no space"))
     schedule = schedule_of(checkpoints)
     with pytest.raises(NotSaved, match="shard not found; no space"), schedule.saving_on_data_error(TrainState(8, step=2)):
         raise DataError("shard not found")
