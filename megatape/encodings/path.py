@@ -19,7 +19,8 @@ from torch import Tensor
 from megatape.attention.backend import DocumentStarts
 from megatape.attention.bias import ScoreBias
 from megatape.distributed.mesh import Axis
-from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures, causal_convolution
+from megatape.encodings.convolution import causal_convolution
+from megatape.encodings.encoding import Encoding, Features, LayerBias, SequenceFeatures, TokenFeatures
 from megatape.nn.linear import ColumnLinear
 from megatape.nn.parameters import Uniform, parameter
 from megatape.nn.remat import linear

@@ -19,7 +19,8 @@ from torch import Tensor
 from megatape.attention.backend import DocumentStarts
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.distributed.mesh import Axis
-from megatape.encodings.encoding import Encoding, Features, SequenceFeatures, TokenFeatures, causal_convolution
+from megatape.encodings.convolution import causal_convolution
+from megatape.encodings.encoding import Encoding, Features, SequenceFeatures, TokenFeatures
 from megatape.encodings.rope import padded_planes, rotated_size
 from megatape.nn.linear import ColumnLinear
 from megatape.nn.parameters import Uniform, parameter
