@@ -34,7 +34,7 @@ class RunData:
     """Both splits of a run.
 
     Attributes:
-        train: All training splits, and their order.
+        train: Training splits of all corpora, and their order.
         validation: Validation splits by corpus, in the order of `train.corpora`.
         evaluated: Evaluation samples by corpus and input, for each selection.
         tokenizer: Tokenizer in memory, so changes of its files during the run do not reach the checkpoints.
@@ -47,38 +47,55 @@ class RunData:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes for checkpoints: a run resumes only on the same training data."""
+        """Hashes for checkpoints: a run only resumes on the same training data."""
         return {"data": self.train.fingerprint, "tokenizer": self.train.tokenizer_hash}
 
 
 @path_errors()
 def open_data(config: Config) -> RunData:
-    """Open the data of a run. Raises UserError or FileNotFoundError if it does not fit the configuration."""
+    """Open the data of a run.
+
+    Args:
+        config: Whole configuration, because the data must fit the model, the number of steps and the evaluation.
+
+    Returns:
+        Both splits of every corpus.
+
+    Raises:
+        UserError, FileNotFoundError: The data do not fit the configuration, or are missing.
+    """
     data = config.data
-    training = config.training
-    corpora = {name: open_split(data, corpus.path, "train") for name, corpus in data.corpora.items()}
+    corpora = {}
+    for name, settings in data.corpora.items():
+        corpora[name] = open_split(data, settings.path, "train")
     for name, corpus in corpora.items():
-        _check_corpus(config, data.corpora[name].path, corpus)
+        _check_corpus(corpus, data.corpora[name].path, data.samples, config.model.vocab_size)
+
     first, *others = corpora.values()
     for corpus in others:
-        # Opening a tokenizer checks its ids. Equal entries have the ids of the first tokenizer, which is opened below.
+        # Reading a tokenizer checks its ids. Equal entries have the ids of the first tokenizer, which is read below.
         if corpus.tokenizer_entry != first.tokenizer_entry:
             corpus.tokenizer()
-    mixture = Mixture(data, corpora, training.seed)
-    mixture.check_epochs(training.steps, config.batches)
-    validation = {name: open_split(data, data.corpora[name].path, "validation") for name in mixture.corpora}
-    evaluated = {selection: _evaluated_samples(config, validation, selection) for selection in SELECTIONS}
+
+    mixture = Mixture(data, corpora, config.training.seed)
+    mixture.check_epochs(config.training.steps, config.batches)
+    validation = {}
+    for name in mixture.corpora:
+        validation[name] = open_split(data, data.corpora[name].path, "validation")
+    evaluated = {}
+    for selection in SELECTIONS:
+        evaluated[selection] = _evaluated_samples(validation, config.evaluation.samples, selection)
     return RunData(mixture, validation, evaluated, first.tokenizer())
 
 
-def _evaluated_samples(config: Config, validation: Mapping[str, Dataset], selection: Selection) -> dict[str, SampleGroups]:
-    """Select the evaluation samples of each validation split, by corpus and input.
+def _evaluated_samples(validation: Mapping[str, Dataset], count: int, selection: Selection) -> dict[str, SampleGroups]:
+    """Select `count` evaluation samples of each validation split, by corpus and input.
 
     With the selection `first` there are no losses by input, because most of these samples belong to one input.
     """
     selected: dict[str, SampleGroups] = {}
     for name, split in validation.items():
-        samples = select_samples(split.num_samples, config.evaluation.samples, selection)
+        samples = select_samples(split.num_samples, count, selection)
         selected[name] = {"": samples}
         if selection == "spread":
             selected[name] = group_by_input(split, samples)
@@ -90,10 +107,10 @@ def open_split(data: DataConfig, path: str, split: str) -> Dataset:
     cache = None
     if data.cache:
         cache = CacheFolder(Path(data.cache), data.cache_bytes)
-    length = data.sequence_length
     window = 0
     if split == "train":
         window = data.window
+    length = data.sequence_length
     match data.samples:
         case "packed":
             return TokenDataset(path, split, length, data.mask_documents, cache, window)
@@ -105,10 +122,15 @@ def open_split(data: DataConfig, path: str, split: str) -> Dataset:
             return ExampleDataset(path, split, length, data.mask_documents, cache)
 
 
-def _check_corpus(config: Config, path: str, corpus: Dataset) -> None:
-    """Raise UserError if a training split does not fit the configuration."""
-    samples = config.data.samples
-    vocab_size = config.model.vocab_size
+def _check_corpus(corpus: Dataset, path: str, samples: str, vocab_size: int) -> None:
+    """Raise UserError if a training split does not fit the configuration.
+
+    Args:
+        corpus: Training split.
+        path: Path or URL of its data directory.
+        samples: Setting `data.samples`.
+        vocab_size: Setting `model.vocab_size`.
+    """
     if corpus.answers and samples != "examples":
         raise UserError(
             f"data {path} holds prompts and answers, but data.samples is {samples}, which would learn the prompts too: set it "
@@ -122,24 +144,24 @@ def _check_corpus(config: Config, path: str, corpus: Dataset) -> None:
 
 
 class Mixture:
-    """The training splits of a run. A corpus has the same order as it would have alone.
+    """The training splits of a run. Each corpus keeps the order that it would have alone.
 
     Args:
         data: Section `data` of the configuration.
         corpora: Training split of each corpus of `data.corpora`, by name.
-        seed: Seed of the order, and of random choices of training for each sample.
+        seed: Seed of the order, and of everything that training draws for a sample.
 
     Attributes:
-        corpora: Corpora by name, in alphabetical order. The order in the file has no effect.
-        order: Order of the samples.
-        seed: Seed of the order.
-        sequence_length: Length of the samples of every corpus.
-        vocab_size: Vocabulary size of every corpus.
-        tokenizer_hash: sha256 of the tokenizer of every corpus.
+        corpora: Training splits by name, in alphabetical order: their order in the configuration means nothing.
+        order: Order of the samples of all corpora.
+        seed: Seed of the order, and of everything that training draws for a sample.
+        sequence_length: Tokens of a sample.
+        vocab_size: Number of token ids.
+        tokenizer_hash: Sha256 of the tokenizer of every corpus.
         num_tokens: Number of tokens of all corpora.
-        shares: Shares of the corpora before any annealing.
-        unigram_entropy: Mean of the corpora's, weighted by these shares.
-        filled: Mean of the corpora's, weighted by these shares.
+        shares: Share of each corpus before any annealing, by name.
+        unigram_entropy: Mean of the corpora's entropies, weighted by `shares`.
+        filled: Mean of the corpora's filled parts, weighted by `shares`.
         fingerprint: Hash of all corpora and the first weights.
 
     Raises:
@@ -149,41 +171,40 @@ class Mixture:
     def __init__(self, data: DataConfig, corpora: Mapping[str, Dataset], seed: int) -> None:
         self.corpora = dict(sorted(corpora.items()))
         self._settings = {name: data.corpora[name] for name in self.corpora}
-        (first, one), *others = self.corpora.items()
-        for name, corpus in others:
-            special = [(each.bos_id, each.eos_id) for each in (one, corpus)]
-            if corpus.tokenizer_hash != one.tokenizer_hash or special[0] != special[1]:
-                raise UserError(
-                    f"data.mixture: {first} ({self._settings[first].path}) and {name} ({self._settings[name].path}) have "
-                    f"different tokenizers (sha256 {one.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}, bos_id and "
-                    f"eos_id {special[0]} and {special[1]}): prepare one of them with --tokenizer of the other"
-                )
+        self._check_tokenizers()
+        first = next(iter(self.corpora.values()))
         self.seed = seed
-        self.sequence_length = one.sequence_length
-        self.vocab_size = one.vocab_size
-        self.tokenizer_hash = one.tokenizer_hash
+        self.sequence_length = first.sequence_length
+        self.vocab_size = first.vocab_size
+        self.tokenizer_hash = first.tokenizer_hash
         self.num_tokens = sum(corpus.num_tokens for corpus in self.corpora.values())
 
-        # A sample that begins before a change of the weights ends under the old ones.
-        starts = [0, *(-(-change.tokens // self.sequence_length) for change in data.annealing)]
-        weights = [self._first_weights(data.temperature), *(self._whole(change.weights) for change in data.annealing)]
+        first_weights = self._first_weights(data.temperature)
+        phases = [(0, first_weights)]
+        for change in data.annealing:
+            # A sample that begins before a change of the weights ends under the old ones.
+            start = -(-change.tokens // self.sequence_length)
+            phases.append((start, self._integers(change.weights)))
         orders = {name: _order(name, corpus, seed) for name, corpus in self.corpora.items()}
-        self.order = MixtureOrder(Schedule(list(zip(starts, weights, strict=True))), orders)
+        self.order = MixtureOrder(Schedule(phases), orders)
         # Window of each corpus that was read last.
         self._windows: dict[str, int] = {}
 
-        self.shares = {name: weight / sum(weights[0]) for name, weight in zip(self.corpora, weights[0], strict=True)}
+        total_weight = sum(first_weights)
+        self.shares = {name: weight / total_weight for name, weight in zip(self.corpora, first_weights, strict=True)}
         self.unigram_entropy = sum(self.shares[name] * corpus.unigram_entropy for name, corpus in self.corpora.items())
-        # Averaging the padding keeps the mean of completely filled corpora exactly 1.
-        self.filled = 1 - sum(self.shares[name] * (1 - corpus.filled) for name, corpus in self.corpora.items())
-        identity = [[name, corpus.fingerprint] for name, corpus in self.corpora.items()]
+        # Summing up the padding makes corpora without any exactly full.
+        padding = sum(self.shares[name] * (1 - corpus.filled) for name, corpus in self.corpora.items())
+        self.filled = 1 - padding
+
         # Checkpoints of runs on data.path have the fingerprint of its content alone.
-        self.fingerprint = one.fingerprint
+        self.fingerprint = first.fingerprint
         if data.mixture:
-            self.fingerprint = content_hash(identity, weights[0])
+            identity = [[name, corpus.fingerprint] for name, corpus in self.corpora.items()]
+            self.fingerprint = content_hash(identity, first_weights)
 
     def sample(self, consumed: int) -> TrainingSample:
-        """Return the sample of training after `consumed` others."""
+        """Return the sample that training takes after `consumed` others."""
         location = self.order.locate(consumed)
         corpus = self.corpora[location.corpus]
         if self._windows.get(location.corpus) != location.window:
@@ -192,22 +213,33 @@ class Mixture:
         return corpus.sample(location.sample_index)
 
     def check_epochs(self, steps: int, batches: BatchSizes) -> None:
-        """Raise UserError if a run of `steps` steps would exceed a corpus's max_epochs."""
+        """Check that a run stays within each corpus's max_epochs.
+
+        Args:
+            steps: Number of steps of the run.
+            batches: Batch sizes of the run.
+
+        Raises:
+            UserError: The run would exceed max_epochs of a corpus.
+        """
         for name, used in self.order.counts(batches.consumed(steps)).items():
             max_epochs = self._settings[name].max_epochs
             available = self.corpora[name].num_samples
-            if max_epochs is not None and used > max_epochs * available:
-                step = bisect_right(
-                    range(steps + 1), max_epochs * available, key=lambda step: self.order.counts(batches.consumed(step))[name]
-                )
-                raise UserError(
-                    f"data.mixture.{name}: training.steps {steps} use {used:,} samples of it, {used / available:.2f} epochs of "
-                    f"its {available:,}, and max_epochs is {max_epochs}, which ends in step {step}: lower its weight or "
-                    "training.steps, raise max_epochs, or prepare more text"
-                )
+            if max_epochs is None or used <= max_epochs * available:
+                continue
+
+            def used_until(step: int, name: str = name) -> int:
+                return self.order.counts(batches.consumed(step))[name]
+
+            last_step = bisect_right(range(steps + 1), max_epochs * available, key=used_until)
+            raise UserError(
+                f"data.mixture.{name}: training.steps {steps} use {used:,} samples of it, {used / available:.2f} epochs of its "
+                f"{available:,}, and max_epochs is {max_epochs}, which ends in step {last_step}: lower its weight or "
+                "training.steps, raise max_epochs, or prepare more text"
+            )
 
     def describe(self, samples: int) -> str:
-        """Describe the shares of named corpora, and their epochs in a run of `samples` samples, in one line."""
+        """Describe the named corpora in one line: their shares, and the epochs of a run of `samples` samples."""
         parts = []
         for name, used in named(self.order.counts(samples)).items():
             corpus = self.corpora[name]
@@ -215,35 +247,54 @@ class Mixture:
             parts.append(f"{name} {self.shares[name]:.4g} ({epochs:.2f} epochs of {corpus.num_tokens:,} tokens)")
         return ", ".join(parts)
 
-    def _first_weights(self, temperature: float) -> list[int]:
-        given = {name: settings.weight for name, settings in self._settings.items()}
-        weights = {name: weight for name, weight in given.items() if weight is not None}
-        if weights:
-            return self._whole(weights)
-        return tempered_weights([corpus.num_tokens for corpus in self.corpora.values()], temperature)
+    def _check_tokenizers(self) -> None:
+        """Raise UserError unless all corpora have the tokenizer of the first one."""
+        (first_name, first), *others = self.corpora.items()
+        first_path = self._settings[first_name].path
+        first_special = (first.bos_id, first.eos_id)
+        for name, corpus in others:
+            special = (corpus.bos_id, corpus.eos_id)
+            if corpus.tokenizer_hash == first.tokenizer_hash and special == first_special:
+                continue
+            raise UserError(
+                f"data.mixture: {first_name} ({first_path}) and {name} ({self._settings[name].path}) have different tokenizers "
+                f"(sha256 {first.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}, bos_id and eos_id {first_special} and "
+                f"{special}): prepare one of them with --tokenizer of the other"
+            )
 
-    def _whole(self, weights: Mapping[str, float]) -> list[int]:
+    def _first_weights(self, temperature: float) -> list[int]:
+        """Return the weights before any annealing: those of the configuration, or else by the sizes of the corpora."""
+        weights = {}
+        for name, settings in self._settings.items():
+            if settings.weight is not None:
+                weights[name] = settings.weight
+        if weights:
+            return self._integers(weights)
+        sizes = [corpus.num_tokens for corpus in self.corpora.values()]
+        return tempered_weights(sizes, temperature)
+
+    def _integers(self, weights: Mapping[str, float]) -> list[int]:
         return integer_weights([weights[name] for name in self.corpora])
 
 
 def named(values: Mapping[str, T]) -> dict[str, T]:
-    """Return the values of named corpora, for reports. The corpus of data.path has no name and is all of the data."""
+    """Return the values of named corpora. `data.path` has no name and is all of the data, so reports do not list it."""
     return {name: value for name, value in values.items() if name}
 
 
 def _order(name: str, corpus: Dataset, seed: int) -> SampleOrder:
-    """Return the order of a single corpus."""
+    """Return the order of a corpus alone."""
     if corpus.window:
         return WindowOrder(name, corpus.shard_samples, corpus.window, seed)
     return ShuffledOrder(name, corpus.num_samples, seed)
 
 
 class MixtureOrder(SampleOrder):
-    """Interleaved orders of all corpora. A single corpus has its own order.
+    """Interleaves the orders of all corpora. A single corpus keeps its order.
 
     Args:
-        schedule: Schedule of the corpora, by number.
-        orders: Order of each corpus, by name, in the order of the numbers.
+        schedule: Schedule of the corpora, by their numbers.
+        orders: Order of each corpus, by name. Corpora are numbered by their place in it.
     """
 
     def __init__(self, schedule: Schedule, orders: Mapping[str, SampleOrder]) -> None:
