@@ -33,23 +33,28 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
     Raises:
         UserError, FileNotFoundError: A table of documents is missing or corrupted.
     """
-    whole = {"": list(samples)}
-    if not any(_is_divided(parts) for parts in (dataset.index.merged, dataset.index.ledger)):
-        return whole
+    single_group = {"": list(samples)}
+    if not _is_divided(dataset.index.merged) and not _is_divided(dataset.index.ledger):
+        return single_group
+
     spans = [dataset.spans(sample) for sample in samples]
     middles = np.concatenate([begins + sizes // 2 for begins, sizes in spans])
-    found = _folders(dataset, middles) or _inputs(dataset, middles)
-    if not found:
-        return whole
-    # The names become names of metrics.
-    names = map(mask, found)
+    inputs = _folders(dataset, middles) or _inputs(dataset, middles)
+    if not inputs:
+        return single_group
+
+    # Masked, because they become names of metrics.
+    names = (mask(name) for name in inputs)
     groups: dict[str, list[int]] = defaultdict(list)
     for sample, (_, sizes) in zip(samples, spans, strict=True):
-        tokens: dict[str, int] = defaultdict(int)
+        num_tokens: dict[str, int] = defaultdict(int)
         for size in sizes.tolist():
-            tokens[next(names)] += size
-        groups[max(tokens, key=tokens.__getitem__)].append(sample)
-    return dict(groups) if len(groups) > 1 else whole
+            num_tokens[next(names)] += size
+        most_frequent = max(num_tokens, key=num_tokens.__getitem__)
+        groups[most_frequent].append(sample)
+    if len(groups) == 1:
+        return single_group
+    return dict(groups)
 
 
 def _is_divided(parts: Collection[object]) -> bool:
@@ -63,18 +68,24 @@ def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
     The tables of a folder are contiguous, so the end of its tokens follows from the index.
     """
     folders = dataset.index.merged
-    tables = dataset.index.document_tables.get(dataset.split, [])
     if not _is_divided(folders):
         return []
-    documents = list(accumulate(folder.documents.get(dataset.split, 0) for folder in folders))
-    table_documents = [0, *accumulate(table.documents for table in tables)]
-    table_tokens = [0, *accumulate(table.tokens for table in tables)]
-    tokens_until = dict(zip(table_documents, table_tokens, strict=True))
-    is_whole = documents[-1] == table_documents[-1] and all(count in tokens_until for count in documents)
-    if not is_whole:  # A subset of a merged directory.
+
+    # Number of tokens in the first n documents, where a table ends after n documents.
+    num_tokens = 0
+    num_documents = 0
+    tokens_until = {0: 0}
+    for table in dataset.index.document_tables.get(dataset.split, []):
+        num_documents += table.documents
+        num_tokens += table.tokens
+        tokens_until[num_documents] = num_tokens
+
+    document_ends = list(accumulate(folder.documents.get(dataset.split, 0) for folder in folders))
+    is_complete = document_ends[-1] == num_documents and all(end in tokens_until for end in document_ends)
+    if not is_complete:  # A subset of a merged directory.
         return []
-    ends = [tokens_until[count] for count in documents]
-    return [folders[bisect_right(ends, token)].folder for token in tokens.tolist()]
+    token_ends = [tokens_until[end] for end in document_ends]
+    return [folders[bisect_right(token_ends, token)].folder for token in tokens.tolist()]
 
 
 def _inputs(dataset: Dataset, tokens: np.ndarray) -> list[str]:
@@ -83,14 +94,20 @@ def _inputs(dataset: Dataset, tokens: np.ndarray) -> list[str]:
     if not _is_divided(inputs) or not dataset.has_tables:
         return []
     found = [_input_of(place, inputs) for place in dataset.tables.places(tokens)]
-    return found if all(found) else []
+    if not all(found):
+        return []
+    return found
 
 
 @lru_cache(maxsize=2**12)
 def _input_of(place: str, inputs: tuple[str, ...]) -> str:
     """Return the input that has a document, by its place, such as `folder/file:line`; "" if no input has it."""
-    files = [place, *(place[:end] for end, character in enumerate(place) if character == ":")]
-    for given in inputs:
-        if any(relative(file, given) is not None for file in files):
-            return given
+    # The names of files may have colons, too.
+    files = [place]
+    for end, character in enumerate(place):
+        if character == ":":
+            files.append(place[:end])
+    for name in inputs:
+        if any(relative(file, name) is not None for file in files):
+            return name
     return ""

@@ -1,6 +1,6 @@
 """Batches for one data-parallel rank.
 
-b sequences of a micro-batch, N tokens of a sequence.
+Dimensions: b sequences per micro-batch, N tokens per sequence.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +27,11 @@ class Batch:
 
     Attributes:
         tokens: Input ids, [b, N].
-        targets: The next token of each token, [b, N]; IGNORE_INDEX where there is none.
-        position_ids: The position of each token (order.py), [b, N]; one row in memory if all samples have the same.
-        document_starts: The index in the sample of the first token of each token's document, [b, N]; None: no document mask.
-        dropout_seeds: A random number of each training sample, by the samples before it, [b]; None: no dropout.
+        targets: The next token of each token, [b, N], or IGNORE_INDEX.
+        position_ids: Position of each token (positions.py), [b, N]. A single row in memory if all samples have the same.
+        document_starts: Index in the sample of the first token of each token's document, [b, N]. None without document mask.
+        dropout_seeds: Random number of each training sample, which depends on the number of samples before it, [b]. None
+            without dropout.
     """
 
     tokens: Tensor
@@ -41,16 +42,19 @@ class Batch:
 
     @property
     def num_targets(self) -> int:
-        """The number of targets that count in the loss."""
+        """Number of targets that count in the loss."""
         return int(target_mask(self.targets.numpy()).sum())
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with each tensor changed. One row in memory remains one row."""
-
-        def changed(tensor: Tensor) -> Tensor:
-            return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
-
-        tensors: dict[str, Any] = {name: tensor if tensor is None else changed(tensor) for name, tensor in vars(self).items()}
+        """Return the batch with each tensor changed. A single row in memory remains a single row."""
+        tensors: dict[str, Any] = {}
+        for name, tensor in vars(self).items():
+            if tensor is None:
+                tensors[name] = None
+            elif tensor.stride(0) == 0:
+                tensors[name] = change(tensor[:1]).expand_as(tensor)
+            else:
+                tensors[name] = change(tensor)
         return Batch(**tensors)
 
 
@@ -58,14 +62,17 @@ class Batch:
 class Loader:
     """The training batches of one rank: a pure function of the number of samples consumed so far.
 
+    The samples of a step are the same for every world size.
+
     Attributes:
-        data: The corpora and their order. Positions and dropout are drawn by its seed.
-        batches: Samples in an optimizer step, over all ranks and micro-batches.
-        micro_batch_size: Samples in a forward pass of one rank (b).
-        rank, world_size: Among the data-parallel ranks; the samples of a step are the same for every world size.
-        positions: The positions of the tokens of a sample; they may depend on how many samples came before it.
-        warmup: Stages of shorter sequences, by length: the samples consumed at which each ends. The samples of a step are cut
-            into sequences, which are numbered as if all samples had been as short.
+        data: Corpora and their order. Positions and dropout are drawn by its seed.
+        batches: Samples per optimizer step, over all ranks and micro-batches.
+        micro_batch_size: Samples per forward pass of one rank (b).
+        rank: Rank among the data-parallel ranks.
+        world_size: Number of data-parallel ranks.
+        positions: Positions of the tokens of a sample. They may depend on how many samples came before it.
+        warmup: Stages of shorter sequences: length -> number of consumed samples at which the stage ends. The samples of a
+            step are cut into sequences, numbered as if all samples had been as short.
     """
 
     data: Mixture
@@ -78,39 +85,49 @@ class Loader:
     warmup: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        assert min(self.batches.full, self.micro_batch_size, self.world_size) >= 1 and 0 <= self.rank < self.world_size
+        assert min(self.batches.full, self.micro_batch_size, self.world_size) >= 1
+        assert 0 <= self.rank < self.world_size
         assert self.batches.full % (self.micro_batch_size * self.world_size) == 0, "Config.accumulation checks it"
 
     def step(self, consumed: int) -> list[Batch]:
-        """This rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
+        """Return this rank's micro-batches of the step after `consumed` samples, over all ranks and epochs."""
         assert consumed >= 0
         length = self.sequence_length(consumed)
         return [self._batch(samples, length) for samples in self._micro_batches(consumed)]
 
     def sequence_length(self, consumed: int) -> int:
-        """Length of the samples of the step after `consumed`."""
-        stages = (length for length, end in self.warmup.items() if consumed < end)
-        return next(stages, self.data.sequence_length)
+        """Return the length of the samples of the step after `consumed` samples."""
+        for length, end in self.warmup.items():
+            if consumed < end:
+                return length
+        return self.data.sequence_length
 
     def digest(self, consumed: int) -> int:
-        """Digest of this rank's samples of that step (SampleOrder.digest)."""
+        """Return the digest of this rank's samples of the step after `consumed` samples (SampleOrder.digest)."""
         return self.data.order.digest(chain.from_iterable(self._micro_batches(consumed)))
 
     def _micro_batches(self, consumed: int) -> list[range]:
-        """The numbers of samples before each of this rank's, by micro-batch."""
+        """Return how many samples precede each of this rank's samples, by micro-batch."""
         first = consumed + self.rank * self.micro_batch_size
         stride = self.world_size * self.micro_batch_size
         begins = range(first, consumed + self.batches.after(consumed), stride)
         return [range(begin, begin + self.micro_batch_size) for begin in begins]
 
     def _batch(self, samples: range, length: int) -> Batch:
+        sequences: list[TrainingSample] = []
+        for consumed in samples:
+            sequences += _cut(self.data.sample(consumed), length)
+
+        # Each sequence has the number that it would have if all samples had been as short.
         parts = self.data.sequence_length // length
-        sequences = [part for consumed in samples for part in _cut(self.data.sample(consumed), length)]
         numbers = range(samples.start * parts, samples.stop * parts)
-        rows = numbers[:1] if self.positions == FROM_ZERO else numbers
-        positions = [self.positions.training(length, self.data.seed, number) for number in rows]
+        seed = self.data.seed
+        rows = numbers
+        if self.positions == FROM_ZERO:
+            rows = numbers[:1]
+        positions = [self.positions.training(length, seed, number) for number in rows]
         batch = _make_batch(sequences, np.stack(positions))
-        batch.dropout_seeds = torch.tensor([sample_hash(self.data.seed, number, 2**63) for number in numbers])
+        batch.dropout_seeds = torch.tensor([sample_hash(seed, number, 2**63) for number in numbers])
         return batch
 
 
@@ -137,47 +154,53 @@ def evaluation_batches(
         positions: Positions of the tokens of a sample.
         seed: Seed of random positions.
     """
-    batches = [
-        (name, samples[begin : begin + batch_size])
-        for name, samples in groups.items()
-        for begin in range(0, len(samples), batch_size)
-    ]
-    name, some = batches[0]
-    batches += [(name, some[:0])] * (-len(batches) % world_size)
+    batches: list[tuple[str, Sequence[int]]] = []
+    for name, indices in groups.items():
+        for begin in range(0, len(indices), batch_size):
+            batches.append((name, indices[begin : begin + batch_size]))
+    first_name, first_indices = batches[0]
+    num_empty = -len(batches) % world_size
+    batches += [(first_name, [])] * num_empty
+
     row = positions.evaluation(dataset.sequence_length, seed)[None]
     for name, indices in batches[rank::world_size]:
-        padding = [some[0]] * (batch_size - len(indices))
-        batch = _make_batch([dataset.sample(index) for index in [*indices, *padding]], row)
+        padding = [first_indices[0]] * (batch_size - len(indices))
+        samples = [dataset.sample(index) for index in [*indices, *padding]]
+        batch = _make_batch(samples, row)
         batch.targets[len(indices) :] = IGNORE_INDEX
         yield name, batch
 
 
 def _cut(sample: TrainingSample, length: int) -> Iterator[TrainingSample]:
-    """The sample in parts of `length` tokens, each with its own targets."""
+    """Cut a sample into parts of `length` tokens, each with its own targets."""
     for begin in range(0, sample.tokens.size, length):
         part = slice(begin, begin + length)
-        starts = None if sample.document_starts is None else np.maximum(sample.document_starts[part] - begin, 0)
+        starts = None
+        if sample.document_starts is not None:
+            starts = np.maximum(sample.document_starts[part] - begin, 0)
         yield TrainingSample(sample.tokens[part], sample.targets[part], starts)
 
 
 def _make_batch(samples: Sequence[TrainingSample], positions: np.ndarray) -> Batch:
-    """A batch of samples.
+    """Make a batch of samples.
 
     Args:
         samples: b samples of N tokens.
-        positions: Of their tokens or, with document starts, of those of each document; [b, N], or [1, N] if all have the same.
+        positions: Positions of the tokens of a sample or, with document starts, of each document, [b, N], or [1, N] if all
+            samples have the same.
     """
+    document_starts = None
     starts = [sample.document_starts for sample in samples if sample.document_starts is not None]
-    document_starts = np.stack(starts) if starts else None
-    if document_starts is not None:
-        given = np.broadcast_to(positions, document_starts.shape)
-        positions = np.take_along_axis(given, np.arange(given.shape[1]) - document_starts, axis=1)
+    if starts:
+        stacked = np.stack(starts)
+        document_starts = torch.from_numpy(stacked)
+        # Positions begin anew in each document.
+        index_in_document = np.arange(stacked.shape[1]) - stacked
+        positions = np.take_along_axis(np.broadcast_to(positions, stacked.shape), index_in_document, axis=1)
         if (positions == positions[0]).all():
             positions = positions[:1]
+
     tokens = torch.from_numpy(np.stack([sample.tokens for sample in samples]))
-    return Batch(
-        tokens=tokens,
-        targets=torch.from_numpy(np.stack([sample.targets for sample in samples])),
-        position_ids=torch.from_numpy(positions).expand_as(tokens),
-        document_starts=None if document_starts is None else torch.from_numpy(document_starts),
-    )
+    targets = torch.from_numpy(np.stack([sample.targets for sample in samples]))
+    position_ids = torch.from_numpy(positions).expand_as(tokens)
+    return Batch(tokens, targets, position_ids, document_starts)

@@ -11,17 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+# Rounds of the Feistel network.
 NUM_ROUNDS = 6
 MASK = (1 << 64) - 1
+# Odd constants to multiply with, from the golden ratio and from pi.
+GOLDEN_RATIO = 0x9E3779B97F4A7C15
+PI = 0x243F6A8885A308D3
 
 
 class SampleLocation(NamedTuple):
     """A sample of a corpus.
 
     Attributes:
-        corpus: Its name.
-        sample_index: In the corpus.
-        window: Number of its window over all epochs, 0 in an order without windows.
+        corpus: Name of the corpus.
+        sample_index: Index of the sample in the corpus.
+        window: Number of the sample's window over all epochs, 0 in an order without windows.
     """
 
     corpus: str
@@ -30,23 +34,23 @@ class SampleLocation(NamedTuple):
 
 
 class SampleOrder(ABC):
-    """The sample that training takes after any number of others, over all epochs."""
+    """Base class of orders: determines the sample that training takes after any number of others, over all epochs."""
 
     @abstractmethod
     def locate(self, consumed: int) -> SampleLocation:
-        """The sample after `consumed` others."""
+        """Return the sample after `consumed` others."""
 
     def upcoming_shards(self, location: SampleLocation) -> list[int]:
-        """Shards of the location's corpus with its window and the next one; none without windows."""
+        """Return the shards of the location's window and of the next one, none in an order without windows."""
         return []
 
     def digest(self, consumed: Iterable[int]) -> int:
-        """`samples_digest` of samples, given by the number of others before each."""
+        """Return the `samples_digest` of samples, each given by the number of samples before it."""
         return samples_digest(map(self.locate, consumed))
 
 
 class ShuffledOrder(SampleOrder):
-    """All samples of a corpus, in another permutation each epoch."""
+    """Permutes all samples of a corpus anew in each epoch."""
 
     def __init__(self, corpus: str, num_samples: int, seed: int) -> None:
         self._corpus = corpus
@@ -58,13 +62,16 @@ class ShuffledOrder(SampleOrder):
 
 
 class WindowOrder(SampleOrder):
-    """Each epoch permutes the shards of a corpus, and then the samples of every `window` shards in a row.
+    """Permutes the shards of a corpus in each epoch, and then the samples of every `window` consecutive shards.
 
     Args:
-        corpus: Its name.
-        shard_samples: Number of samples of each shard, int64 [shards].
-        window: Number of shards that are mixed.
+        corpus: Name of the corpus.
+        shard_samples: Number of samples in each shard, int64 [shards].
+        window: Number of shards to mix.
         seed: Seed of the permutations.
+
+    Attributes:
+        num_windows: Number of windows in an epoch.
     """
 
     def __init__(self, corpus: str, shard_samples: np.ndarray, window: int, seed: int) -> None:
@@ -88,52 +95,63 @@ class WindowOrder(SampleOrder):
         end = int(ends[last])
         mixed = begin + permuted(place - begin, end - begin, f"window {self._seed} {epoch} {window}")
         shard = int(np.searchsorted(ends, mixed, side="right")) - 1
-        index = int(self._first[shards[shard]]) + mixed - int(ends[shard])
+        index_in_shard = mixed - int(ends[shard])
+        index = int(self._first[shards[shard]]) + index_in_shard
         return SampleLocation(self._corpus, index, epoch * self.num_windows + window)
 
     def upcoming_shards(self, location: SampleLocation) -> list[int]:
         return [*self.shards(location.window), *self.shards(location.window + 1)]
 
     def shards(self, window: int) -> list[int]:
-        """Shards of a window, by its number over all epochs."""
+        """Return the shards of a window, given by its number over all epochs."""
         epoch, number = divmod(window, self.num_windows)
         shards, _ = self._epoch(epoch)
         return shards[number * self._window : (number + 1) * self._window].tolist()
 
     def _arrange(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The shards of an epoch in order, [shards], and the samples before each and in all, [shards + 1]."""
-        size = self._samples.size
-        shards = np.array([permuted(place, size, f"shards {self._seed} {epoch}") for place in range(size)])
+        """Arrange an epoch.
+
+        Returns:
+            The shards in the order of the epoch, [shards], and the number of samples before each and in all, [shards + 1].
+        """
+        num_shards = self._samples.size
+        name = f"shards {self._seed} {epoch}"
+        shards = np.array([permuted(place, num_shards, name) for place in range(num_shards)])
         return shards, np.r_[0, np.cumsum(self._samples[shards])]
 
 
 def sample_index(consumed: int, num_samples: int, seed: int) -> int:
-    """The index of the sample after `consumed` others, over all epochs; each epoch is a new permutation."""
+    """Return the index of the sample after `consumed` others, over all epochs. Each epoch is a new permutation."""
     epoch, index = divmod(consumed, num_samples)
     return permuted(index, num_samples, f"order {seed} {epoch}")
 
 
 def sample_hash(seed: int, consumed: int, modulus: int) -> int:
-    """A uniform number in [0, modulus), determined by the seed and the number of samples before this one."""
-    return int.from_bytes(_digest(f"sample {seed} {consumed}", 8), "little") % modulus
+    """Return a uniform number in [0, modulus), determined by the seed and the number of samples before this one."""
+    digest = _digest(f"sample {seed} {consumed}", 8)
+    return int.from_bytes(digest, "little") % modulus
 
 
 def samples_digest(samples: Iterable[SampleLocation]) -> int:
-    """A number for some samples, in any order.
+    """Return the digest of samples, the same in any order.
 
-    It is the sum of a hash of each, of 32 bits, so that the ranks of a step can add theirs up, exactly even as float64 for two
-    million samples.
+    It is the sum of a 32-bit hash of each sample, so the ranks of a step can add up their digests. The sum is exact even in
+    float64, up to two million samples.
     """
-    return sum(int.from_bytes(_digest(f"{sample.corpus} {sample.sample_index}", 4), "little") for sample in samples)
+    total = 0
+    for sample in samples:
+        digest = _digest(f"{sample.corpus} {sample.sample_index}", 4)
+        total += int.from_bytes(digest, "little")
+    return total
 
 
-# Cached because the digest of a step needs its samples again.
+# Cached, because the digest of a step asks for its samples again.
 @lru_cache(maxsize=1024)
 def permuted(index: int, size: int, name: str) -> int:
-    """A bijection of [0, size), another for each name.
+    """Map an index by a bijection of [0, size), which depends on the name.
 
-    It is a Feistel network over the next even number of bits, applied until the result is inside. The code is written for
-    speed: each sample of a run passes here.
+    The bijection is a Feistel network over the next even number of bits, applied until the result is below `size`. The code is
+    written for speed: each sample of a run passes here.
     """
     keys = _round_keys(name)
     half = max(1, ((size - 1).bit_length() + 1) // 2)
@@ -141,10 +159,10 @@ def permuted(index: int, size: int, name: str) -> int:
     while True:
         left = index >> half
         right = index & mask
-        # Multiply and shift 64 bits, twice. The odd constants are from the golden ratio and from pi.
         for key in keys:
-            mixed = (right ^ key) * 0x9E3779B97F4A7C15 & MASK
-            mixed = (mixed ^ mixed >> 32) * 0x243F6A8885A308D3
+            # Multiply and shift 64 bits, twice.
+            mixed = (right ^ key) * GOLDEN_RATIO & MASK
+            mixed = (mixed ^ mixed >> 32) * PI
             left, right = right, left ^ (mixed ^ mixed >> 32) & mask
         index = left << half | right
         if index < size:
