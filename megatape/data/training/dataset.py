@@ -19,7 +19,7 @@ class TrainingSample(NamedTuple):
     Attributes:
         tokens: int64 [N].
         targets: int64 [N], the next token of each, or IGNORE_INDEX.
-        document_starts: int64 [N], the index of the first token of each token's document; None: documents see each other.
+        document_starts: int64 [N], the index of the first token of each token's document. None if documents see each other.
     """
 
     tokens: np.ndarray
@@ -32,13 +32,13 @@ class Dataset(StoredSplit, ABC):
 
     Args:
         directory: Path or URL of the data directory.
-        split: Its name.
-        sequence_length: N, tokens of a sample.
-        cache: See SplitReader.
-        window: 0, or the number of shards that training mixes at a time; then no sample needs two shards.
+        split: Name of the split.
+        sequence_length: Tokens of a sample (N).
+        cache: Cache of a remote data directory; see SplitReader.
+        window: Number of shards that training mixes at a time, so that no sample needs two shards. 0: all shards.
 
     Attributes:
-        num_samples: Samples of the split.
+        num_samples: Number of samples in the split.
         shard_samples: Number of samples in each shard, int64 [shards]. Only set with a window.
         filled: Share of all tokens that is not padding.
         num_skipped: Number of skipped documents, which are in no sample.
@@ -64,7 +64,11 @@ class Dataset(StoredSplit, ABC):
 
     @abstractmethod
     def sample(self, index: int) -> TrainingSample:
-        """Sample `index`. Raises IndexError outside [0, num_samples)."""
+        """Return sample `index`.
+
+        Raises:
+            IndexError: `index` is outside [0, num_samples).
+        """
 
     @abstractmethod
     def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,11 +85,12 @@ class Dataset(StoredSplit, ABC):
     def _check_room(self, max_bytes: int) -> None:
         """Raise UserError if the cache cannot hold a window and the next one, or without a window all shards."""
         sizes = sorted((shard.bytes for shard in self.shards), reverse=True)
-        needed = sum(sizes[: 2 * self.window] if self.window else sizes)
+        held = "all shards, which training without data.window mixes"
+        if self.window:
+            held = f"two windows of {self.window} shards"
+            sizes = sizes[: 2 * self.window]
+        needed = sum(sizes)
         if needed > max_bytes:
-            held = "all shards, which training without data.window mixes"
-            if self.window:
-                held = f"two windows of {self.window} shards"
             raise UserError(
                 f"data.cache_bytes is {max_bytes:,}, but {held} of {self.name} take {needed:,}: raise it, or choose a smaller "
                 "data.window"
@@ -99,7 +104,7 @@ class TokenDataset(Dataset):
     the remainder shorter than N at its end. With a window each shard is cut separately, as if it were the stream.
 
     Args:
-        mask_documents: A document sees and predicts only itself, so its end has no target.
+        mask_documents: Whether a document sees and predicts only itself, so that its end has no target.
         directory, split, sequence_length, cache, window: See Dataset.
     """
 
@@ -119,8 +124,10 @@ class TokenDataset(Dataset):
                 f"sequence length is {sequence_length}, but {self.name} has {self.num_tokens} tokens and a "
                 f"sample takes one more than its length: choose 1 to {self.num_tokens - 1}, or prepare more text"
             )
-        # Parts of the stream that are cut separately: the first token of each, and the samples before it.
-        self._part_starts = [0, *(self.shard_ends.tolist() if window else [self.num_tokens])]
+        # Parts of the stream that are cut separately: boundaries, and the number of samples before each part.
+        self._part_starts = [0, self.num_tokens]
+        if window:
+            self._part_starts = [0, *self.shard_ends.tolist()]
         self.shard_samples = (np.diff(self._part_starts) - 1) // sequence_length
         self._part_samples = [0, *np.cumsum(self.shard_samples).tolist()]
         self.num_samples = self._part_samples[-1]
@@ -131,7 +138,11 @@ class TokenDataset(Dataset):
             )
 
     def tokens(self, index: int) -> np.ndarray:
-        """The tokens of sample `index` and the one after them, int64 [N + 1]. Raises IndexError outside [0, num_samples)."""
+        """Return the tokens of sample `index` and the token after them, int64 [N + 1].
+
+        Raises:
+            IndexError: `index` is outside [0, num_samples).
+        """
         begin = self._first_token(index)
         return self.stream(begin, begin + self.sequence_length + 1)
 
@@ -142,14 +153,17 @@ class TokenDataset(Dataset):
         """Return the index of a sample's first token in the stream."""
         self._check(index)
         part = bisect_right(self._part_samples, index) - 1
-        return self._part_starts[part] + (index - self._part_samples[part]) * self.sequence_length
+        index_in_part = index - self._part_samples[part]
+        return self._part_starts[part] + index_in_part * self.sequence_length
 
     def sample(self, index: int) -> TrainingSample:
-        tokens = self.tokens(index)
-        tokens, targets = tokens[:-1], tokens[1:]
+        ids = self.tokens(index)
+        tokens = ids[:-1]
+        targets = ids[1:]
         if not self._mask_documents:
             return TrainingSample(tokens, targets, None)
         ends = tokens == self.eos_id
         begins = np.r_[False, ends[:-1]]
         document_starts = np.maximum.accumulate(np.where(begins, np.arange(tokens.size), 0))
-        return TrainingSample(tokens, np.where(ends, IGNORE_INDEX, targets), document_starts)
+        own_targets = np.where(ends, IGNORE_INDEX, targets)
+        return TrainingSample(tokens, own_targets, document_starts)
