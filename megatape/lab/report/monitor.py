@@ -1,4 +1,4 @@
-"""The state of runs as a view in a terminal, a panel for each run."""
+"""A view of the state of runs in a terminal, with a panel for each run."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,15 @@ from megatape.lab.report.progress import Progress, describe_age, progress
 from megatape.lab.report.runs import describe_ranks, history
 from megatape.utils.units import format_bytes
 
-PANEL_WIDTH = 52  # characters, at least: as many panels as the terminal has room for are side by side
-NUM_EVENTS = 4  # the last ones, which a panel lists
+# Minimum width of a panel in characters. As many panels as fit the terminal are side by side.
+PANEL_WIDTH = 52
+# Number of the latest events that a panel lists.
+NUM_EVENTS = 4
 COLOURS = {"training": "green", "silent": "yellow", "stopped": "yellow", "failed": "red"}
 
 
 class Monitor:
-    """A view of runs, for `rich` to show. Their folders are only read.
+    """A view of runs, for `rich` to show. Nothing is written to the runs' folders.
 
     Args:
         directories: Folders of the runs.
@@ -43,26 +45,33 @@ class Monitor:
             self._runs = load_runs(directories)
 
     def look(self) -> None:
-        """Read the runs again if their files have changed. After an error of a file system the view says so and stays."""
+        """Read the runs again if their files have changed. If that fails, the view keeps its content and shows the error."""
         try:
-            if (now := seen(self._directories)) != self._seen or self._fault:
+            now = seen(self._directories)
+            if now != self._seen or self._fault:
                 self._runs = load_runs(self._directories)
                 self._seen = now
             self._fault = ""
         except (OSError, UserError) as error:
-            self._fault = f"what follows is not up to date: {error}"
+            self._fault = _stale(error)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The panels, which share the width."""
-        width = options.max_width // max(1, min(len(self._runs), options.max_width // PANEL_WIDTH))
+        """Yield the panels, which share the width."""
+        num_fitting = options.max_width // PANEL_WIDTH
+        num_columns = max(1, min(len(self._runs), num_fitting))
+        width = options.max_width // num_columns
         try:
             states = progress(self._runs)
             self._panels = [_panel(run, state, width) for run, state in zip(self._runs, states, strict=True)]
-        except OSError as error:  # the panels say how old files are
-            self._fault = f"what follows is not up to date: {error}"
+        except OSError as error:  # Panels show the age of files.
+            self._fault = _stale(error)
         if self._fault:
             yield _text(self._fault, "red")
         yield Columns(self._panels, padding=0)
+
+
+def _stale(error: Exception) -> str:
+    return f"what follows is not up to date: {error}"
 
 
 def _panel(run: Run, state: Progress, width: int) -> Panel:
@@ -70,29 +79,44 @@ def _panel(run: Run, state: Progress, width: int) -> Panel:
     colour = COLOURS.get(state.state, "blue")
     rows.add_row(_text(state.state, colour), _text(state.note))
     rows.add_row("", ProgressBar(total=1.0, completed=state.done, complete_style=colour, finished_style=colour))
-    for name, figure in state.figures.items():
-        rows.add_row(_text(name, "dim"), _text(figure.value, "bold") + _text(f"  {figure.note}", "dim"))
+    for name, headline in state.figures.items():
+        note = _text(f"  {headline.note}", "dim")
+        rows.add_row(_text(name, "dim"), _text(headline.value, "bold") + note)
     for name, value in _facts(run):
         rows.add_row(_text(name, "dim"), _text(value))
-    for line in [line for line in history(run) if "checkpoint" not in line.event][-NUM_EVENTS:]:
+    events = [line for line in history(run) if "checkpoint" not in line.event]
+    for line in events[-NUM_EVENTS:]:
         rows.add_row(_text(line.time[11:], "dim"), _text(f"{line.event} after step {line.steps}  {line.detail}"))
     return Panel(rows, title=_text(run.name, "bold"), width=width, border_style=colour)
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Memory, checkpoint, ranks and age, as far as they are known."""
-    if not np.isnan(memory := run.last("peak_memory")):
+    """Yield name and value of memory, checkpoint, ranks and age, as far as they are known."""
+    memory = run.last("peak_memory")
+    if not np.isnan(memory):
         yield "memory", f"{format_bytes(memory)} at the peak, main rank"
     for path in run.folder.list_checkpoints()[:1]:
-        yield "checkpoint", f"{path.name}, {describe_age(path.stat().st_mtime)}"
-    if ranks := describe_ranks(run):
+        age = describe_age(path.stat().st_mtime)
+        yield "checkpoint", f"{path.name}, {age}"
+    ranks = describe_ranks(run)
+    if ranks:
         yield "ranks", ranks
-    begin = max((number for number, event in enumerate(run.events) if event["event"] in STARTS), default=0)
-    yield from (("slow rank", event["detail"]) for event in run.events[begin:] if event["event"] == "slow rank")
-    if last := last_written(run):
+
+    slow_ranks: list[str] = []
+    for event in run.events:
+        if event["event"] in STARTS:
+            slow_ranks = []
+        elif event["event"] == "slow rank":
+            slow_ranks.append(event["detail"])
+    for detail in slow_ranks:
+        yield "slow rank", detail
+
+    last = last_written(run)
+    if last:
         yield "last line", describe_age(last)
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text that cannot change the terminal: run folders may be another user's."""
-    return Text(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text), style)
+    """Return text without control characters, because run folders may belong to another user."""
+    printable = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
+    return Text(printable, style)

@@ -1,4 +1,4 @@
-"""One page about runs."""
+"""The page about runs."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,8 @@ from megatape.lab.report.progress import progress
 from megatape.lab.report.template import GENERATOR, PAGE, fill
 from megatape.utils.files import new_folder, open_regular, write_atomically
 
-MAX_RENDER_SHARE = 0.1  # of the time may go into making the page again
+# Maximum share of the time for rendering the page.
+MAX_RENDER_SHARE = 0.1
 
 
 @path_errors()
@@ -40,21 +41,21 @@ def write_report(directories: Sequence[Path], evaluated: Sequence[Path], output:
 def watch_report(
     directories: Sequence[Path], evaluated: Sequence[Path], output: Path, seconds: float
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Write the page as `write_report`, and again and again, until all runs have finished.
+    """Write the page like `write_report`, repeatedly until all runs have finished.
 
-    Browsers read it again by themselves meanwhile. The runs' folders are only read. An interrupt ends it well.
+    An open page reloads itself. Nothing is written to the runs' folders. Ctrl-C ends the watch cleanly.
 
     Args:
         directories: Folders of runs.
         evaluated: Folders of evaluations besides those below the runs.
-        output: A new folder, or that of an earlier page.
+        output: A new folder, or the folder of an earlier page.
         seconds: Time between two pages.
 
     Yields:
-        What `write_report` returns, after each page.
+        Path of the page and notes (see `write_report`), after each page.
 
     Raises:
-        ExistingPath, MissingPath, UserError: As `write_report`, before the first page. Later ones are yielded as lines.
+        ExistingPath, MissingPath, UserError: See `write_report`. Errors after the first page are yielded as notes.
     """
     page = output / PAGE
     with path_errors():
@@ -89,13 +90,18 @@ def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float
     loaded = load_runs(directories)
     notes = runs.incomparable(loaded)
     groups = curves.grouped(loaded)
+    group_of = {}
+    for number, group in enumerate(groups):
+        for run in group.runs:
+            group_of[run.name] = number
     states = progress(loaded)
+    results = evaluations.find_results([*directories, *evaluated])
     text = fill(
         "page.html",
         ("charts.js", "positions.js"),
         refresh,
         groups=groups,
-        group_of={run.name: number for number, group in enumerate(groups) for run in group.runs},
+        group_of=group_of,
         progress=states,
         overview=runs.overview(loaded),
         data=runs.data_table(loaded),
@@ -104,7 +110,7 @@ def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float
         charts=curves.charts(groups),
         clocks=[curves.clock(group) for group in groups],
         histories=[(run.name, runs.history(run)) for run in loaded],
-        comparisons=evaluations.compared(evaluations.find_results([*directories, *evaluated]), notes),
+        comparisons=evaluations.compared(results, notes),
         views=positions.position_views(loaded, notes),
         notes=notes,
     )

@@ -1,4 +1,4 @@
-"""Figures and an example of a small run, which launch/quickstart.py shows at its end."""
+"""Summary of a small run for the end of launch/quickstart.py: bits per byte, and an example of its text."""
 
 import gzip
 import math
@@ -9,41 +9,73 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.hf.loading import load_trained
 from megatape.run_folder import RunFolder, read_steps
 
-# tokens
-PROMPT = 64
-CONTINUATION = 24
-LINES = 4  # shown of a continuation
+# Tokens of the example.
+PROMPT_TOKENS = 64
+CONTINUATION_TOKENS = 24
+# Lines shown of the example's prompt and of each continuation.
+PROMPT_LINES = 3
+CONTINUATION_LINES = 4
 
 
 def summary(run: str, data: str, exported: str) -> str:
-    """The model beside the unigram and gzip on the validation text, and its continuation beside the true one."""
+    """Compare the model with the unigram and gzip on the validation text, and its continuation with the true one.
+
+    Args:
+        run: Folder of the run.
+        data: Its data directory.
+        exported: Folder of its exported model.
+    """
     return "\n".join([*figures(Path(run), Path(data)), *example(Path(data), Path(exported))])
 
 
 def figures(run: Path, data: Path) -> list[str]:
-    """Bits per byte of the validation text, lower is better."""
+    """Return lines with the bits per byte of the validation text, lower is better.
+
+    Args:
+        run: Folder of the run.
+        data: Its data directory.
+    """
     split = load_index(data).splits["validation"]
     stored = StoredSplit(data, "validation")
     text = stored.tokenizer().decode(stored.stream(0, stored.num_tokens)).encode()
-    steps = list(read_steps(RunFolder(run).metrics))
-    loss = next(step["validation_loss"] for step in reversed(steps) if step.get("validation_loss") is not None)
-    bits = split.tokens / split.text_bytes / math.log(2)  # per byte, of a nat per token
-    rows = [
-        ("token frequencies", split.unigram_entropy * bits),
-        ("gzip -9", 8 * len(gzip.compress(text, 9)) / len(text)),
-        ("this model", loss * bits),
-    ]
-    return ["bits per byte of text that it was not trained on:", *(f"  {name:<20}{value:.2f}" for name, value in rows)]
+    compressed = gzip.compress(text, 9)
+    losses = [step.get("validation_loss") for step in read_steps(RunFolder(run).metrics)]
+    last_loss = [loss for loss in losses if loss is not None][-1]
+
+    # Bits per byte of one nat per token.
+    bits_per_byte = split.tokens / split.text_bytes / math.log(2)
+    values = {
+        "token frequencies": split.unigram_entropy * bits_per_byte,
+        "gzip -9": 8 * len(compressed) / len(text),
+        "this model": last_loss * bits_per_byte,
+    }
+    lines = ["bits per byte of text that it was not trained on:"]
+    for name, value in values.items():
+        lines.append(f"  {name:<20}{value:.2f}")
+    return lines
 
 
 def example(data: Path, exported: Path) -> list[str]:
-    """The likeliest continuation of text from the middle of the validation split."""
+    """Return lines with the likeliest continuation of text from the middle of the validation split.
+
+    Args:
+        data: Data directory of the run.
+        exported: Folder of its exported model.
+    """
     split = StoredSplit(data, "validation")
     tokenizer = split.tokenizer()
-    first = split.num_tokens // 2
-    prompt, true = (split.stream(first + begin, first + end) for begin, end in ((0, PROMPT), (PROMPT, PROMPT + CONTINUATION)))
-    with load_trained(exported) as loaded:
-        (found,) = loaded.continuations([prompt.tolist()], CONTINUATION)
-    before = "\n".join(tokenizer.decode(prompt).splitlines()[-3:])
-    after = ("\n".join(tokenizer.decode(ids).splitlines()[:LINES]) for ids in (true, found))
-    return ["after this text:", before, "it goes on:", next(after), "by the model:", next(after)]
+    begin = split.num_tokens // 2
+    end = begin + PROMPT_TOKENS
+    prompt = split.stream(begin, end)
+    true = split.stream(end, end + CONTINUATION_TOKENS)
+    with load_trained(exported) as model:
+        (predicted,) = model.continuations([prompt.tolist()], CONTINUATION_TOKENS)
+
+    return [
+        "after this text:",
+        *tokenizer.decode(prompt).splitlines()[-PROMPT_LINES:],
+        "it goes on:",
+        *tokenizer.decode(true).splitlines()[:CONTINUATION_LINES],
+        "by the model:",
+        *tokenizer.decode(predicted).splitlines()[:CONTINUATION_LINES],
+    ]
