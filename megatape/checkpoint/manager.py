@@ -359,6 +359,6 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self.saved_step = named_step(checkpoint)
         self._written_step = self.saved_step
         log = self._environment.log
-        log.say(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
+        log.info(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
         log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
         return checkpoint

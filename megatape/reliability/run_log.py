@@ -60,7 +60,7 @@ class RunLog:
         self._events: deque[dict[str, Any]] = deque()  # those that are not written yet
         self._warned: set[str] = set()
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """Print a line."""
         if self.is_main:
             LOG.info(text)

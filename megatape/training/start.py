@@ -98,7 +98,7 @@ def initial_state(
     taken = weights.check_fits(config.model)
     if environment.topology.is_main:
         num_fresh = len(parameters) - len(taken)
-        environment.log.say("\n".join(_summary(weights, config.model, num_fresh, tokenizer)))
+        environment.log.info("\n".join(_summary(weights, config.model, num_fresh, tokenizer)))
     return InitialState(fresh, weights, taken, base)
 
 
@@ -228,18 +228,18 @@ def check_continues(
 
     samples = plural(reader.samples, "sample")
     tokens = plural(reader.tokens, "token")
-    environment.log.say(f"resumed from {origin}: {samples} and {tokens} seen")
+    environment.log.info(f"resumed from {origin}: {samples} and {tokens} seen")
     average = reader.state.get("average")
     if average:
         steps = ", ".join(str(step) for step in average["steps"])
-        environment.log.say(f"its weights are the average of those after steps {steps}")
+        environment.log.info(f"its weights are the average of those after steps {steps}")
     if reader.state.get("validation_selection", EARLIER_SELECTION) != NEW_SELECTION:
-        environment.log.say(
+        environment.log.info(
             "the run is still evaluated on the first evaluation.samples validation samples, as it began; new runs are "
             "evaluated on samples from the whole split"
         )
     for line in changed:
-        environment.log.say(f"changed since then: {line}")
+        environment.log.info(f"changed since then: {line}")
 
 
 def restart(environment: RunEnvironment) -> None:
@@ -252,7 +252,7 @@ def restart(environment: RunEnvironment) -> None:
     if num_recorded == 0:
         return
     kept = environment.on_main(lambda: str(environment.folder.set_metrics_aside()))
-    environment.log.say(
+    environment.log.info(
         f"no checkpoint was written before the run ended after step {num_recorded}: starting again from step 0; its metrics "
         f"are kept in {kept}"
     )

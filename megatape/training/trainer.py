@@ -359,7 +359,7 @@ class Trainer:
             self._record_start()
         self.callbacks.on_start(step)
         if step >= steps:
-            self.log.say(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
+            self.log.info(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
         stop = self._stop_requested()
         if stop or not self._is_evaluation_due:
             return stop
@@ -393,7 +393,7 @@ class Trainer:
         if not stop:
             self.log.record("finished")
             return False
-        self.log.say(f"stopped on request after step {self.state.step}; --resume auto continues")
+        self.log.info(f"stopped on request after step {self.state.step}; --resume auto continues")
         self.log.record("stopped", "on request")
         (num_users,) = self.engine.sum_over_ranks(self.interrupt.by_user)
         return not self._is_last and num_users == 0
@@ -428,5 +428,5 @@ class Trainer:
         self.log.step = self.state.step
         self.callbacks.on_start(self.state.step)
         self.log.record("rollback", description)
-        self.log.say(f"rolled back {description}")
+        self.log.info(f"rolled back {description}")
         return True

@@ -83,7 +83,7 @@ def test_secrets_of_urls_are_masked(tmp_path: Path, capsys: pytest.CaptureFixtur
     log = RunLog(folder, Lease(folder.lease), Topology(0, 1, 0))
     url = "https://me:pa55@example.org/data"
     log.record("started", f"from {url}", environment={"command": f"pretrain --set data.path={url}"})
-    log.say(f"data: {url}")
+    log.info(f"data: {url}")
     log.warning(f"cannot read {url}")
     try:
         raise OSError(url)

@@ -53,7 +53,7 @@ class Profile(Callback):
     def close(self) -> None:
         self.recording.close()
         if self.steps and self.begun <= WARM_UP:
-            self.run.log.say(f"nothing profiled: the run took {plural(self.begun, 'step')}, and the first {WARM_UP} warm up")
+            self.run.log.info(f"nothing profiled: the run took {plural(self.begun, 'step')}, and the first {WARM_UP} warm up")
 
     def before_step(self, step: int) -> None:
         self.begun += 1
@@ -88,7 +88,7 @@ class Profile(Callback):
             trace = f"trace {self.path} (and its siblings of other ranks)"
         except OSError as error:
             trace = f"no trace: {error}"
-        self.run.log.say(f"{summarize(recorder, traffic, steps)}\n{trace}")
+        self.run.log.info(f"{summarize(recorder, traffic, steps)}\n{trace}")
 
 
 class Range:
