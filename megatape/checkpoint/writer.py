@@ -19,7 +19,7 @@ from megatape.checkpoint.manifest import RNG, STATE, as_json, save_manifest, wri
 from megatape.checkpoint.partial_folder import hide, make_partial, partial_name
 from megatape.checkpoint.tensors import StoredWeights, save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
-from megatape.distributed.exchange import exchange, on_all, on_main
+from megatape.distributed.exchange import gather_values, on_all, on_main
 from megatape.distributed.topology import Topology
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
 from megatape.reliability.shared_folder import wait_until_visible
@@ -115,7 +115,7 @@ def _write(environment: RunEnvironment, contents: CheckpointContents, checkpoint
         left_out = contents.base.tensors
     files = plan_files(contents.tensors, left_out)
     writing, not_finite = _write_tensors(partial, files, contents.tensors, topology)
-    rng_states = exchange(contents.rng, topology, group)
+    rng_states = gather_values(contents.rng, topology, group)
 
     def finish_share() -> tuple[dict[str, FileEntry], list[str]]:
         if not is_visible:

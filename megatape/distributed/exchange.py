@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 MAX_BYTES = 2**30  # Maximum size of a rank's value. Real ones have a few megabytes at most.
 
 
-def exchange(value: Any, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Any]:
+def gather_values(value: Any, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return the values of all ranks, in order, on every rank. Collective.
 
     Values are sent as JSON: torch's all_gather_object would unpickle data from other processes, which can run code.
@@ -59,7 +59,7 @@ def _gather(text: bytes, world_size: int, group: dist.ProcessGroup | None) -> li
 
 
 def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessGroup | None = None) -> Result:
-    """What `work` returns on the main rank, on every rank. Collective, over `group` as in `exchange`.
+    """What `work` returns on the main rank, on every rank. Collective, over `group` as in `gather_values`.
 
     Raises on all ranks:
         UserError, OSError: that of the main rank, as `on_all` does.
@@ -74,7 +74,7 @@ def on_all(
     context: str = "",
     names: bool = True,
 ) -> list[Result]:
-    """What `work` returns on every rank, in order, on every rank. Collective, over `group` as in `exchange`.
+    """What `work` returns on every rank, in order, on every rank. Collective, over `group` as in `gather_values`.
 
     Args:
         work: must not be collective: it may fail on one rank alone. It returns a value of a type that `encode` supports.
@@ -92,7 +92,7 @@ def on_all(
         value = work()
     except (UserError, OSError) as error:
         met = error
-    outcomes: list[list[Any]] = exchange([value, met], topology, group)
+    outcomes: list[list[Any]] = gather_values([value, met], topology, group)
     errors: dict[int, Failure] = {rank: error for rank, (_, error) in enumerate(outcomes) if error}
     if not errors:
         return [value for value, _ in outcomes]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatape.config import Config, ModelConfig
-from megatape.distributed.exchange import exchange
+from megatape.distributed.exchange import gather_values
 from megatape.distributed.layout import local_tokens, zigzag
 from megatape.distributed.mesh import SINGLE, Axis, Mesh
 from megatape.distributed.topology import Topology
@@ -98,7 +98,7 @@ def _division_failure(config: Config, axis: Axis, topology: Topology, device: to
             failure = f"its outputs are off by {difference:.0%}"
         sums = _signed_sums(gradients)
 
-    failures, sums_by_rank = zip(*exchange([failure, sums], topology), strict=True)
+    failures, sums_by_rank = zip(*gather_values([failure, sums], topology), strict=True)
     for failure_of_rank in failures:
         if failure_of_rank is not None:
             return str(failure_of_rank)

@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.distributed.exchange import exchange, on_all, on_main
+from megatape.distributed.exchange import gather_values, on_all, on_main
 from megatape.distributed.topology import Topology
 from megatape.errors import PathError, path_error, path_errors
 from megatape.utils.files import create_private
@@ -95,7 +95,10 @@ def check_shared(directory: Path, topology: Topology, patience: float = VISIBILI
             raise path_error(error, f"{needed}{error}") from error
 
     on_main(create, topology)  # no rank looks for the token before it exists
-    blind = [host for host in exchange("" if wait_until_visible(token, patience) else socket.gethostname(), topology) if host]
+    blind_host = ""
+    if not wait_until_visible(token, patience):
+        blind_host = socket.gethostname()
+    blind = [host for host in gather_values(blind_host, topology) if host]
     if topology.is_main:
         token.unlink()
     if blind:

@@ -9,7 +9,7 @@ from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, LoggingConfig, shared_values
 from megatape.data.training.mixture import RunData, open_data
 from megatape.distributed.agreement import find_disagreement
-from megatape.distributed.exchange import exchange
+from megatape.distributed.exchange import gather_values
 from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch, UserError
 from megatape.imports import file_hashes
@@ -45,7 +45,7 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
         values |= _data_hashes(data)
     except (UserError, OSError) as error:
         fault = str(error)
-    hosts, faults, values_of_ranks = zip(*exchange([socket.gethostname(), fault, values], topology), strict=True)
+    hosts, faults, values_of_ranks = zip(*gather_values([socket.gethostname(), fault, values], topology), strict=True)
     disagreement = find_disagreement(hosts, faults, values_of_ranks)
     if disagreement:
         raise RankMismatch(disagreement)

@@ -13,7 +13,7 @@ from megatape.accounting.memory import Memory, plan_memory
 from megatape.accounting.parameters import count_parameters
 from megatape.accounting.remedy import smallest_fitting_change
 from megatape.config import Config
-from megatape.distributed.exchange import exchange
+from megatape.distributed.exchange import gather_values
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.watch import RankFailed
@@ -64,7 +64,7 @@ class MemoryGuard:
             OutOfMemory: The memory of a rank does not suffice. Raised on all ranks.
         """
         available = self._measure()
-        least = min(exchange(available, self._topology))
+        least = min(gather_values(available, self._topology))
         if self._rough_bound() < SMALL * least:
             return
         certain = self._certain_bytes()
@@ -72,7 +72,7 @@ class MemoryGuard:
             return
         if certain <= memory_capacity(self._topology.local_size):
             available = self._wait_for(certain, available)
-        least, holder = min(exchange((available, self._holder()), self._topology))
+        least, holder = min(gather_values((available, self._holder()), self._topology))
         if certain <= least:
             return
         error = OutOfMemory(

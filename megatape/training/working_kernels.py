@@ -6,7 +6,7 @@ import torch
 
 from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.config import Config, Fp8Recipe
-from megatape.distributed.exchange import exchange, on_all
+from megatape.distributed.exchange import gather_values, on_all
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
@@ -139,7 +139,7 @@ def _describe_ranks(fault: str | None, topology: Topology) -> str:
         fault: Fault of this rank, or None.
         topology: All ranks.
     """
-    faults = exchange(fault, topology)
+    faults = gather_values(fault, topology)
     ranks = [rank for rank, text in enumerate(faults) if text]
     if not ranks:
         return ""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megatape.config import Config
-from megatape.distributed.exchange import exchange
+from megatape.distributed.exchange import gather_values
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.nn.parameters import spec_of
@@ -233,7 +233,7 @@ class Engine:
 
     def _name_ranks(self, at_fault: bool) -> str:
         """Name the first rank at fault, such as " on rank 1, but not on all"; "" if all are or none is. Collective."""
-        ranks = exchange(at_fault, self.topology)
+        ranks = gather_values(at_fault, self.topology)
         if all(ranks) or not any(ranks):
             return ""
         return f" on rank {ranks.index(True)}, but not on all"

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatape.distributed.exchange import exchange
+from megatape.distributed.exchange import gather_values
 from megatape.errors import TrainingDiverged
 from megatape.utils.units import plural
 from megatape.zero.state import WEIGHT, ZeroState
@@ -71,7 +71,7 @@ def find_differences(state: ZeroState) -> list[str]:
         differing = (highest != lowest).nonzero().flatten().tolist()
         for index in differing:
             found[keys[index]] = int(checksums[index])
-    return _describe(exchange(found, state.topology))
+    return _describe(gather_values(found, state.topology))
 
 
 def _replicated_tensors(state: ZeroState) -> dict[tuple[str, ...], list[Key]]:

@@ -22,7 +22,7 @@ from tests.helpers.workers import ROOT, run_workers
 def others(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the other ranks exchange; this one is the first of all."""
     found: list[Any] = []
-    monkeypatch.setattr(exchange, "exchange", lambda mine, *_: [mine, *found])
+    monkeypatch.setattr(exchange, "gather_values", lambda mine, *_: [mine, *found])
     return found
 
 
@@ -52,7 +52,7 @@ def test_an_error_of_the_main_rank_keeps_its_type(error: Exception, others: list
         on_main(meet(error), Topology(0, 2, 0))
     others[:] = []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(type(error)) as learned:
-        patch.setattr(exchange, "exchange", lambda mine, *_: [[None, decode(encode(error))], mine])
+        patch.setattr(exchange, "gather_values", lambda mine, *_: [[None, decode(encode(error))], mine])
         on_main(meet(AssertionError()), Topology(1, 2, 1))
     for found in (met.value, learned.value):
         assert type(found) is type(error) and str(found) == str(error)
@@ -83,7 +83,7 @@ def exchange_with_a_stranger(payload: None, topology: Topology) -> str:
     """Exchange a value on rank 0 with a process that sends a pickle in place of rank 1. Return the outcome."""
     if topology.is_main:
         try:
-            return str(exchange.exchange("a value", topology))
+            return str(exchange.gather_values("a value", topology))
         except ValueError as error:
             return f"ValueError: {error}"
     text = pickle.dumps(Ending())
@@ -117,7 +117,7 @@ def test_no_collective_pickles() -> None:
 
 def exchange_values(payload: None, topology: Topology) -> list[Any]:
     """Exchange values of several lengths. Return the values that this rank receives."""
-    return exchange.exchange(["x" * 1000 * topology.rank, topology.rank, ("a", None)], topology)
+    return exchange.gather_values(["x" * 1000 * topology.rank, topology.rank, ("a", None)], topology)
 
 
 def test_values_of_several_lengths(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_values_of_several_lengths(tmp_path: Path) -> None:
 
 def test_an_error_of_the_program_stays_on_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its traceback, and without an exchange, in which the other ranks learn that this one has failed."""
-    monkeypatch.setattr(exchange, "exchange", None)
+    monkeypatch.setattr(exchange, "gather_values", None)
     for error in (ValueError("too many values"), KeyError("name")):
         with pytest.raises(type(error)) as met:
             on_all(meet(error), Topology(0, 2, 0))

@@ -126,7 +126,7 @@ def train_until_killed(raw: dict[str, Any], topology: Topology) -> None:
 
     def stick(run: Trainer) -> None:
         if run.state.step == 4:
-            patch("megatape.checkpoint.writer.exchange", lambda *_: time.sleep(600)).start()
+            patch("megatape.checkpoint.writer.gather_values", lambda *_: time.sleep(600)).start()
 
     _train(raw, topology, "killed", True, before_begin=stick, held=False)
 

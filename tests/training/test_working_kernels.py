@@ -62,7 +62,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Topology:
     """Simulate rank 1 of a run of two, whose other rank finds no fault."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(working_kernels.LOG, "info", lambda text, *values: print(text % values))
-    monkeypatch.setattr(working_kernels, "exchange", lambda fault, topology: ["", fault])
+    monkeypatch.setattr(working_kernels, "gather_values", lambda fault, topology: ["", fault])
     return Topology(rank=0, world_size=2, local_rank=0)
 
 
@@ -283,7 +283,7 @@ def test_fp8_works_on_all_ranks_or_none(
     """A rank without torchao ends the run on all ranks. A CPU logs that it emulates FP8."""
     config, topology = parse_config(fp8_config, "test"), Topology(rank=0, world_size=2, local_rank=0)
     for fault in (None, UserError("torchao cannot be imported")):
-        monkeypatch.setattr("megatape.distributed.exchange.exchange", lambda mine, *_, fault=fault: [mine, [None, fault]])
+        monkeypatch.setattr("megatape.distributed.exchange.gather_values", lambda mine, *_, fault=fault: [mine, [None, fault]])
         if fault:
             with pytest.raises(ValueError, match="training.fp8 tensorwise does not work: rank 1: torchao cannot be imported"):
                 working_product(config.training.fp8, torch.device("cpu"), topology)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from megatape.config import Config, shared_values
 from megatape.data.training.mixture import open_data
-from megatape.distributed.exchange import exchange
+from megatape.distributed.exchange import gather_values
 from megatape.distributed.launchers import discover
 from megatape.distributed.network import NAME_TIMEOUT, check_rendezvous, choose_interface
 from megatape.distributed.store import open_store
@@ -183,7 +183,7 @@ def _test_collectives(
 
         dist.barrier()
         now = time.time()
-        main_now = exchange(now, topology)[0]
+        main_now = gather_values(now, topology)[0]
         report.clock = now - main_now
 
         with report.collecting(OSError):
