@@ -4,8 +4,6 @@
 with renamed definitions has `__getattr__ = old_names(__name__)` at its end. CHANGELOG.md lists the moves.
 """
 
-import sys
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +35,11 @@ MOVED = {
         "accounting": "megatape.accounting.parameters",
         "backends": "megatape.model.smoke_test",
         "norm": "megatape.nn.norm",
+    },
+    "megatape.data.formats": {"format": "megatape.data.formats.token_format"},
+    "megatape.data.prepare": {
+        "addition": "megatape.data.synthetic.addition_problems",
+        "corpus": "megatape.data.prepare.options",
     },
     "megatape.model.encodings": {"*": "megatape.encodings.*"},
     "megatape.model.kernels": {"*": "megatape.nn.kernels.*"},
@@ -79,26 +82,41 @@ MOVED = {
     "megatape.tasks.engine": {"*": "megatape.lab.tasks.engine.*"},
 }
 
-# Module -> old name of a definition -> its present name.
+# Module of today -> name of a definition in version 0.1 -> its present module and name.
 RENAMED = {
-    "megatape.attention.backend": {"Mask": "DocumentStarts", "Need": "AttentionRequirements"},
+    "megatape.attention.backend": {
+        "Mask": "megatape.attention.backend:DocumentStarts",
+        "Need": "megatape.attention.backend:AttentionRequirements",
+    },
+    "megatape.checkpoint.reader": {"load_model": "megatape.hf.checkpoint_source:load_model"},
+    "megatape.data.prepare.options": {"Corpus": "megatape.data.prepare.options:PreparationOptions"},
+    "megatape.nn.parameters": {
+        "Settings": "megatape.nn.parameters:ParameterSpec",
+        "settings": "megatape.nn.parameters:spec_of",
+    },
+    "megatape.optim.schedules": {
+        "CosineRestartsOptions": "megatape.optim.legacy_schedules:CosineRestartsOptions",
+        "InverseSqrtOptions": "megatape.optim.legacy_schedules:InverseSqrtOptions",
+    },
 }
 
 
 def old_names(module: str) -> "Callable[[str], object]":
-    """Return the `__getattr__` of a module with renamed definitions.
+    """Return the `__getattr__` of a module with renamed or moved definitions.
 
     Assign it inside `if not TYPE_CHECKING`: type checkers would take every attribute of the module to exist.
     """
 
     def __getattr__(name: str) -> object:
-        new_name = RENAMED[module].get(name)
-        if new_name is None:
+        target = RENAMED[module].get(name)
+        if target is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         import warnings
+        from importlib import import_module
 
-        warnings.warn(f"{module}.{name} is now called {new_name}", FutureWarning, stacklevel=2)
-        return getattr(sys.modules[module], new_name)
+        new_module, _, new_name = target.partition(":")
+        warnings.warn(f"{module}.{name} is now {new_module}.{new_name}", FutureWarning, stacklevel=2)
+        return getattr(import_module(new_module), new_name)
 
     return __getattr__
 

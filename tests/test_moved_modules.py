@@ -59,9 +59,10 @@ def test_modules_that_never_existed() -> None:
 @pytest.mark.parametrize("module", RENAMED)
 def test_old_names_of_definitions(module: str) -> None:
     loaded = import_module(module)
-    for old, new in RENAMED[module].items():
-        with pytest.warns(FutureWarning, match=f"{module}.{old} is now called {new}"):
+    for old, target in RENAMED[module].items():
+        new_module, _, new_name = target.partition(":")
+        with pytest.warns(FutureWarning, match=f"{module}.{old} is now {new_module}.{new_name}"):
             found = getattr(loaded, old)
-        assert found is getattr(loaded, new)
+        assert found is getattr(import_module(new_module), new_name)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         loaded.nothing  # noqa: B018

@@ -13,6 +13,13 @@ from typing import Any
 
 from megatape.errors import CheckpointError
 
+# Format of a checkpoint without features, which every version of MegaTAPE reads.
+PLAIN_FORMAT = 1
+# Format of a checkpoint that lists its features. It only keeps earlier versions from reading the checkpoint.
+FEATURES_FORMAT = 6
+# From this format on, earlier versions could store a base without saying so in the number.
+FIRST_FORMAT_WITH_OPTIONAL_BASE = 3
+
 
 class Feature(StrEnum):
     """Features that this version of MegaTAPE reads and writes."""
@@ -27,10 +34,6 @@ class Feature(StrEnum):
     AVERAGE = "average"
 
 
-# Format of a checkpoint without features, which every version of MegaTAPE reads.
-PLAIN_FORMAT = 1
-# Format of a checkpoint that lists its features. It only keeps earlier versions from reading the checkpoint.
-FEATURES_FORMAT = 6
 # Formats written before there was a list of features -> the features that they stand for.
 EARLIER_FORMATS: dict[int, frozenset[Feature]] = {
     1: frozenset(),
@@ -39,8 +42,6 @@ EARLIER_FORMATS: dict[int, frozenset[Feature]] = {
     4: frozenset({Feature.EMA}),
     5: frozenset({Feature.AVERAGE}),
 }
-# From this format on, earlier versions could store a base without saying so in the number.
-FIRST_FORMAT_WITH_OPTIONAL_BASE = 3
 
 
 def format_of(features: Collection[Feature]) -> int:

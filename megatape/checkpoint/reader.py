@@ -3,7 +3,7 @@
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -16,6 +16,7 @@ from megatape.config import Config, parse_config
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import CheckpointError, UserError, path_errors
+from megatape.moved_modules import old_names
 from megatape.run_folder import named_step
 
 
@@ -231,3 +232,7 @@ def verified_checkpoint(
     checkpoint = kind(directory, base)
     checkpoint.verify(share, shares)
     return checkpoint
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -4,6 +4,23 @@ from megatape.config.config import Config
 from megatape.config.limits import Incompatibility, Limit, MultipleOf
 from megatape.registry import ENCODINGS
 
+ZERO_LIMITS: tuple[Limit[Config], ...] = (
+    Incompatibility(
+        setting="training.precision bfloat16",
+        case="zero.stage 0",
+        when=lambda config: config.training.precision == "bfloat16" and config.zero.stage == 0,
+        because="which keeps no float32 master weights",
+        remedy="use stage 1, 2 or 3, or float32",
+    ),
+    Incompatibility(
+        setting="zero.hpz_ranks {zero.hpz_ranks}",
+        case="parallel.tp {parallel.tp}",
+        when=lambda config: config.zero.hpz_ranks > 1 and config.parallel.tp > 1,
+        because="which divides the weights of a node",
+        remedy="set parallel.tp to 1, or zero.hpz_ranks to 1",
+    ),
+)
+
 
 def _tensor_sizes(config: Config) -> list[tuple[str, int]]:
     return [
@@ -93,22 +110,5 @@ CONTEXT_LIMITS: tuple[Limit[Config], ...] = (
         divisor=lambda config: config.parallel.cp * config.parallel.parts_of_chunk,
         reason=_context_reason,
         when=lambda config: config.parallel.cp > 1,
-    ),
-)
-
-ZERO_LIMITS: tuple[Limit[Config], ...] = (
-    Incompatibility(
-        setting="training.precision bfloat16",
-        case="zero.stage 0",
-        when=lambda config: config.training.precision == "bfloat16" and config.zero.stage == 0,
-        because="which keeps no float32 master weights",
-        remedy="use stage 1, 2 or 3, or float32",
-    ),
-    Incompatibility(
-        setting="zero.hpz_ranks {zero.hpz_ranks}",
-        case="parallel.tp {parallel.tp}",
-        when=lambda config: config.zero.hpz_ranks > 1 and config.parallel.tp > 1,
-        because="which divides the weights of a node",
-        remedy="set parallel.tp to 1, or zero.hpz_ranks to 1",
     ),
 )

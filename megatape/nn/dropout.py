@@ -12,6 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+_WORD = 2**64
+# Odd constants from the golden ratio and from pi, as in data/training/order.py.
+_GOLDEN = 0x9E3779B97F4A7C15
+_PI = 0x243F6A8885A308D3
+
 
 class Samples(NamedTuple):
     """The samples of the forward pass in progress.
@@ -28,11 +33,6 @@ class Samples(NamedTuple):
 
 _NO_DROPOUT = Samples(None)
 samples: ContextVar[Samples] = ContextVar("samples", default=_NO_DROPOUT)
-
-_WORD = 2**64
-# Odd constants from the golden ratio and from pi, as in data/training/order.py.
-_GOLDEN = 0x9E3779B97F4A7C15
-_PI = 0x243F6A8885A308D3
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """Parameters that carry their initialization, decay and learning-rate scale, and how tensor-parallel ranks divide them."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from megatape.distributed.mesh import Axis
 from megatape.errors import UserError
+from megatape.moved_modules import old_names
 
 # How optimizers treat a weight. Matrices of a position encoding have a role of their own: they are small, and whether updating
 # them as whole matrices helps is not known.
@@ -135,3 +136,7 @@ def never_decay(module: nn.Module) -> None:
     """Exempt all parameters of a module from weight decay."""
     for made in module.parameters():
         made.settings = replace(spec_of(made), decay=False)  # type: ignore[attr-defined]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -6,13 +6,14 @@ fractions of the run here (ScheduleConfig.in_fractions).
 """
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveInt
 
 from megatape.config import Config, ScheduleConfig
 from megatape.config.section import Compared
 from megatape.errors import UserError
+from megatape.moved_modules import old_names
 from megatape.registry import LEGACY_SCHEDULES, SCHEDULES
 
 ROUNDING = 1e-12  # Tolerance of fractions, less than a step of any run.
@@ -110,3 +111,7 @@ def wsd(progress: float, config: WsdOptions) -> float:
     if config.decay_shape == "sqrt":
         decay_progress = math.sqrt(decay_progress)
     return linear(decay_progress, config)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

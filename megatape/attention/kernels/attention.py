@@ -22,6 +22,12 @@ from megatape.attention.kernels.tiles import width
 from megatape.attention.rotation import PositionState
 from megatape.nn.kernels.launch import launch
 
+# Shared memory that a program can have
+H100_SHARED_BYTES = 227 * 1024
+A100_SHARED_BYTES = 163 * 1024
+# Index of the bias by distance among the arguments of _FusedAttention
+BY_DISTANCE = 6
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -53,10 +59,6 @@ class Products:
     state: int
 
 
-# Shared memory that a program can have
-H100_SHARED_BYTES = 227 * 1024
-A100_SHARED_BYTES = 163 * 1024
-
 # Tiles by kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200. TAPE's attention takes 0.72 to 0.79 of
 # the time that it takes with tiles chosen by registers and shared memory alone (docs/kernels.md).
 TILES = {
@@ -80,8 +82,6 @@ TILES_BELOW_A100 = TILES_BELOW_H100 | {
     (queries_kernel, 128): Tile(queries=64, keys=32, warps=4, stages=2),
     (keys_kernel, 128): Tile(queries=32, keys=64, warps=8, stages=2),
 }
-# Index of the bias by distance among the arguments of _FusedAttention
-BY_DISTANCE = 6
 # Tile of all kernels in float32
 FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
 # Tiles to try, by name of the kernel. They take the place of all tiles above (lab/benchmark/tiles.py).

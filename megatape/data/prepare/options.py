@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.io.listing import SkippedFiles
@@ -10,6 +11,7 @@ from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import UNIT_BYTES, Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.moved_modules import old_names
 
 NOTHING_SKIPPED: Mapping[str, SkippedFiles] = {}
 # Number of characters tokenized at a time, enough to keep all threads busy.
@@ -72,3 +74,7 @@ class PreparationOptions:
             keep_documents=self.keep_documents,
             skipped=dict(skipped),
         )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
