@@ -18,7 +18,8 @@ from megatape.data.training.mixture import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
 from megatape.reliability.limits import WatchLimits
-from megatape.reliability.watch import RankFailed, Watch
+from megatape.reliability.rank_errors import RankFailed
+from megatape.reliability.watch import Watch
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.prefetch import Prefetcher
 from megatape.training.trainer import Trainer

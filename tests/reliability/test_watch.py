@@ -3,8 +3,8 @@
 import json
 import os
 import sys
-import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megatape.distributed.store import Messages
 from megatape.distributed.topology import Topology
 from megatape.reliability.diagnosis import Heartbeat
 from megatape.reliability.limits import WatchLimits, limits_of_environment
 from megatape.reliability.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
-from megatape.reliability.watch import BACKGROUND_GROUP, RankFailed, Watch
+from megatape.reliability.rank_errors import RankFailed
+from megatape.reliability.watch import BACKGROUND_GROUP, Watch
 from megatape.utils import torch_internals
 from tests.helpers.command import Command
 from tests.helpers.strangers import pretend_success
@@ -98,46 +98,43 @@ def meet_a_stranger(signed: bool, topology: Topology) -> list[Any]:
 
 
 class Store(dict[str, str]):
-    """Fake store with the methods used by the watch."""
+    """Fake store with the methods used by the watch while it reads no messages."""
 
     set = dict.__setitem__
 
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self for key in keys)
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
 
 
 @pytest.fixture
-def watch() -> Any:
-    """That of rank 1, whose heartbeats are an hour apart."""
-    watch: Any = Watch(Topology(1, 2, 1), WatchLimits(period=3600.0))
-    watch.store = Store()
-    watch.messages = Messages(watch.store, "watch/")
-    watch.threads = [threading.Thread(target=watch._run, daemon=True)]
-    watch.threads[0].start()
-    yield watch
-    watch.finished.set()
-    watch.pace.limit_shortened.set()
+def watch(store: Any) -> Iterator[Watch]:
+    """Watch of rank 1, whose heartbeats are an hour apart."""
+    with Watch(Topology(1, 2, 1), WatchLimits(period=3600.0), open_store=lambda: store) as watch:
+        yield watch
 
 
-def wait_for_beat(watch: Any, phase: str) -> None:
+def wait_for_beat(store: Store, phase: str) -> None:
     deadline = time.monotonic() + 10
-    while phase not in watch.store.get("watch/heartbeat/1", ""):
+    while phase not in store.get("watch/heartbeat/1", ""):
         assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
         time.sleep(0.01)
-    assert Heartbeat(*json.loads(watch.store["watch/heartbeat/1"])).limit == watch.limits.step
+    heartbeat = Heartbeat(*json.loads(store["watch/heartbeat/1"]))
+    assert heartbeat.limit == WatchLimits().step
 
 
-def test_a_shorter_limit_is_told_at_once(watch: Any) -> None:
+def test_a_shorter_limit_is_told_at_once(store: Store, watch: Watch) -> None:
     """A rank that freezes soon after has the limit of a step, not the one of the start or of a wait for files."""
     for step in range(MIN_DURATIONS + 1):
         watch.pace.enter(PhaseKind.STEP, f"step {step}")
-    wait_for_beat(watch, f"step {MIN_DURATIONS}")
-    watch.store.clear()
+    wait_for_beat(store, f"step {MIN_DURATIONS}")
+    store.clear()
     with watch.pace.waiting("a short read"):
         pass
     with watch.pace.waiting("a long read"):
         time.sleep(1.1 * SHORT_WAIT)
-    wait_for_beat(watch, f"step {MIN_DURATIONS}")
+    wait_for_beat(store, f"step {MIN_DURATIONS}")
 
 
 @pytest.mark.parametrize("minutes", ["abc", "-5", "0", "", "1.5", "9" * 12])
@@ -164,7 +161,7 @@ def test_the_timeout_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def watched(topology: Topology, error: Exception) -> str:
-    """What ends each rank when rank 1 raises the error and the others wait for it in a collective."""
+    """Raise an error on rank 1 while the others wait in a collective. Return the error that ends this rank."""
     try:
         with Watch(topology, LIMITS):
             dist.all_reduce(torch.ones(1))

@@ -12,7 +12,7 @@ from megatape.accounting.remedy import smallest_fitting_change
 from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
-from megatape.reliability.watch import RankFailed
+from megatape.reliability.rank_errors import RankFailed
 from megatape.training.memory import MemoryGuard
 from tests.helpers.command import Command
 

@@ -1,0 +1,115 @@
+"""Messages of the ranks' watches in the store: heartbeats, the first failed collective, the verdict, and who has left."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from megatape.distributed.store import Messages
+from megatape.errors import ExitStatus
+from megatape.reliability.diagnosis import Heartbeat
+
+# Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or will be resumed.
+FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})
+
+
+class Verdict(NamedTuple):
+    """Decision to end all ranks.
+
+    Attributes:
+        cause: Cause, which names the rank at fault.
+        is_diagnosis: Whether rank 0 found the cause in heartbeats. Otherwise the rank at fault reported it.
+        status: Exit status of all ranks.
+    """
+
+    cause: str
+    is_diagnosis: bool
+    status: int
+
+
+class WatchMessages:
+    """Messages that the watch of one rank sends to the others and reads. All calls raise RuntimeError once the store has ended.
+
+    Args:
+        store: Store of the ranks. No other thread may use this connection.
+        rank: This rank.
+    """
+
+    def __init__(self, store: dist.Store, rank: int) -> None:
+        self._messages = Messages(store, "watch/")
+        self._rank = rank
+
+    def authenticate(self, secret: bytes) -> None:
+        """Sign messages from now on, and ignore messages of other processes.
+
+        Args:
+            secret: Secret that only the ranks of the run know.
+        """
+        self._messages.authenticate(secret)
+
+    def send_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Replace this rank's heartbeat."""
+        self._messages.put(f"heartbeat/{self._rank}", *heartbeat)
+
+    def heartbeats(self, ranks: Iterable[int]) -> dict[int, Heartbeat]:
+        """Return the newest heartbeat of each rank that has sent one.
+
+        Raises:
+            TypeError: Another process wrote a value that is not a heartbeat.
+        """
+        found: dict[int, Heartbeat] = {}
+        for rank in ranks:
+            values = self._messages.get(f"heartbeat/{rank}")
+            if values:
+                found[rank] = Heartbeat(*values)
+        return found
+
+    def report_failed_collective(self, error: str) -> None:
+        """Report an error of a collective on this rank, unless another rank has reported one or the store has ended."""
+        with suppress(RuntimeError):
+            self._messages.put_first("failure", self._rank, error)
+
+    def failed_collective(self) -> tuple[int, str] | None:
+        """Return the first rank that reported a failed collective, and its error. None if no rank did.
+
+        Raises:
+            ValueError: Another process wrote a value that is not a report.
+        """
+        values = self._messages.get("failure")
+        if not values:
+            return None
+        rank, error = values
+        return rank, error
+
+    def publish_verdict(self, verdict: Verdict) -> bool:
+        """Publish a verdict, unless another rank has published one or the store has ended.
+
+        Returns:
+            Whether no other verdict was published before.
+        """
+        with suppress(RuntimeError):
+            return self._messages.put_first("verdict", *verdict)
+        return True
+
+    def verdict(self) -> Verdict | None:
+        """Return the first verdict. None while no rank has published one.
+
+        Raises:
+            TypeError: Another process wrote a value that is not a verdict.
+        """
+        values = self._messages.get("verdict")
+        if not values:
+            return None
+        verdict = Verdict(*values)
+        if verdict.status not in FAILURES:
+            return verdict._replace(status=ExitStatus.DIED)
+        return verdict
+
+    def leave(self) -> None:
+        """Tell the other ranks that this one has left the store."""
+        self._messages.put(f"left/{self._rank}")
+
+    def has_left(self, rank: int) -> bool:
+        """Whether a rank has left the store."""
+        return self._messages.get(f"left/{rank}") is not None
