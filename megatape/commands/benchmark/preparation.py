@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.options import SourceOptions, read_tokenizer
+from megatape.commands.data_messages import read_tokenizer
+from megatape.commands.data_options import SourceOptions
 from megatape.utils.options import Count, Paragraphs, option
 
 

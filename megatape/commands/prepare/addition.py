@@ -1,6 +1,7 @@
 """megatape prepare addition: `megatape prepare addition --digits 5 --output runs/data/addition_5`."""
 
-from megatape.commands.options import NewDataOptions, token_bar
+from megatape.commands.data_messages import token_bar
+from megatape.commands.data_options import NewDataOptions
 from megatape.utils.files import as_type
 from megatape.utils.options import option
 from megatape.utils.units import plural

@@ -4,7 +4,8 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from megatape.commands.options import HeldOutOptions, SourceOptions, read_tokenizer, report_skipped, report_written
+from megatape.commands.data_messages import read_tokenizer, report_skipped, report_written
+from megatape.commands.data_options import HeldOutOptions, SourceOptions
 from megatape.errors import UserError
 from megatape.registry import RULES
 from megatape.utils.masking import mask

@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
 
-from megatape.commands.options import (
-    HeldOutOptions,
-    RecordLimitOptions,
-    describe,
-    read_tokenizer,
-    report_skipped,
-    report_skipped_files,
-)
+from megatape.commands.data_messages import read_tokenizer, report_skipped, report_skipped_files
+from megatape.commands.data_options import HeldOutOptions, RecordLimitOptions
+from megatape.commands.options import describe
 from megatape.config.kinds import Registered
 from megatape.errors import UserError
 from megatape.registry import FORMATS

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.options import ImportOptions, OverrideOptions, RunsOptions
+from megatape.commands.options import ImportOptions, OverrideOptions
+from megatape.commands.study_options import RunsOptions
 from megatape.utils.options import Count, Paragraphs, option
 
 

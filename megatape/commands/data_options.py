@@ -1,0 +1,95 @@
+"""Groups of options of commands that read or write data."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from megatape.commands.data_messages import report_skipped_files
+from megatape.commands.options import ImportOptions, describe
+from megatape.config.kinds import Registered
+from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
+from megatape.registry import SOURCES, TOKEN_FORMATS
+from megatape.utils.options import CommandOptions, Count, option
+
+if TYPE_CHECKING:
+    from megatape.data.sources.source import Source
+
+
+TokenFormat = Annotated[str, AfterValidator(Registered(TOKEN_FORMATS)), option(description=describe(TOKEN_FORMATS))]
+
+
+class RecordLimitOptions(CommandOptions):
+    """Limits for commands that read lines of JSON.
+
+    Attributes:
+        max_record_bytes: skip longer lines and text files; memory grows with it
+        max_bad_fraction: end if more of the records are malformed or too long
+        max_skipped_fraction: end if more of a folder's files or bytes, or of the samples of tars,
+            are skipped because of file names
+    """
+
+    max_record_bytes: Count = option(MAX_RECORD_BYTES, metavar="N")
+    max_bad_fraction: Annotated[float, Field(le=1)] = option(MAX_BAD_FRACTION, ge=0, metavar="P")
+    max_skipped_fraction: Annotated[float, Field(le=1)] = option(MAX_SKIPPED_FRACTION, ge=0, metavar="P")
+
+
+class SourceOptions(RecordLimitOptions, ImportOptions):
+    """Where documents come from.
+
+    Attributes:
+        source: type of source (docs/data.md)
+        input: files, folders and URLs; for hub, the name of a dataset
+        subset: configuration of a hub dataset
+        split: split of a hub dataset
+        text_field: field of records that has the text
+        partial: accept folders that lack files of a set such as c4-train.00000-of-01024.json.gz
+        expect: end if files are missing or differ from this list of sizes or checksums, of lines as
+            sha256sum prints or SIZE NAME
+    """
+
+    source: Annotated[str, AfterValidator(Registered(SOURCES))]
+    input: tuple[str, ...] = ()
+    subset: str | None = None
+    split: str = "train"
+    text_field: str = option("text", metavar="NAME")
+    partial: bool = False
+    expect: Path | None = option(None, metavar="FILE")
+
+    def read_source(self, **more: Any) -> "Source":
+        """Return the source, and print which files are skipped because of their names.
+
+        Args:
+            more: Other fields of the source.
+
+        Raises:
+            UserError: Options contradict each other, or the files are not the expected ones.
+        """
+        from megatape.data.sources.expected import check_expected
+        from megatape.data.sources.source import Source
+
+        source = self.fill(Source, kind=self.source, inputs=self.input, **more)
+        if self.expect is not None:
+            check_expected(source, self.expect)
+        report_skipped_files(source.skipped_files())
+        return source
+
+
+class HeldOutOptions(CommandOptions):
+    """The size of the validation split.
+
+    Attributes:
+        validation_share: fraction of documents, or of prompts, in the validation split
+    """
+
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = option(0.02, metavar="P")
+
+
+class NewDataOptions(CommandOptions):
+    """A data directory to write.
+
+    Attributes:
+        output: data directory to write
+    """
+
+    output: Path = option(metavar="FOLDER")

@@ -1,0 +1,49 @@
+"""Groups of options of studies."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from megatape.commands.options import ImportOptions
+from megatape.utils.options import CommandOptions, Count, Words, option
+
+if TYPE_CHECKING:
+    from megatape.lab.study.subjects import Subject
+
+
+class SubjectOptions(ImportOptions):
+    """Checkpoints that a study examines, and their text.
+
+    Attributes:
+        checkpoints: folder such as checkpoints/step-00000100
+        samples: sequences to average over
+        length: tokens per sequence (default: data.sequence_length)
+        data: data directory of the text (default: the checkpoint's data.path)
+    """
+
+    checkpoints: tuple[Path, ...] = option(positional=True, metavar="CHECKPOINT")
+    samples: Count = option(8, metavar="N")
+    length: int | None = option(None, ge=2, metavar="N")
+    data: Path | None = option(None, metavar="FOLDER")
+
+    def load(self) -> "list[Subject]":
+        """The models. Raises UserError or FileNotFoundError as `load_subjects`."""
+        from megatape.lab.study.subjects import load_subjects
+
+        return self.fill(load_subjects)
+
+
+class RunsOptions(CommandOptions):
+    """Options of studies that train. typed: the command line, for the record.
+
+    Attributes:
+        out: folder for the runs, the table and the plot
+        jobs: runs in parallel
+        launcher: launcher for each run, such as "deepspeed --num_accelerators 8"
+    """
+
+    resumable = True
+
+    out: Path = option(metavar="FOLDER")
+    jobs: Count = option(1, metavar="J")
+    launcher: Words | None = option(None, metavar="COMMAND")
+    typed: str = ""
