@@ -1,1 +1,1 @@
-"""The command line: one module per command, and main.py with their table."""
+"""The command line: a module per command, their table and parser, and running one."""

@@ -12,7 +12,7 @@ from megatape.utils.options import option
 
 if TYPE_CHECKING:
     from megatape.checkpoint.reader import CheckpointReader
-    from megatape.hf.import_checkpoint import ImportCheckpoint
+    from megatape.hf.importing.checkpoint import ImportCheckpoint
 
 
 class Options(FrozenBaseOptions):
@@ -42,9 +42,9 @@ def run(options: Options) -> None:
     check_model_folder(options.checkpoint, CHECKPOINT)
     check_absent(options.out)
 
-    from megatape.hf.adapter_export import export_adapter
-    from megatape.hf.adapter_files import SETTINGS
-    from megatape.hf.adapter_merge import merge_adapter
+    from megatape.hf.adapters.export import export_adapter
+    from megatape.hf.adapters.files import SETTINGS
+    from megatape.hf.adapters.merge import merge_adapter
     from megatape.hf.export import export
     from megatape.hf.model_folder import open_model_folder
 
@@ -70,9 +70,9 @@ def run(options: Options) -> None:
 def _verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
     """The checkpoint, or an import as the checkpoint of step 0, whose files have the hashes that were recorded."""
     from megatape.checkpoint.reader import CheckpointReader, EmaReader, verified_checkpoint
-    from megatape.hf.import_checkpoint import ImportCheckpoint
-    from megatape.hf.import_record import IMPORT
-    from megatape.hf.tensor_headers import INDEX, SINGLE
+    from megatape.hf.importing.checkpoint import ImportCheckpoint
+    from megatape.hf.importing.record import IMPORT
+    from megatape.hf.weights.tensor_headers import INDEX, SINGLE
 
     if any((options.checkpoint / name).is_file() for name in (SINGLE, INDEX)):
         raise UserError(f"{options.checkpoint} is in transformers' format already: `megatape import` it to change its encoding")

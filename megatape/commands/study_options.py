@@ -7,7 +7,7 @@ from megatape.commands.options import ImportOptions
 from megatape.utils.options import CommandOptions, Count, Words, option
 
 if TYPE_CHECKING:
-    from megatape.lab.study.subjects import Subject
+    from megatape.lab.study.attention.subjects import Subject
 
 
 class SubjectOptions(ImportOptions):
@@ -27,7 +27,7 @@ class SubjectOptions(ImportOptions):
 
     def load(self) -> "list[Subject]":
         """The models. Raises UserError or FileNotFoundError as `load_subjects`."""
-        from megatape.lab.study.subjects import load_subjects
+        from megatape.lab.study.attention.subjects import load_subjects
 
         return self.fill(load_subjects)
 

@@ -42,12 +42,12 @@ COMMANDS = {
     "monitor": "show runs in a terminal, live: loss, speed, memory, time left, checkpoints, ranks, events",
     "report": "write a page about runs: curves, events, evaluations, position tensors",
     "ledger": "verify which samples a run trained on, and list those that it skipped",
-    "benchmark": "measure speed, memory and start-up",
-    "benchmark gpu": "measure kernels, training steps and serving on a GPU",
-    "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
     "init": "write a configuration of this project, to begin with",
     "constraints": "print the versions of packages with which this version was tested",
     "completion": "print a script by which a shell completes commands and options",
+    "benchmark": "measure speed, memory and start-up",
+    "benchmark gpu": "measure kernels, training steps and serving on a GPU",
+    "benchmark roofline": "estimate the training steps of that benchmark without a GPU",
     "benchmark efficiency": "measure parameters, FLOPs, memory and time of the encodings",
     "benchmark serving": "measure exported models against a Llama: reading prompts, decoding, memory, cache",
     "benchmark loader": "measure how fast training samples are read, beside webdataset",
@@ -99,7 +99,7 @@ class ShowVersion(argparse.Action):
 
 def example(name: str, docstring: str | None) -> str:
     """Return the example of a command: the first text in backquotes of its module's docstring, by default its name alone."""
-    found = re.search(r"`(.*)`", docstring or "")
+    found = re.search(r"`(.*?)`", docstring or "")
     if found is None:
         return f"megatape {name}"
     return found[1]

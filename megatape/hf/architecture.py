@@ -14,7 +14,7 @@ from megatape.config.run import DTYPES
 from megatape.errors import MissingPath, UserError
 from megatape.hf.families import family_named
 from megatape.hf.families.family import Family
-from megatape.hf.tensor_headers import INDEX, SINGLE, read_object
+from megatape.hf.weights.tensor_headers import INDEX, SINGLE, read_object
 from megatape.imports import check_given
 from megatape.registry import ENCODINGS
 

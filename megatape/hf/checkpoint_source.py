@@ -12,7 +12,7 @@ from megatape.config import Config, ModelConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.hf.dtypes import stored_dtype
-from megatape.hf.model_weights import MAX_NAMES, ModelWeights, Shapes, parameter_shapes
+from megatape.hf.weights.model_weights import MAX_NAMES, ModelWeights, Shapes, parameter_shapes
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 
@@ -32,7 +32,7 @@ class Checkpoint(Protocol):
 
 
 class CheckpointWeights(CheckpointReader, ModelWeights):
-    """Weights of a checkpoint. For a folder of transformers, see megatape.hf.folder_weights."""
+    """Weights of a checkpoint. For a folder of transformers, see megatape.hf.weights.folder_weights."""
 
     @property
     def model(self) -> ModelConfig:

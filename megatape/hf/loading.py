@@ -23,13 +23,13 @@ from megatape.data.tokenizers.files import json_tokenizer
 from megatape.data.tokenizers.huggingface import decoding_by
 from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.hf.adapter_merge import merge_adapter
+from megatape.hf.adapters.merge import merge_adapter
 from megatape.hf.architecture import FAULTS, read_architecture, reason
 from megatape.hf.export import export
-from megatape.hf.folder_weights import find_weights
 from megatape.hf.loaded_model import LoadedModel
 from megatape.hf.model_folder import open_model_folder
 from megatape.hf.tokenizer import special_tokens
+from megatape.hf.weights.folder_weights import find_weights
 
 # Files of a model in addition to its weights.
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")

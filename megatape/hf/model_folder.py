@@ -11,9 +11,9 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.errors import UserError
 from megatape.hf.checkpoint_source import CheckpointWeights
 from megatape.hf.folder_name import check_model_folder
-from megatape.hf.folder_weights import find_weights
-from megatape.hf.import_record import IMPORT, open_import
-from megatape.hf.model_weights import ModelWeights
+from megatape.hf.importing.record import IMPORT, open_import
+from megatape.hf.weights.folder_weights import find_weights
+from megatape.hf.weights.model_weights import ModelWeights
 from megatape.registry import FAMILIES
 from megatape.run_folder import RunFolder
 from megatape.utils.files import read_json

@@ -14,7 +14,7 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config
 from megatape.data.shards.index import load_index
-from megatape.hf.import_record import IMPORT, read_record
+from megatape.hf.importing.record import IMPORT, read_record
 from megatape.registry import SOURCES
 
 CARD = "README.md"

@@ -14,7 +14,7 @@ from megatape.accounting.memory import checkpoint_bytes
 from megatape.checkpoint.manifest import FileRecord, describe
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.hf.export import export
-from megatape.hf.importer import import_model
+from megatape.hf.importing.importer import import_model
 from tests.helpers.command import Command
 from tests.helpers.runs import flip_byte, tensors
 from tests.helpers.tiny_models import save_tiny

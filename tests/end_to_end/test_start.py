@@ -24,8 +24,8 @@ from megatape.data.training.mixture import open_data
 from megatape.distributed.topology import Topology
 from megatape.hf.export import export
 from megatape.hf.families import family_of
-from megatape.hf.import_checkpoint import ImportCheckpoint
-from megatape.hf.importer import import_model
+from megatape.hf.importing.checkpoint import ImportCheckpoint
+from megatape.hf.importing.importer import import_model
 from megatape.hf.loading import read_model
 from megatape.hf.model_folder import open_weights
 from megatape.model.init import initial_weight

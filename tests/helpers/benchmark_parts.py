@@ -5,10 +5,10 @@ import sys
 import time
 from pathlib import Path
 
-from megatape.lab.benchmark.parts import TIME_LIMIT, Part
-from megatape.lab.benchmark.results import Result
-from megatape.lab.benchmark.runner import benchmark
-from megatape.lab.benchmark.worker import LOST, Bench
+from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
+from megatape.lab.benchmark.gpu.results import Result
+from megatape.lab.benchmark.gpu.runner import benchmark
+from megatape.lab.benchmark.gpu.worker import LOST, Bench
 
 
 def part(name: str, seconds: int = 20) -> Part:

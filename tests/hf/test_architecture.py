@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from megatape.config.scaling import Llama3Scaling
 from megatape.hf.architecture import read_architecture
-from megatape.hf.folder_weights import find_weights
+from megatape.hf.weights.folder_weights import find_weights
 from tests.helpers.tiny_models import save_tiny
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
-from megatape.hf.adapter_export import export_adapter
+from megatape.hf.adapters.export import export_adapter
 from megatape.hf.export import export
-from megatape.hf.importer import import_model
+from megatape.hf.importing.importer import import_model
 from megatape.hf.loading import load_exported, load_trained
 from megatape.model.trainable import freeze
 from tests.helpers.adapters import CASES, TOKENS, adapted

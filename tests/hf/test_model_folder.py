@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from megatape.errors import UserError
-from megatape.hf.importer import import_model
+from megatape.hf.importing.importer import import_model
 from megatape.hf.model_folder import open_model_folder
 from tests.helpers.exports import Exported
 from tests.helpers.tiny_models import save_tiny

@@ -84,7 +84,7 @@ TILES_BELOW_A100 = TILES_BELOW_H100 | {
 }
 # Tile of all kernels in float32
 FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
-# Tiles to try, by name of the kernel. They take the place of all tiles above (lab/benchmark/tiles.py).
+# Tiles to try, by name of the kernel. They take the place of all tiles above (lab/benchmark/gpu/tiles.py).
 TRIAL_TILES: dict[str, Tile] = {}
 
 PRODUCTS = {

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from megatape.errors import UserError
-from megatape.lab.benchmark.parts import PARTS
+from megatape.lab.benchmark.gpu.parts import PARTS
 from megatape.lab.encodings import parse_names
 from megatape.utils.options import CommandOptions, Count, option
 
@@ -43,7 +43,7 @@ def run(options: Options) -> None:
 
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by `device` cpu and `tiny`")
-    from megatape.lab.benchmark.runner import TABLE, benchmark
+    from megatape.lab.benchmark.gpu.runner import TABLE, benchmark
 
     for line in options.fill(benchmark, parts=chosen):
         print(line, flush=True)

@@ -19,6 +19,6 @@ class Options(SubjectOptions):
 def run(options: Options) -> Paragraphs:
     """Draw the plot."""
     subjects = options.load()
-    from megatape.lab.study.patterns import draw
+    from megatape.lab.study.attention.patterns import draw
 
     return draw(subjects, options.out)

@@ -23,8 +23,8 @@ def run(options: Options) -> Paragraphs:
     """Train and evaluate the models, and yield the table."""
     # Report errors before importing torch.
     options.load()
-    from megatape.lab.study.compare import compare
-    from megatape.lab.study.pool import RunPool
+    from megatape.lab.study.comparison.compare import compare
+    from megatape.lab.study.engine.pool import RunPool
 
     pool = options.fill(RunPool)
     return options.fill(

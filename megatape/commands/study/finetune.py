@@ -29,8 +29,8 @@ def run(options: Options) -> Paragraphs:
     """Train and evaluate the models, and yield the table."""
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.lab.study.finetune import finetune
-    from megatape.lab.study.pool import RunPool
+    from megatape.lab.study.engine.pool import RunPool
+    from megatape.lab.study.finetuning.finetune import finetune
 
     disable_progress_bar()
     pool = options.fill(RunPool)

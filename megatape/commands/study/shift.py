@@ -17,6 +17,6 @@ class Options(SubjectOptions):
 def run(options: Options) -> Paragraphs:
     """Measure."""
     subjects = options.load()
-    from megatape.lab.study.shift import report
+    from megatape.lab.study.attention.shift import report
 
     return report(subjects, options.shift)

@@ -68,7 +68,7 @@ class Options(RunsOptions, ImportOptions):
 def run(options: Options) -> Paragraphs:
     """Train and score the models, and yield the table. Or write the plan, or submit an array job."""
     from megatape.lab.report.suite_page import write_page
-    from megatape.lab.study.pool import RunPool, default_jobs
+    from megatape.lab.study.engine.pool import RunPool, default_jobs
     from megatape.lab.study.suite.plan import parse_plan
     from megatape.lab.study.suite.run import suite
 

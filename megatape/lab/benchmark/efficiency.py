@@ -9,9 +9,9 @@ import torch
 
 from megatape.accounting.flops import forward_flops
 from megatape.config import ActivationCheckpointing, ModelConfig
+from megatape.lab.benchmark.gpu.timing import Timer, ratio, spread
 from megatape.lab.benchmark.models import Shape, compute_precision, paper_config
 from megatape.lab.benchmark.subject import PARTS, TRAINING_PARTS, Cost, LlamaSubject, prepare
-from megatape.lab.benchmark.timing import Timer, ratio, spread
 from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.utils.tables import markdown

@@ -167,4 +167,4 @@ def draw_weight(name: str, parameter: nn.Parameter, std: float, generator: torch
     elif init is None:
         parameter.normal_(0.0, std, generator=generator)
     else:
-        parameter.uniform_(-init.bound, init.bound, generator=generator)
+        parameter.uniform_(init.middle - init.bound, init.middle + init.bound, generator=generator)

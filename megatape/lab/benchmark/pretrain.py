@@ -19,10 +19,10 @@ from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
+from megatape.lab.benchmark.gpu.raw_step import RawStep
+from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
+from megatape.lab.benchmark.gpu.worker import Bench
 from megatape.lab.benchmark.models import compute_precision, shapes
-from megatape.lab.benchmark.raw_step import RawStep
-from megatape.lab.benchmark.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.worker import Bench
 from megatape.lab.encodings import BASELINE
 from megatape.lab.processes import child, finish
 from megatape.run_folder import RunFolder, read_steps

@@ -14,6 +14,7 @@ from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST
 from megatape.lab.report.curves import Chart, Series
 from megatape.lab.report.template import fill
+from megatape.lab.study.comparison.variants import parse_variants
 from megatape.lab.study.suite.baselines import BASELINES
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.records import Record
@@ -21,7 +22,6 @@ from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.statistics import LEVEL
 from megatape.lab.study.suite.summary import REFERENCE, Summary
 from megatape.lab.study.suite.table import sections
-from megatape.lab.study.variants import parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.files import write_atomically
 from megatape.utils.units import format_count

@@ -7,13 +7,13 @@ from megatape.config import Config, load_config
 from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import VALIDATION, SyntheticTask
-from megatape.lab.study.pool import RunPool
-from megatape.lab.study.run import DIVERGED, Run
+from megatape.lab.study.comparison.variants import Variant, parse_variants
+from megatape.lab.study.engine.pool import RunPool
+from megatape.lab.study.engine.run import DIVERGED, Run
 from megatape.lab.study.suite.baselines import baseline_records
 from megatape.lab.study.suite.measure import measure
 from megatape.lab.study.suite.records import SCORES, Record, Scores, read_records, write_records
 from megatape.lab.study.suite.sizes import Sizing
-from megatape.lab.study.variants import Variant, parse_variants
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
 from megatape.utils.files import json_content, write_atomically

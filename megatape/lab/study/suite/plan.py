@@ -12,8 +12,8 @@ from megatape.config import parse_config
 from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import MissingPath, UserError, choose_one, path_errors
 from megatape.lab.encodings import parse_names
+from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.suite.sizes import ALL, SIZES
-from megatape.lab.study.variants import Variant, parse_variants
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.files import as_type, json_content, read_json, write_atomically
 from megatape.utils.options import Count
@@ -30,7 +30,7 @@ class Plan:
     Attributes:
         size: Name of the size of models and samples.
         tasks: Tasks to learn.
-        encodings: Labels of variants (lab/study/variants.py), mostly names of encodings.
+        encodings: Labels of variants (lab/study/comparison/variants.py), mostly names of encodings.
         seeds: Number of seeds.
         rates: Learning rates. One is chosen for each encoding and task; a single rate is used without a search.
         left_out: Phrases about what the plan leaves out, with reasons. The tables list them.

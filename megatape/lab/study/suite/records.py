@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
-from megatape.lab.study.outcome import Result
+from megatape.lab.study.engine.outcome import Result
 from megatape.utils.files import first_fault, read_regular, write_atomically
 
 # File of the scores in a run's folder.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from megatape.lab.study.lock import locked_study
+from megatape.lab.study.engine.lock import locked_study
 from megatape.lab.study.suite.experiment import Experiment
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.records import Record, Scores, write_records

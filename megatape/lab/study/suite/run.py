@@ -16,9 +16,9 @@ from typing import IO
 
 from megatape.errors import UserError
 from megatape.lab.processes import interruptible
-from megatape.lab.study.lock import locked_study
-from megatape.lab.study.pool import RunPool
-from megatape.lab.study.run import Run, check_all
+from megatape.lab.study.engine.lock import locked_study
+from megatape.lab.study.engine.pool import RunPool
+from megatape.lab.study.engine.run import Run, check_all
 from megatape.lab.study.suite.experiment import Experiment, TaskFolder
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.records import Scores

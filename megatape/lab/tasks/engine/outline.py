@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoTokenizer
 
 from megatape.hf.loading import read_tokenizer
 from megatape.hf.model_folder import open_model_folder
-from megatape.hf.model_weights import ModelWeights
 from megatape.hf.tokenizer import write_tokenizer
+from megatape.hf.weights.model_weights import ModelWeights
 
 
 @dataclass

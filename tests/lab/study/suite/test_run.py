@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from megatape.lab.report.suite_page import write_page
-from megatape.lab.study.children import Children
-from megatape.lab.study.lock import locked_study
-from megatape.lab.study.pool import RunPool
-from megatape.lab.study.run import RunsFailed
+from megatape.lab.study.engine.children import Children
+from megatape.lab.study.engine.lock import locked_study
+from megatape.lab.study.engine.pool import RunPool
+from megatape.lab.study.engine.run import RunsFailed
 from megatape.lab.study.suite.baselines import BASELINES
 from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.study.suite.records import read_records

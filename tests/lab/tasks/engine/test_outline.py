@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from megatape.hf.adapter_export import export_adapter
+from megatape.hf.adapters.export import export_adapter
 from megatape.hf.export import export
-from megatape.hf.importer import import_model
+from megatape.hf.importing.importer import import_model
 from megatape.hf.loading import load_trained
 from megatape.lab.tasks.engine.outline import read_outline
 from tests.helpers.adapters import CASES, adapted

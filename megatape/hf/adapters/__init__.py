@@ -1,0 +1,1 @@
+"""LoRA adapters in peft's format: exporting and merging them."""

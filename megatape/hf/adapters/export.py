@@ -1,0 +1,127 @@
+"""Export of the weights that a LoRA run trained, as peft's PeftModel.from_pretrained(base, out) reads them.
+
+peft itself is not used: it would need the whole base in memory to write these files.
+"""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from megatape.accounting.parameters import meta_model
+from megatape.checkpoint.manifest import as_json, write_file
+from megatape.checkpoint.tensors import save_tensors
+from megatape.config import ModelConfig, TrainingConfig
+from megatape.errors import UserError, path_errors
+from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
+from megatape.hf.adapters.lora import without_adapters
+from megatape.hf.checkpoint_source import Checkpoint, check_parameters
+from megatape.hf.dtypes import dtype_name, stored_dtype
+from megatape.hf.families import family_of
+from megatape.hf.families.family import Family
+from megatape.hf.weights.weight_files import checked
+from megatape.model.lora import TARGETS, in_adapter
+from megatape.model.trainable import freeze
+from megatape.utils.files import new_folder
+
+
+@path_errors()
+def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
+    """Write the adapters of a run and all other weights that it trained, and the hashes of the weights that it did not train.
+
+    Args:
+        checkpoint: Checkpoint of the run.
+        out: Folder to write. It must not exist.
+
+    Raises:
+        FileExistsError: `out` exists.
+        UserError: The run has no LoRA, trained a weight that has an adapter, or has values that the export's precision cannot
+            hold.
+    """
+    config = checkpoint.config
+    if config.model.lora is None:
+        raise UserError(
+            f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without `adapter`"
+        )
+    shapes = check_parameters(checkpoint)
+    family = family_of(without_adapters(config))
+    dtype = stored_dtype(config)
+    saved_modules = _saved_modules(config.model, config.training, family)
+
+    trained = []
+    frozen = []
+    for name in checkpoint.names():
+        module = name.rpartition(".")[0]
+        if in_adapter(name) or module in saved_modules:
+            trained.append(name)
+        else:
+            frozen.append(name)
+
+    with new_folder(out) as folder:
+        tensors: dict[str, Tensor] = {}
+        for name in trained:
+            tensors[PREFIX + _peft_name(name, family)] = checked(name, checkpoint.tensor(name), shapes[name], dtype)
+        if config.model.tie_embeddings and "embedding" in saved_modules:
+            # peft stores a tied matrix under both of its names.
+            head = PREFIX + family.parameter_name("head.weight")
+            embedding = PREFIX + family.parameter_name("embedding.weight")
+            tensors[head] = tensors[embedding].clone()
+        save_tensors(tensors, folder / WEIGHTS)
+
+        settings = _settings(config.model, sorted(saved_modules.values()), family)
+        write_file(folder / SETTINGS, [as_json(settings)])
+
+        hashes = {}
+        for name in frozen:
+            hashes[family.parameter_name(name)] = hash_of(name, checkpoint.tensor(name), shapes[name], dtype)
+        base = AdapterBase(format=1, trained_from=config.training.init_from, dtype=dtype_name(dtype), sha256=hashes)
+        write_file(folder / BASE, [as_json(base.model_dump())])
+
+
+def _saved_modules(config: ModelConfig, training: TrainingConfig, family: Family) -> dict[str, str]:
+    """Return the modules that peft stores whole because one of their weights was trained: our path -> transformers' path."""
+    model = meta_model(config)
+    freeze(model, training.trainable, training.frozen)
+    parameters = dict(model.named_parameters())
+    saved = {}
+    for name, parameter in parameters.items():
+        if not parameter.requires_grad or in_adapter(name):
+            continue
+        module = name.rpartition(".")[0]
+        if f"{module}.adapter.a" in parameters:
+            raise UserError(
+                f"training.trainable trains {name} beside the adapter of its layer, which peft's format cannot hold: "
+                "export without `adapter`"
+            )
+        saved[module] = family.parameter_name(name).rpartition(".")[0]
+    return saved
+
+
+def _peft_name(name: str, family: Family) -> str:
+    """Return the name of a parameter in peft's files, without the prefix."""
+    layer, adapter, matrix = name.partition(".adapter.")
+    if not adapter:
+        return family.parameter_name(name)
+    module = family.parameter_name(f"{layer}.weight").rpartition(".")[0]
+    return f"{module}.{MATRICES[matrix]}.weight"
+
+
+def _settings(model: ModelConfig, saved_modules: list[str], family: Family) -> dict[str, object]:
+    """Return the content of adapter_config.json."""
+    lora = model.lora
+    assert lora is not None
+    target_modules = []
+    for target in lora.targets:
+        name = family.layer_name(f"{TARGETS[target]}.weight")
+        target_modules.append(name.split(".")[-2])
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "target_modules": target_modules,
+        "modules_to_save": saved_modules or None,
+        "ensure_weight_tying": model.tie_embeddings,
+        "bias": "none",
+        "inference_mode": True,
+    }

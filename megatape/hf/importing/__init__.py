@@ -1,0 +1,1 @@
+"""Importing pretrained models of transformers: checks, configuration, checkpoint, record."""

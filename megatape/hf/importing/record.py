@@ -1,0 +1,75 @@
+"""Imports: folders that refer to a model of transformers in another folder.
+
+import.json     the other folder, hashes of its files, location of each parameter
+config.json     configuration of a run, except for data and steps
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from megatape.checkpoint.tensors import FileRecord, TensorRecord
+from megatape.config import ModelConfig, Section
+from megatape.config.run import Dtype
+from megatape.errors import MissingPath, content_errors
+from megatape.hf.dtypes import dtype_named
+from megatape.hf.weights.folder_weights import FolderWeights
+from megatape.utils.files import FileName, as_type, read_json
+
+IMPORT = "import.json"
+
+
+class ImportRecord(Section):
+    """Content of import.json.
+
+    Attributes:
+        format: Version of the file.
+        source: Folder of the model.
+        family: Its model_type.
+        dtype: Precision of its weights, float32 if they have several.
+        difference: Largest difference between our logits and those of transformers, relative to the largest logit.
+        tokenizer: Names of the tokenizer's files in `source`.
+        model: Model section of the model as it is in `source`.
+        files: Name -> size and hash of every file in `source` that belongs to the model.
+        tensors: Parameter -> location of its weight.
+        hub: Id on the Hugging Face hub if the model was downloaded by the import, else "".
+    """
+
+    format: Literal[1]
+    source: str
+    family: str
+    dtype: Dtype
+    difference: float
+    tokenizer: list[FileName]
+    model: ModelConfig
+    files: dict[FileName, FileRecord]
+    tensors: dict[str, TensorRecord]
+    hub: str = ""
+
+
+def read_record(directory: Path) -> ImportRecord:
+    """Read the record of an import.
+
+    Raises:
+        FileNotFoundError: The folder has no record.
+        UserError: The record is not what `megatape import` writes.
+    """
+    path = directory / IMPORT
+    with content_errors(f"{path}: not what `megatape import` writes", "import the model again"):
+        return as_type(read_json(path), ImportRecord)
+
+
+def open_import(directory: Path) -> FolderWeights:
+    """Open the weights that an import refers to. Their `verify` checks the hashes.
+
+    Raises:
+        FileNotFoundError: The folder has no record, or the folder that it refers to is missing.
+        UserError: The record is not what `megatape import` writes.
+    """
+    record = read_record(directory)
+    source = Path(record.source)
+    if not source.is_dir():
+        raise MissingPath(
+            f"{directory / IMPORT} refers to {source}, which is not there: put it back, or import the model again from where "
+            "it is"
+        )
+    return FolderWeights(source, record.model, dtype_named(record.dtype), record.tensors, record.files)

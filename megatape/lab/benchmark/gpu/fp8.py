@@ -1,0 +1,59 @@
+"""Training steps in FP8 beside those in bfloat16, in the same rounds.
+
+Both are compiled: FP8 is faster only if scaling is fused with the operations before it.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import get_args
+
+from megatape.config import Fp8Recipe
+from megatape.lab.benchmark.gpu.raw_step import RawStep
+from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
+from megatape.lab.benchmark.gpu.timing import Timer
+from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.models import Shape, shapes
+from megatape.lab.encodings import BASELINE
+from megatape.utils.units import format_milliseconds
+
+
+def fp8(bench: Bench) -> None:
+    """Measure every recipe at 1B, and the cheapest one at 155M, whose matrices are small for FP8."""
+    timer = bench.timer
+    cases = [("1b", recipe) for recipe in get_args(Fp8Recipe) if recipe != "none"]
+    cases.append(("155m", "tensorwise"))
+    for (name, recipe), encoding in product(cases, (BASELINE, "tape")):
+        shape = shapes(bench.tiny)[name]
+        action = partial(_measure, timer, shape, encoding, recipe, compiled=not bench.tiny)
+        bench.measure(f"{name}/{encoding}/{recipe}", action)
+
+
+def _measure(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Result:
+    """Time a step with and without FP8."""
+    config = shape.config(encoding, "bfloat16", compile=compiled, fp8=recipe)
+    plain = shape.config(encoding, "bfloat16", compile=compiled, fp8="none")
+    seconds, ratio = timer.compare(RawStep(config, timer.device), RawStep(plain, timer.device))
+    return {
+        "seconds": seconds,
+        "tokens/s": shape.batch * shape.length / seconds,
+        "ratio": ratio,
+        # The planner reads it.
+        "config": config.model_dump(mode="json"),
+    }
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield a table with a row for each recipe."""
+    rows = []
+    for words, result in rows_of(results, "fp8"):
+        rows.append(
+            [
+                *words,
+                format_milliseconds(result["seconds"]),
+                f"{result['ratio']:.3f}",
+                f"{result['tokens/s']:,.0f}",
+            ]
+        )
+    header = ["shape", "encoding", "recipe", "ms", "over bfloat16", "tokens/s"]
+    yield from titled("Training steps in FP8", header, rows)

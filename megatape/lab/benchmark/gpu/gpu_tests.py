@@ -1,0 +1,102 @@
+"""The tests that need a GPU. The outcome of each test is a result."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from megatape.errors import MissingPath
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.processes import ending
+
+# Folder of the tests in a clone of the repository.
+TESTS = Path(__file__).parents[4] / "tests/gpu"
+
+
+class Reports:
+    """Plugin of pytest that records the outcome of every test, and skips tests with a result.
+
+    Attributes:
+        bench: Records the results.
+        num_found: Number of collected tests, including skipped ones.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.num_found = 0
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Skip tests with a result."""
+        self.num_found = len(items)
+        known = [item for item in items if self.bench.has_result(_name(item.nodeid))]
+        config.hook.pytest_deselected(items=known)
+        items[:] = [item for item in items if item not in known]
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Record a file that cannot be imported."""
+        if report.failed:
+            self.bench.fail(_name(report.nodeid), ending(report.longreprtext))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Announce a test."""
+        self.bench.begin(_name(nodeid))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Record the outcome after a phase of a test."""
+        name = _name(report.nodeid)
+        if report.failed:
+            self.bench.fail(name, ending(report.longreprtext))
+        elif report.skipped:
+            reason = report.longreprtext
+            if isinstance(report.longrepr, tuple):
+                _, _, reason = report.longrepr
+            self.bench.record(name, {"skipped": ending(reason)})
+        elif report.when == "call":
+            self.bench.record(name, {"seconds": report.duration})
+
+
+def gpu_tests(bench: Bench, folder: Path = TESTS) -> None:
+    """Run all tests.
+
+    Args:
+        bench: Records the results.
+        folder: Folder of the tests.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        RuntimeError: pytest could not run the tests.
+    """
+    if not folder.is_dir():
+        raise MissingPath(f"no tests at {folder}: run the benchmark in a clone of the repository")
+    options = ["-m", "gpu", "-p", "no:cacheprovider", "-q", "--rootdir", str(folder.parents[1]), "--durations=0"]
+    reports = Reports(bench)
+    code = pytest.main([*options, str(folder)], plugins=[reports])
+    has_failed = code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+    if has_failed or not reports.num_found:
+        raise RuntimeError(f"pytest ran none of the tests in {folder}, or not all of them: {code!r}; its output says why")
+
+
+def _name(node: str) -> str:
+    """Return the name of a test without the folder."""
+    return node.removeprefix("tests/gpu/")
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield the numbers of tests that passed, failed or were skipped."""
+    counts = Counter[str]()
+    for key, result in results.items():
+        if key.startswith("tests/"):
+            counts[_outcome(result)] += 1
+    if counts:
+        parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
+        yield f"Tests marked gpu: {', '.join(parts)}."
+
+
+def _outcome(result: Result) -> str:
+    if "error" in result:
+        return "failed"
+    if "skipped" in result:
+        return "skipped"
+    return "passed"

@@ -1,0 +1,110 @@
+"""Profile of a training step: its kernels, idle time of the GPU, and calls that wait for the GPU."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as record
+
+from megatape.lab.benchmark.gpu.raw_step import RawStep
+from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
+from megatape.lab.benchmark.gpu.timing import Timer
+from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.models import Shape, compute_precision, shapes
+from megatape.lab.encodings import BASELINE
+from megatape.utils.units import format_milliseconds
+
+WARM_UP_STEPS = 3
+PROFILED_STEPS = 3
+# Number of kernels in the results and in the table, the slowest ones.
+MAX_KERNELS = 25
+MAX_KERNELS_SHOWN = 12
+MAX_NAME_LENGTH = 90
+# Beginnings of the names of CUDA calls that wait for the device.
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+
+
+def profile(bench: Bench) -> None:
+    """Profile steps of RoPE and TAPE with the backend of `auto`, eager and compiled."""
+    shape = shapes(bench.tiny)["155m"]
+    modes = {"eager": False, "compiled": True}
+    if bench.tiny:
+        modes = {"eager": False}
+    for (mode, compiled), encoding in product(modes.items(), ("tape", BASELINE)):
+        bench.measure(f"155m/{encoding}/{mode}", partial(_measure, bench.timer, shape, encoding, compiled))
+
+
+def _measure(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> Result:
+    """Time and profile a step. On a CPU, operators take the place of kernels."""
+    device = timer.device
+    on_gpu = device.type == "cuda"
+    step = RawStep(shape.config(encoding, compute_precision(device), compile=compiled), device)
+    for _ in range(WARM_UP_STEPS):
+        step()
+
+    seconds = timer.seconds(step, PROFILED_STEPS)
+    activities = [ProfilerActivity.CPU]
+    if on_gpu:
+        activities.append(ProfilerActivity.CUDA)
+    with record(activities=activities) as recorder:
+        timer.seconds(step, PROFILED_STEPS)
+
+    events = recorder.key_averages()
+    kernels = [event for event in events if not on_gpu or _is_kernel(event)]
+    kernels.sort(key=partial(_own_seconds, on_gpu), reverse=True)
+    waits = [event for event in events if event.key.startswith(WAITS)]
+    top = []
+    for event in kernels[:MAX_KERNELS]:
+        top.append(
+            {
+                "name": event.key[:MAX_NAME_LENGTH],
+                "calls": event.count / PROFILED_STEPS,
+                "seconds": _own_seconds(on_gpu, event),
+            }
+        )
+    return {
+        "seconds": seconds,
+        "busy seconds": sum(_own_seconds(on_gpu, event) for event in kernels),
+        "kernels": sum(event.count for event in kernels) / PROFILED_STEPS,
+        "waits": sum(event.count for event in waits) / PROFILED_STEPS,
+        "top": top,
+    }
+
+
+def _is_kernel(event: Any) -> bool:
+    """Whether an event is a kernel. The timeline of the GPU also has ranges that code has named."""
+    return event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
+
+
+def _own_seconds(on_gpu: bool, event: Any) -> float:
+    """Return the seconds per step, without the events inside."""
+    microseconds = event.self_cpu_time_total
+    if on_gpu:
+        microseconds = event.self_device_time_total
+    return float(microseconds) / PROFILED_STEPS / 1e6
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield a table with a row for each step, then the kernels of each."""
+    profiles = {", ".join(words): result for words, result in rows_of(results, "profile")}
+    rows = []
+    for name, result in profiles.items():
+        busy = result["busy seconds"] / result["seconds"]
+        rows.append(
+            [
+                name,
+                format_milliseconds(result["seconds"]),
+                f"{busy:.0%}",
+                f"{result['kernels']:.0f}",
+                f"{result['waits']:.0f}",
+            ]
+        )
+    yield from titled("Profile of a step", ["", "ms a step", "GPU busy", "kernels", "waits of the host"], rows)
+    for name, result in profiles.items():
+        rows = []
+        for kernel in result["top"][:MAX_KERNELS_SHOWN]:
+            rows.append([f"`{kernel['name']}`", f"{kernel['calls']:.0f}", format_milliseconds(kernel["seconds"])])
+        yield from titled(f"Kernels of a step, {name}", ["", "calls", "ms"], rows)

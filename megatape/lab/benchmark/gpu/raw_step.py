@@ -1,0 +1,100 @@
+"""Bare training step of a model: forward and backward pass and AdamW, without DeepSpeed."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from megatape.attention.attend import backends_by_priority
+from megatape.config import Config
+from megatape.lab.benchmark.gpu.timing import captured
+from megatape.lab.benchmark.models import draw_weight
+from megatape.model.build import build_model
+from megatape.model.requirements import attention_requirements
+from megatape.nn.fp8 import fp8_product
+from megatape.utils.torch_internals import copy_all, fail_beyond_recompile_limit, zero_all
+
+LEARNING_RATE = 3e-4
+
+
+class RawStep:
+    """A model with its gradients, its optimizer and a batch of random tokens.
+
+    Attributes:
+        model: Model with weights in the compute precision.
+        masters: Weights in float32, which the optimizer updates.
+        weights: Weights of the model.
+        gradients: Gradients of the weights.
+        positions: Position ids [B, N].
+        tokens: Token ids [B, N + 1].
+    """
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        """Build the model with random weights that act like trained ones."""
+        training = config.training
+        batch = training.micro_batch_size
+        length = config.data.sequence_length
+        compiler = None
+        if training.compile:
+            # aot_eager needs no C++ compiler.
+            compiler = "aot_eager"
+            if device.type == "cuda":
+                compiler = "inductor"
+            # torch.compile compiles a function for a limited number of models, and runs it eagerly for the next one.
+            torch.compiler.reset()
+            fail_beyond_recompile_limit()
+        fp8 = None
+        if training.fp8 != "none":
+            fp8 = fp8_product(training.fp8, device)
+        need, *_ = attention_requirements(config, device.type)
+        with device:
+            self.model = build_model(
+                config.model,
+                fp8=fp8,
+                backends=backends_by_priority(training.attention, need),
+                update_by_kernel=device.type == "cuda",
+                activation_checkpointing=training.activation_checkpointing,
+                compiler=compiler,
+            )
+        generator = torch.Generator(device).manual_seed(0)
+        for name, parameter in self.model.named_parameters():
+            draw_weight(name, parameter, config.model.init_std, generator)
+
+        parameters = list(self.model.parameters())
+        self.masters = [parameter.detach().clone() for parameter in parameters]
+        self.model.to(getattr(torch, training.precision))
+        self.weights = [parameter.detach() for parameter in parameters]
+        self.gradients = [torch.zeros_like(weight) for weight in self.weights]
+        for parameter, gradient, master in zip(parameters, self.gradients, self.masters, strict=True):
+            parameter.grad = gradient
+            master.grad = torch.zeros_like(master)
+        self.optimizer = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
+        self.positions = torch.arange(length, device=device).expand(batch, -1)
+        self.tokens = torch.randint(config.model.vocab_size, (batch, length + 1), device=device, generator=generator)
+
+    def loss(self) -> Tensor:
+        """Run the forward pass, and return the mean loss."""
+        total: Tensor = self.model(self.tokens[:, :-1], self.positions, targets=self.tokens[:, 1:])
+        return total / self.positions.numel()
+
+    def update(self) -> None:
+        """Update the weights, and set the gradients to zero."""
+        copy_all([master.grad for master in self.masters if master.grad is not None], self.gradients)
+        self.optimizer.step()
+        copy_all(self.weights, self.masters)
+        zero_all(self.gradients)
+
+    def __call__(self) -> None:
+        """Run a whole step."""
+        self.loss().backward()
+        self.update()
+
+    def captured(self) -> Callable[[], None]:
+        """Return a step whose forward and backward pass are a CUDA graph."""
+        replay = captured(lambda: self.loss().backward())
+
+        def step() -> None:
+            replay()
+            self.update()
+
+        return step

@@ -1,0 +1,93 @@
+"""Exported TAPE against a Llama of the same shape, with static caches: reading a prompt, and decoding token by token."""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from statistics import median
+
+import torch
+from transformers import PreTrainedModel
+
+from megatape.lab.benchmark.exported import LLAMA, build
+from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
+from megatape.lab.benchmark.gpu.sessions import NUM_DECODED, StaticSession, Workload
+from megatape.lab.benchmark.gpu.timing import Timer, ratio
+from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.models import compute_dtype, shapes
+from megatape.utils.units import format_milliseconds
+
+# Batches and lengths by shape. torch.compile makes four graphs for each.
+WORKLOADS = {"155m": [(1, 128), (32, 1024)], "1b": [(1, 2048)]}
+TINY_WORKLOADS = {"155m": [(2, 24)]}
+
+
+def serving(bench: Bench) -> None:
+    """Measure TAPE with all workloads of a shape, then with those of the next."""
+    device = bench.timer.device
+    workloads = WORKLOADS
+    if bench.tiny:
+        workloads = TINY_WORKLOADS
+    for name, sizes in workloads.items():
+        model = shapes(bench.tiny)[name].model
+        max_length = max(length for _, length in sizes)
+        # Built only if a workload has no result yet.
+        build_once = cache(partial(build, model, ["tape"], max_length, device, compute_dtype(device)))
+        for batch, length in sizes:
+            workload = Workload(batch, "none", length)
+            bench.measure(f"{name}/{batch} x {length}", partial(_measure, bench.timer, build_once, workload))
+
+
+def _measure(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> Result:
+    """Time TAPE beside the Llama."""
+    # Frees the memory of earlier graphs.
+    torch.compiler.reset()
+    models = build_once()
+    prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
+    sessions = {name: StaticSession(model, prompt) for name, model in models.items()}
+    reading = timer.times({name: session.read for name, session in sessions.items()})
+    decoding = timer.times({name: session.decode for name, session in sessions.items()})
+    return times_beside_llama(reading, decoding)["tape"]
+
+
+def times_beside_llama(reading: dict[str, list[float]], decoding: dict[str, list[float]]) -> dict[str, Result]:
+    """Return the seconds of each model and their ratios to the Llama's in the same round.
+
+    Args:
+        reading: Seconds of every round to read the prompts, by model.
+        decoding: Seconds of every round to decode NUM_DECODED tokens, by model.
+
+    Returns:
+        By model, "prompt" and "token" with "seconds" and "ratio" each.
+    """
+    results: dict[str, Result] = {}
+    for name, seconds in reading.items():
+        decoding_seconds = decoding[name]
+        results[name] = {
+            "prompt": {
+                "seconds": median(seconds),
+                "ratio": ratio(seconds, reading[LLAMA]).median,
+            },
+            "token": {
+                "seconds": median(decoding_seconds) / NUM_DECODED,
+                "ratio": ratio(decoding_seconds, decoding[LLAMA]).median,
+            },
+        }
+    return results
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield a table with a row for each shape and batch of prompts."""
+    rows = []
+    for words, result in rows_of(results, "serving"):
+        prompt = result["prompt"]
+        token = result["token"]
+        rows.append(
+            [
+                ", ".join(words),
+                format_milliseconds(prompt["seconds"]),
+                f"{prompt['ratio']:.2f}",
+                format_milliseconds(token["seconds"]),
+                f"{token['ratio']:.2f}",
+            ]
+        )
+    header = ["prompts", "prompt, ms", "over Llama", "token, ms", "over Llama"]
+    yield from titled("Exported TAPE", header, rows)

@@ -1,0 +1,207 @@
+"""Training steps of RoPE and TAPE: times, tokens and FLOPs per second, and activations.
+
+`at_155m`, `at_1b` and `at_7b` time a step with every backend, eager and compiled, and with selective activation checkpointing,
+in the same rounds as RoPE with `auto`, eager. A GPU replays the steps as CUDA graphs, so that the speed of the host does not
+count. Activations are compared with the planner's estimate.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from megatape.accounting.activation_memory import plan_activations
+from megatape.accounting.flops import forward_flops
+from megatape.accounting.saved import saved_bytes
+from megatape.attention.attend import get_backend, select_backend
+from megatape.config import Config
+from megatape.lab.benchmark.gpu.raw_step import RawStep
+from megatape.lab.benchmark.gpu.results import Result
+from megatape.lab.benchmark.gpu.timing import Timer, captured, ratio
+from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.models import Shape, compute_precision, shapes
+from megatape.lab.benchmark.subject import Subject
+from megatape.lab.encodings import BASELINE, with_encoding
+from megatape.model.requirements import attention_requirements
+from megatape.registry import AUTO, BACKENDS
+from megatape.training.hardware import peak_flops
+
+# Numbers of layers that stand for the 7B model: one GPU holds so many blocks with their optimizer state. The time of the whole
+# step is extrapolated: embedding, head and loss are in both, and every further block adds half of the difference.
+DEPTHS = (2, 4)
+
+SELECTIVE = "selective"
+LAYER = "attention layer"
+STEP_MODES = ("eager", "compiled", SELECTIVE)
+
+# Makes the configuration of a step at a shape.
+Configure = Callable[[Shape], Config]
+
+
+class StepTimes(NamedTuple):
+    """Seconds of a training step and of the baseline's.
+
+    Attributes:
+        step: The measured step.
+        seconds: Seconds in every round, on a GPU of the CUDA graph.
+        baseline: Seconds of the baseline in the same rounds.
+        launched: Median seconds without a CUDA graph.
+    """
+
+    step: RawStep
+    seconds: list[float]
+    baseline: list[float]
+    launched: float
+
+
+def at_155m(bench: Bench) -> None:
+    """Measure the 155M model, and its attention layer with the position update alone."""
+    timer = bench.timer
+    shape = shapes(bench.tiny)["155m"]
+    for encoding in (BASELINE, "tape"):
+        for backend in _backends(shape, encoding, timer.device):
+            action = partial(_measure_layer, timer, shape, encoding, backend)
+            bench.measure(f"{encoding}/{backend}/{LAYER}", action)
+    _measure_steps(bench, "155m", _measure_whole)
+
+
+def at_1b(bench: Bench) -> None:
+    """Measure the 1B model."""
+    _measure_steps(bench, "1b", _measure_whole)
+
+
+def at_7b(bench: Bench) -> None:
+    """Measure the 7B model, extrapolated from two depths."""
+    _measure_steps(bench, "7b", _extrapolate)
+
+
+def _measure_steps(bench: Bench, name: str, measure: Callable[[Timer, Shape, Configure], Result]) -> None:
+    """Measure a shape in every mode with every backend."""
+    timer = bench.timer
+    shape = shapes(bench.tiny)[name]
+    precision = compute_precision(timer.device)
+    for mode, encoding in product(STEP_MODES, (BASELINE, "tape")):
+        # Compiling once takes longer than all other tiny steps.
+        if mode == "compiled" and bench.tiny and (name, encoding) != ("155m", "tape"):
+            continue
+        backends = _backends(shape, encoding, timer.device)
+        checkpointing = "none"
+        if mode == SELECTIVE:
+            checkpointing = "selective"
+            backends = backends[:1]
+        for backend in backends:
+            settings: dict[str, Any] = {
+                "attention": backend,
+                "compile": mode == "compiled",
+                "activation_checkpointing": checkpointing,
+            }
+            configure = partial(Shape.config, encoding=encoding, precision=precision, **settings)
+            bench.measure(f"{encoding}/{backend}/{mode}", partial(measure, timer, shape, configure))
+
+
+def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
+    """Return the backends that support this shape, `auto`'s choice first. The fallback `blocked` is not timed."""
+    need, *_ = attention_requirements(shape.config(encoding, compute_precision(device)), device.type)
+    chosen = select_backend(need)
+    backends = [chosen]
+    for name in BACKENDS:
+        is_supported = get_backend(name).unsupported_reason(need) is None
+        if is_supported and name not in ("blocked", chosen):
+            backends.append(name)
+    return backends
+
+
+def _time_step(timer: Timer, shape: Shape, config: Config) -> StepTimes:
+    """Time a step in the same rounds as the baseline's."""
+    step = RawStep(config, timer.device)
+    baseline = RawStep(shape.config(BASELINE, config.training.precision), timer.device)
+    seconds = timer.times({"step": step, "baseline": baseline})
+    launched = median(seconds["step"])
+    if timer.device.type == "cuda":
+        seconds = timer.times({"step": step.captured(), "baseline": baseline.captured()})
+    return StepTimes(step, seconds["step"], seconds["baseline"], launched)
+
+
+def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> Result:
+    """Return the times and the activations of a step."""
+    config = configure(shape)
+    times = _time_step(timer, shape, config)
+    step = times.step
+    result = _rates(shape, config, median(times.seconds))
+    result["ratio"] = ratio(times.seconds, times.baseline).median
+    result["launched seconds"] = times.launched
+    # Hooks on saved tensors would break compiled graphs.
+    if not config.training.compile:
+        result["saved bytes"] = saved_bytes(step.model, shape.batch, shape.length)
+    on_gpu = timer.device.type == "cuda"
+    result["planned bytes"] = sum(plan_activations(config, on_gpu).values())
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        # Weights, gradients and the optimizer state.
+        before = torch.cuda.memory_allocated()
+        step.loss().backward()
+        result["peak bytes"] = torch.cuda.max_memory_allocated() - before
+    return result
+
+
+def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> Result:
+    """Return the times of a step, extrapolated from DEPTHS."""
+    seconds = []
+    baseline = []
+    for depth in DEPTHS:
+        shallow = shape.with_layers(depth)
+        times = _time_step(timer, shallow, configure(shallow))
+        seconds.append(median(times.seconds))
+        baseline.append(median(times.baseline))
+    whole = _at_depth(shape.model.num_layers, seconds)
+    result = _rates(shape, configure(shape), whole)
+    result["ratio"] = whole / _at_depth(shape.model.num_layers, baseline)
+    result["extrapolated from"] = {str(depth): taken for depth, taken in zip(DEPTHS, seconds, strict=True)}
+    return result
+
+
+def _at_depth(num_layers: int, seconds: list[float]) -> float:
+    """Extrapolate the seconds at DEPTHS to another number of layers."""
+    few_layers, many_layers = DEPTHS
+    few, many = seconds
+    per_layer = (many - few) / (many_layers - few_layers)
+    return few + (num_layers - few_layers) * per_layer
+
+
+def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> Result:
+    """Return the times of an attention layer, forward, beside RoPE's with `auto`."""
+    layer = shape.with_layers(1)
+    weights: dict[tuple[str, torch.Size], Tensor] = {}
+
+    def make_action(encoding: str, attention: str) -> Callable[[], object]:
+        encoded = replace(layer, model=with_encoding(layer.model, encoding))
+        subject = Subject(encoded, timer.device, weights, attention)
+        if timer.device.type == "cuda":
+            return captured(subject.attention_layer)
+        return subject.attention_layer
+
+    action = make_action(encoding, backend)
+    baseline = make_action(BASELINE, AUTO)
+    seconds, over_baseline = timer.compare(action, baseline)
+    return {"seconds": seconds, "ratio": over_baseline}
+
+
+def _rates(shape: Shape, config: Config, seconds: float) -> Result:
+    """Return the rates of a step. MFU counts all N x N scores, and the backward pass as two forward passes."""
+    flops = 3 * forward_flops(config.model, shape.length) * shape.batch
+    result: Result = {
+        "seconds": seconds,
+        "tokens/s": shape.batch * shape.length / seconds,
+        "FLOP/s": flops / seconds,
+        # The planner reads it.
+        "config": config.model_dump(mode="json"),
+    }
+    peak = peak_flops(config.training.precision)
+    if peak:
+        result["MFU"] = flops / seconds / peak
+    return result

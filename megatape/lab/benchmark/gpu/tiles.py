@@ -1,0 +1,136 @@
+"""Search for the fastest tiles of the attention kernels on this device, with this version of Triton.
+
+One kernel at a time gets another tile. It is timed beside the default tiles, and its results are compared with theirs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from megatape.lab.benchmark.gpu.problem import BASELINE, Problem, Variant, relative_error
+from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
+from megatape.lab.benchmark.gpu.timing import Timer
+from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.models import SHAPES, shapes
+from megatape.utils.units import format_milliseconds
+
+# Queries, keys, warps and stages of tiles, by kernel and head size: the next fastest on an H200, or large ones with few spills.
+CANDIDATES = {
+    ("forward_kernel", 64): (
+        (128, 64, 8, 2),
+        (128, 64, 4, 3),
+        (64, 64, 4, 4),
+        (64, 32, 4, 3),
+        (128, 32, 4, 4),
+    ),
+    ("forward_kernel", 128): (
+        (128, 64, 8, 2),
+        (64, 64, 4, 2),
+        (64, 64, 8, 2),
+        (128, 32, 8, 3),
+        (64, 32, 4, 3),
+    ),
+    ("queries_kernel", 64): (
+        (128, 64, 8, 3),
+        (128, 32, 4, 4),
+        (64, 64, 4, 3),
+        (128, 32, 8, 3),
+        (64, 32, 4, 3),
+    ),
+    ("queries_kernel", 128): (
+        (64, 32, 4, 3),
+        (64, 64, 4, 2),
+        (128, 64, 8, 1),
+        (128, 32, 8, 2),
+        (128, 32, 8, 4),
+    ),
+    ("keys_kernel", 64): (
+        (64, 128, 8, 2),
+        (64, 128, 8, 3),
+        (64, 64, 4, 1),
+        (64, 64, 4, 3),
+        (32, 64, 4, 3),
+    ),
+    ("keys_kernel", 128): (
+        (64, 64, 8, 2),
+        (32, 64, 4, 2),
+        (32, 128, 8, 3),
+        (16, 128, 8, 3),
+        (16, 64, 4, 2),
+    ),
+}
+
+
+def tiles(bench: Bench) -> None:
+    """Measure every tile, for heads of 64 and of 128. Without a GPU, PyTorch's attention runs instead."""
+    timer = bench.timer
+    variant = BASELINE
+    if timer.device.type == "cuda":
+        variant = Variant("triton", "triton")
+    for name in ("155m", "1b"):
+        problem = Problem(shapes(bench.tiny)[name], "moving", False, timer.device)
+        for kernel in ("forward_kernel", "queries_kernel", "keys_kernel"):
+            for tile in CANDIDATES[kernel, SHAPES[name].model.head_dim]:
+                words = " ".join(str(size) for size in tile)
+                action = partial(_measure, timer, problem, variant, kernel, tile)
+                bench.measure(f"{name}/{kernel}/{words}", action)
+
+
+def _measure(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
+    """Time a tile beside the default, forward or, for the other kernels, with the backward pass."""
+    trial = variant._replace(context=partial(trial_tile, kernel, tile))
+    errors = []
+    for found, expected in zip(problem.step(trial), problem.step(variant), strict=True):
+        errors.append(relative_error(found, expected))
+    run: Callable[[Problem, Variant], object] = Problem.step
+    if kernel == "forward_kernel":
+        run = Problem.inference
+    seconds, ratio = timer.compare(partial(run, problem, trial), partial(run, problem, variant))
+    return {"seconds": seconds, "ratio": ratio, "difference": max(errors)}
+
+
+@contextmanager
+def trial_tile(kernel: str, tile: tuple[int, ...]) -> Iterator[None]:
+    """Run a kernel with another tile inside the block.
+
+    Args:
+        kernel: Name of the kernel.
+        tile: Arguments of Tile.
+    """
+    from megatape.attention.kernels.attention import TRIAL_TILES, Tile
+
+    TRIAL_TILES[kernel] = Tile(*tile)
+    try:
+        yield
+    finally:
+        del TRIAL_TILES[kernel]
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield a table with a row for each tile, the fastest tile of a kernel first."""
+    found = [(shape, kernel, tile, result) for (shape, kernel, tile), result in rows_of(results, "tiles")]
+    found.sort(key=lambda item: (item[0], item[1], item[3]["ratio"]))
+    rows = []
+    for shape, kernel, tile, result in found:
+        rows.append(
+            [
+                shape,
+                kernel,
+                *tile.split(),
+                format_milliseconds(result["seconds"]),
+                f"{result['ratio']:.2f}",
+                f"{result['difference']:.1e}",
+            ]
+        )
+    header = [
+        "shape",
+        "kernel",
+        "queries",
+        "keys",
+        "warps",
+        "stages",
+        "ms",
+        "over the tiles in use",
+        "largest difference",
+    ]
+    yield from titled("Tiles: attention with another tile in one kernel, forward or with its backward pass", header, rows)

@@ -1,0 +1,157 @@
+"""Rotation and position update of one layer, beside a copy of as many bytes as they must read and write at least.
+
+Every input and output is read or written once. The backward pass reads the inputs again, and each gradient moves once.
+
+Shapes as in model/transformer.py.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from megatape.attention.fused_rotation import rotated_heads
+from megatape.attention.rotation import PositionState
+from megatape.distributed.mesh import SINGLE
+from megatape.encodings import encoding_of
+from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
+from megatape.lab.benchmark.gpu.timing import Timer
+from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.models import UP_STD, Shape, compute_dtype, position_state, shapes
+from megatape.utils.units import format_bytes, format_milliseconds
+
+# Draws a tensor [B, N, *sizes].
+Draw = Callable[..., Tensor]
+
+
+class Operation(NamedTuple):
+    """An operation on every token.
+
+    Attributes:
+        run: Function of the inputs that returns the outputs.
+        inputs: Inputs.
+        weights: Weights of the function.
+    """
+
+    run: Callable[..., tuple[Tensor, ...]]
+    inputs: list[Tensor]
+    weights: list[Tensor]
+
+
+def update(bench: Bench) -> None:
+    """Measure the update, and the rotations of TAPE and of RoPE, at every shape."""
+    timer = bench.timer
+    operations: dict[str, Callable[[Shape, Draw], Operation]] = {
+        "rotation of RoPE": partial(_rotation, moves=False),
+        "rotation": _rotation,
+        "update": _update,
+    }
+    if timer.device.type == "cuda" and find_spec("triton"):
+        operations["update by kernel"] = partial(_update, by_kernel=True)
+    for name in ("155m", "1b", "7b"):
+        for label, make in operations.items():
+            bench.measure(f"{name}/{label}", partial(_measure, timer, make, shapes(bench.tiny)[name]))
+
+
+def _rotation(shape: Shape, draw: Draw, moves: bool = True) -> Operation:
+    """Return the rotation of queries and keys by a state that moves or by the initial one."""
+    model = shape.model
+    query = draw(model.num_heads, model.head_dim)
+    key = draw(model.num_kv_heads, model.head_dim)
+    delta = draw(model.num_kv_heads, model.head_dim)
+    inputs = [query, key, _initial_state(shape, query.device)]
+    if moves:
+        inputs.append(delta)
+
+    def rotate_heads(query: Tensor, key: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        outputs = rotated_heads(query, key, PositionState(*state), moves)
+        return tuple(output for output in outputs if output is not None)
+
+    return Operation(rotate_heads, inputs, weights=[])
+
+
+def _update(shape: Shape, draw: Draw, by_kernel: bool = False) -> Operation:
+    """Return the position update, with weights as large as after some training."""
+    model = shape.model
+    delta = draw(model.num_kv_heads, model.head_dim)
+    attended = draw(model.num_heads, model.head_dim)
+    mlp_output = draw(model.hidden_size)
+    update = encoding_of(model).update(SINGLE)
+    assert update is not None
+    update.by_kernel = by_kernel
+    update.to(mlp_output.device, mlp_output.dtype)
+    for weight in update.parameters():
+        torch.nn.init.normal_(weight, std=UP_STD)
+
+    def updated(initial: Tensor, delta: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return (update(PositionState(initial, delta), *inputs).delta,)
+
+    inputs = [_initial_state(shape, mlp_output.device), delta, attended, mlp_output]
+    return Operation(updated, inputs, list(update.parameters()))
+
+
+def _initial_state(shape: Shape, device: torch.device) -> Tensor:
+    position_ids = torch.arange(shape.length, device=device).expand(shape.batch, -1)
+    return position_state(shape.model, position_ids)
+
+
+def _measure(timer: Timer, make: Callable[[Shape, Draw], Operation], shape: Shape) -> Result:
+    """Return the times of an operation, forward and with its backward pass, beside those of a copy."""
+    device = timer.device
+    dtype = compute_dtype(device)
+
+    def draw(*sizes: int) -> Tensor:
+        tensor = torch.randn(shape.batch, shape.length, *sizes, device=device, dtype=dtype)
+        return tensor.requires_grad_()
+
+    operation = make(shape, draw)
+    inputs = operation.inputs
+    with torch.no_grad():
+        outputs = operation.run(*inputs)
+    d_outputs = [torch.randn_like(output) for output in outputs]
+    trained = [tensor for tensor in (*inputs, *operation.weights) if tensor.requires_grad]
+
+    @torch.no_grad()
+    def inference() -> None:
+        operation.run(*inputs)
+
+    def step() -> None:
+        torch.autograd.grad(operation.run(*inputs), trained, d_outputs)
+
+    forward_bytes = _bytes(inputs) + _bytes(outputs)
+    backward_bytes = _bytes(inputs) + _bytes(d_outputs) + _bytes(trained)
+    return {
+        "forward": _beside_copy(timer, inference, forward_bytes),
+        "step": _beside_copy(timer, step, forward_bytes + backward_bytes),
+    }
+
+
+def _beside_copy(timer: Timer, action: Callable[[], None], num_bytes: int) -> Result:
+    """Time an action that must move `num_bytes` beside a copy that reads one half and writes the other."""
+    source = torch.ones(num_bytes // 2, dtype=torch.uint8, device=timer.device)
+    target = torch.empty_like(source)
+    seconds, ratio = timer.compare(action, lambda: target.copy_(source))
+    return {"seconds": seconds, "bytes": num_bytes, "ratio to a copy": ratio}
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield a table with a row for each shape and operation."""
+    rows = []
+    for (shape, name), result in rows_of(results, "update"):
+        row = [shape, name]
+        for part in (result["forward"], result["step"]):
+            row += [
+                format_milliseconds(part["seconds"]),
+                format_bytes(part["bytes"]),
+                f"{part['ratio to a copy']:.2f}",
+            ]
+        rows.append(row)
+    header = ["shape", "", "forward, ms", "bytes", "over a copy", "and backward, ms", "bytes", "over a copy"]
+    yield from titled("Rotation and position update, beside a copy of the fewest bytes", header, rows)

@@ -1,0 +1,1 @@
+"""Attention of trained models: shifted positions, and pictures of patterns."""

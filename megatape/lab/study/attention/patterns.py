@@ -1,0 +1,135 @@
+"""Plot of the position tensors' dot products and of attention, layer by layer, as in the paper's Figure 7.
+
+Shapes as in model/transformer.py.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from megatape.errors import MissingPath, UserError
+from megatape.lab.pictures import save
+from megatape.lab.study.attention.subjects import Subject, dot_products, probabilities, run
+
+# Maximum number of layers to show.
+MAX_COLUMNS = 6
+PANEL_INCHES = 2.0
+# Share of the absolute values that a colour scale covers. A few large ones, such as those of a first token that draws all
+# attention, would leave the rest white.
+SCALE_QUANTILE = 0.99
+
+# Label, and an image [N, N] for each layer.
+Row = tuple[str, list[Tensor]]
+
+
+def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
+    """Write the plot as PNG files for light and dark backgrounds, and yield a description of it.
+
+    The plot has a row of dot products for each model with position tensors, taken as they enter a layer; then a row for each
+    other model with its attention minus the first model's. All are means over sequences and over channels or heads.
+
+    Args:
+        subjects: Models with the same text.
+        out: PNG file.
+
+    Raises:
+        UserError: `out` is not a PNG, or the models cannot be compared.
+        FileNotFoundError: There is no folder for the file.
+    """
+    if out.suffix != ".png":
+        raise UserError(f"out is {out}: give a name that ends in .png")
+    if not out.parent.is_dir():
+        raise MissingPath(f"out is {out}: no folder {out.parent}: create it or choose another")
+    depths = {subject.model.config.num_layers for subject in subjects}
+    first_tokens = subjects[0].tokens
+    have_same_text = all(torch.equal(subject.tokens, first_tokens) for subject in subjects)
+    if len(depths) > 1 or not have_same_text:
+        numbers = ", ".join(str(depth) for depth in sorted(depths))
+        raise UserError(f"the models have {numbers} layers, or different texts: give models of equal depth and data")
+    layers = shown(depths.pop())
+    rows = _rows(subjects, layers)
+    if not rows:
+        raise UserError(f"nothing to show for {subjects[0].label} alone: it has no position tensor; give a second model")
+    save(out, lambda figure: draw_panels(figure, rows, layers))
+    yield "\n".join(subject.source for subject in subjects)
+    yield f"wrote {out}: {len(rows)} rows, layers {', '.join(str(layer) for layer in layers)}"
+
+
+def _rows(subjects: list[Subject], layers: list[int]) -> list[Row]:
+    """Return the dot products of each model, then the attention of the other models minus the first one's."""
+    patterns = {subject.label: maps(subject, layers) for subject in subjects}
+    first = subjects[0].label
+    _, first_attention = patterns[first]
+    rows: list[Row] = []
+    for label, (products, _) in patterns.items():
+        if products:
+            rows.append((f"dot products:\n{label}", products))
+    for label, (_, attention) in patterns.items():
+        if label != first:
+            difference = [own - base for own, base in zip(attention, first_attention, strict=True)]
+            rows.append((f"attention:\n{label}\n- {first}", difference))
+    return rows
+
+
+def shown(num_layers: int) -> list[int]:
+    """Return the layers to show, counted from 1: the last one, and the MAX_COLUMNS - 1 largest powers of two below it."""
+    powers = [2**power for power in range(num_layers.bit_length()) if 2**power < num_layers]
+    return [*powers[-MAX_COLUMNS + 1 :], num_layers]
+
+
+def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the means over sequences and over channels or heads.
+
+    Args:
+        subject: Model with its text.
+        layers: Layers, counted from 1.
+
+    Returns:
+        Dot products and attention, each [N, N] per layer. An encoding without position tensors has no dot products.
+    """
+    num_sequences, length = subject.tokens.shape
+    positions = subject.positions(length)
+    products: dict[int, Tensor] = {}
+    attention = {layer: torch.zeros(length, length) for layer in layers}
+    for sequence in subject.tokens:
+        _, inputs = run(subject.model, sequence[None], positions)
+        for layer in layers:
+            layer_inputs = inputs[layer - 1]
+            over_heads = probabilities(layer_inputs)[0].mean(0)
+            attention[layer] += over_heads / num_sequences
+            product = dot_products(layer_inputs)
+            if product is not None:
+                over_channels = product[0].mean(0)
+                products.setdefault(layer, torch.zeros(length, length))
+                products[layer] += over_channels / num_sequences
+    return list(products.values()), list(attention.values())
+
+
+def draw_panels(figure: Figure, rows: Sequence[Row], layers: list[int]) -> None:
+    """Draw a panel for each row and layer. Each row has a colour scale of its own."""
+    width = PANEL_INCHES * len(layers) + 2
+    height = PANEL_INCHES * len(rows) + 0.5
+    figure.set_size_inches(width, height)
+    panels = figure.subplots(len(rows), len(layers), squeeze=False)
+    for layer, panel in zip(layers, panels[0], strict=True):
+        panel.set_title(f"layer {layer}")
+    for line, (label, images) in zip(panels, rows, strict=True):
+        # Not torch.quantile, which takes at most 2**24 numbers.
+        magnitudes = torch.stack(images).abs().numpy()
+        limit = float(np.quantile(magnitudes, SCALE_QUANTILE)) or 1.0
+        for panel, image in zip(line, images, strict=True):
+            drawn = panel.imshow(
+                image.numpy(),
+                cmap="RdBu_r",
+                vmin=-limit,
+                vmax=limit,
+                interpolation="nearest",
+            )
+            panel.set_xticks([])
+            panel.set_yticks([])
+        line[0].set_ylabel(label, fontsize="small")
+        figure.colorbar(drawn, ax=list(line), shrink=0.8)

@@ -1,0 +1,170 @@
+"""Shift stability: changes of a model's output if other tokens precede a text, or if its position ids start later.
+
+added tokens   S more <s> before the sequence: the same tokens at positions S, S + 1, ..., with S more tokens to attend to
+shifted ids    the same sequence at positions S, S + 1, ...: functions of relative positions do not change
+
+Shapes as in model/transformer.py; S is the shift.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from megatape.errors import UserError
+from megatape.lab.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
+from megatape.lab.study.attention.subjects import LayerInputs, Subject, dot_products, probabilities, run
+from megatape.utils.tables import markdown
+
+ADDED = "added tokens"
+SHIFTED = "shifted ids"
+
+# Logits, and the inputs of each layer.
+Pass = tuple[Tensor, list[LayerInputs]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Changes by a shift, over the original tokens.
+
+    Attributes:
+        attention: `attention_difference` of each layer.
+        dot_products: `dot_product_difference` of each layer, empty for an encoding without position tensors.
+        logits: Largest absolute difference over the largest absolute logit.
+    """
+
+    attention: list[float]
+    dot_products: list[float]
+    logits: float
+
+
+def attention_difference(before: Tensor, after: Tensor) -> float:
+    """Return the fraction of its attention that a query moves to other keys, averaged over sequences, heads and queries.
+
+    This is the total variation distance of the two distributions: half the sum over keys of |A' - A|, where A is 0 for added
+    keys.
+
+    Args:
+        before: Probabilities [B, H, N, N].
+        after: Probabilities [B, H, N + S, N + S]. The last N tokens are those of before.
+    """
+    length = before.shape[-1]
+    after = after[:, :, -length:]
+    to_original = (after[..., -length:] - before).abs().sum(-1)
+    to_added = after[..., :-length].sum(-1)
+    return float((to_original + to_added).mean() / 2)
+
+
+def dot_product_difference(before: Tensor, after: Tensor) -> float:
+    """Return the norm of the change of all pairs' dot products over the norm before.
+
+    Args:
+        before: Dot products [B, L, N, N].
+        after: Dot products [B, L, N + S, N + S]. The last N tokens are those of before.
+    """
+    length = before.shape[-1]
+    change = after[..., -length:, -length:] - before
+    return float(change.norm() / before.norm())
+
+
+def compare(before: Pass, after: Pass) -> Change:
+    """Compare two forward passes of a model, the second with S >= 0 more tokens in front."""
+    logits, layers = before
+    later_logits, later_layers = after
+    attention = []
+    products = []
+    for layer, later_layer in zip(layers, later_layers, strict=True):
+        attention.append(attention_difference(probabilities(layer), probabilities(later_layer)))
+        original = dot_products(layer)
+        changed = dot_products(later_layer)
+        if original is not None and changed is not None:
+            products.append(dot_product_difference(original, changed))
+    length = logits.shape[1]
+    largest_change = (later_logits[:, -length:] - logits).abs().max()
+    return Change(attention, products, float(largest_change / logits.abs().max()))
+
+
+def changes(subject: Subject, shift: int) -> dict[str, Change]:
+    """Return the change for both kinds of shift: means over the subject's sequences, and the maximum for the logits.
+
+    Raises:
+        UserError: The shift is not in 1 .. length - 1.
+    """
+    length = subject.tokens.shape[1]
+    if not 1 <= shift < length:
+        raise UserError(f"shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
+    positions = subject.positions(length)
+    longer_positions = subject.positions(length + shift)
+    added = torch.full((1, shift), subject.bos)
+    found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}
+    # One sequence at a time, because the probabilities of a layer take [H, N, N].
+    for sequence in subject.tokens:
+        tokens = sequence[None]
+        before = run(subject.model, tokens, positions)
+        with_added = run(subject.model, torch.cat([added, tokens], dim=1), longer_positions)
+        found[ADDED].append(compare(before, with_added))
+        shifted = run(subject.model, tokens, positions + shift)
+        found[SHIFTED].append(compare(before, shifted))
+    return {kind: _mean(of_sequences) for kind, of_sequences in found.items()}
+
+
+def _mean(of_sequences: list[Change]) -> Change:
+    attention = zip(*(change.attention for change in of_sequences), strict=True)
+    products = zip(*(change.dot_products for change in of_sequences), strict=True)
+    return Change(
+        attention=[fmean(values) for values in attention],
+        dot_products=[fmean(values) for values in products],
+        logits=max(change.logits for change in of_sequences),
+    )
+
+
+def report(subjects: list[Subject], shift: int) -> Iterator[str]:
+    """Yield the paragraphs of the study. Raises UserError as `changes` does."""
+    yield "\n".join(subject.source for subject in subjects)
+    sizes: dict[str, None] = {}
+    for subject in subjects:
+        count, length = subject.tokens.shape
+        sizes[f"{count} sequences of {length} tokens"] = None
+    yield f"{', '.join(sizes)}, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
+
+    found = {subject.label: changes(subject, shift) for subject in subjects}
+    encodings = {subject.label: subject.model.config.encoding for subject in subjects}
+    num_layers = max(subject.model.config.num_layers for subject in subjects)
+    measures: list[tuple[str, dict[str, dict[str, list[float]]], Callable[[Change], list[float]]]] = [
+        ("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),
+        ("difference of position dot products, %", SHIFT_DOT_PRODUCTS, lambda change: change.dot_products),
+    ]
+    for title, paper, select in measures:
+        for kind in (ADDED, SHIFTED):
+            rows = []
+            for label, change in found.items():
+                values = select(change[kind])
+                rows.append([f"`{label}`", *(f"{100 * value:.3g}" for value in values)])
+                published = paper[kind].get(encodings[label])
+                if published:
+                    rows.append(["paper", *_paper_cells(published, len(values))])
+            yield f"{kind}: {title}, by layer\n\n{_layer_table(rows, num_layers)}"
+
+    rows = []
+    for label, change in found.items():
+        rows.append([f"`{label}`", f"{change[ADDED].logits:.2g}", f"{change[SHIFTED].logits:.2g}"])
+    table = markdown(["", ADDED, SHIFTED], rows)
+    yield f"largest difference of the logits over the largest logit\n\n{table}"
+
+
+def _paper_cells(published: list[float], num_layers: int) -> list[str]:
+    """Return the paper's values by layer, empty for layers that it does not show."""
+    value_of = dict(zip(SHIFT_LAYERS, published, strict=False))
+    return [str(value_of.get(layer, "")) for layer in range(1, num_layers + 1)]
+
+
+def _layer_table(rows: list[list[str]], num_layers: int) -> str:
+    """Return a table with a column for each layer. Models with fewer layers have empty cells."""
+    padded = []
+    for row in rows:
+        num_missing = 1 + num_layers - len(row)
+        padded.append(row + [""] * num_missing)
+    header = ["", *(str(layer) for layer in range(1, num_layers + 1))]
+    return markdown(header, padded)

@@ -1,0 +1,1 @@
+"""Comparing encodings: variants, measures, curves and the report."""

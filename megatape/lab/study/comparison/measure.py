@@ -1,0 +1,165 @@
+"""Evaluates a complete run of `compare`.
+
+The data decides on the metrics: exact match for addition, perplexity by sequence length for text. Every entry of an outcome's
+`figures` is a column of the table.
+"""
+
+import itertools
+from pathlib import Path
+
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import Config, ModelConfig, load_config
+from megatape.data.shards.index import load_index
+from megatape.data.synthetic.addition_problems import KIND as ADDITION
+from megatape.data.synthetic.addition_problems import AdditionTask, longest_document
+from megatape.data.training.selection import Selection
+from megatape.errors import UserError
+from megatape.hf.loading import load_trained
+from megatape.lab.study.engine.checks import check_exportable, check_text
+from megatape.lab.study.engine.metrics import Measurements, loss_curve, selection_of, validation_figures
+from megatape.lab.study.engine.outcome import PERPLEXITY, Outcome
+from megatape.lab.tasks.addition import Addition
+from megatape.lab.tasks.engine.runner import evaluate
+from megatape.lab.tasks.perplexity import evaluate_perplexity
+from megatape.run_folder import RunFolder, read_steps
+
+# Sequence lengths of the perplexity, up to model.max_positions.
+LENGTHS = (128, 256, 512, 1024)
+
+
+def check_measurable(config: Config, scaling: str | None) -> None:
+    """Check before training that `measure` can evaluate the trained model.
+
+    Args:
+        config: Configuration of the run.
+        scaling: Kind of model.scaling in the evaluation, or None.
+
+    Raises:
+        UserError: It could not.
+        FileNotFoundError: There is no data.
+    """
+    data = config.data.directory
+    longest = tested_lengths(config)[-1]
+    if is_addition(data):
+        digits = AdditionTask.of(data).digits
+        if longest > config.model.max_positions:
+            raise UserError(
+                f"data.path {data} has operands of up to {digits} digits; the test has {2 * digits}, which need {longest} "
+                f"positions, but model.max_positions is {config.model.max_positions}: raise it"
+            )
+    else:
+        check_text(config.data, longest)
+    if scaling:
+        if longest <= config.data.sequence_length:
+            raise UserError(
+                f"{config.model.encoding}+{scaling}: no test is longer than the {config.data.sequence_length} tokens of "
+                f"training, so scaling would change nothing: raise model.max_positions (now {config.model.max_positions}), or "
+                f"remove +{scaling}"
+            )
+        with_scaling(config.model, scaling, config.data.sequence_length, longest)
+    check_exportable(config)
+
+
+def is_addition(data: Path) -> bool:
+    """Whether a data directory has addition problems. Otherwise it has text."""
+    return bool(load_index(data).source.get("kind") == ADDITION)
+
+
+def tested_lengths(config: Config) -> list[int]:
+    """Return the lengths in tokens of the tested sequences, the longest last."""
+    data = config.data.directory
+    if is_addition(data):
+        max_digits = 2 * AdditionTask.of(data).digits
+        return [longest_document(max_digits) - 1]
+    lengths = [length for length in LENGTHS if length <= config.model.max_positions]
+    return lengths or [config.data.sequence_length]
+
+
+def with_scaling(model: ModelConfig, kind: str | None, trained_length: int, tested_length: int) -> ModelConfig:
+    """Return the same model with its frequencies scaled by tested_length / trained_length.
+
+    The model is unchanged if the test is no longer than training, or without a kind of scaling.
+    """
+    if kind is None or tested_length <= trained_length:
+        return model
+    scaling = {"kind": kind, "factor": tested_length / trained_length}
+    if kind == "yarn":
+        scaling["original_length"] = trained_length
+    return ModelConfig.model_validate(model.model_dump() | {"scaling": scaling})
+
+
+def measure(folder: str, scaling: str | None) -> Outcome:
+    """Evaluate the last checkpoint of a run.
+
+    Args:
+        folder: Folder of the run.
+        scaling: Kind of model.scaling for tests that are longer than training, or None.
+
+    Raises:
+        UserError: The run cannot be evaluated.
+        FileNotFoundError: The run is not complete.
+    """
+    hide_warnings()
+    run = RunFolder(Path(folder))
+    config = load_config(run.config)
+    checkpoint = run.checkpoint(config.training.steps)
+    fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
+    entries = list(read_steps(run.metrics))
+    selection = selection_of(entries)
+    if is_addition(config.data.directory):
+        figures, curve, axes = measure_addition(config, checkpoint, scaling)
+    else:
+        figures, curve, axes = _measure_perplexity(config, checkpoint, scaling, selection)
+    # The validation loss of the run is without scaling.
+    if not scaling:
+        figures = validation_figures(entries[-1]) | figures
+    return Outcome(
+        config=config,
+        fingerprints=fingerprints,
+        scaling=scaling,
+        figures=figures,
+        losses=loss_curve([entry["loss"] for entry in entries]),
+        curve=curve,
+        axes=axes,
+        selection=selection,
+    )
+
+
+def hide_warnings() -> None:
+    """Hide the warnings of transformers about scaling factors that do not cover all of max_positions."""
+    disable_progress_bar()
+    set_verbosity_error()
+
+
+def measure_addition(config: Config, checkpoint: Path, scaling: str | None) -> Measurements:
+    """Return the shares of right answers by the number of digits."""
+    model = with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
+    with load_trained(checkpoint, model) as loaded:
+        grid = evaluate(Addition(config.data.directory), loaded)
+    shares = {"trained lengths": grid.inside, "beyond": grid.beyond, "all": grid.mean}
+    figures = {}
+    for name, share in shares.items():
+        if share is not None:
+            figures[f"{name} (%)"] = 100 * share
+    curve = {digits: 100 * share for digits, share in grid.by_longer_operand.items()}
+    return figures, curve, ("digits of the longer operand", "exact match (%)")
+
+
+def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, selection: Selection) -> Measurements:
+    """Return the perplexity by sequence length."""
+    data = config.data
+    lengths = tested_lengths(config)
+
+    def scaled_model(length: int) -> ModelConfig:
+        return with_scaling(config.model, scaling, data.sequence_length, length)
+
+    curve = {}
+    # Lengths with the same scaling factor share a loaded model.
+    for model, group in itertools.groupby(lengths, scaled_model):
+        with load_trained(checkpoint, model) as loaded:
+            for length in group:
+                curve[length] = evaluate_perplexity(loaded, data.directory, length, lengths[-1], selection)
+    figures = {f"{PERPLEXITY}{length}": value for length, value in curve.items()}
+    return figures, curve, ("tokens", "perplexity")

@@ -1,0 +1,116 @@
+"""Base model of an extension: a model of transformers with rotary positions as they were pretrained."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.tokenizers.files import load_tokenizer
+from megatape.errors import UserError
+from megatape.hf.architecture import Architecture, read_architecture
+from megatape.hf.importing.importer import import_model
+from megatape.hf.importing.record import open_import
+from megatape.hf.model_folder import open_model_folder
+
+# Number of tokens of text on which the tokenizers of base and data must agree.
+NUM_TEXT_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base model.
+
+    Attributes:
+        source: Folder of transformers' model.
+        import_folder: The user's import of the model, None if there is none yet.
+        architecture: Shape of the model, in our terms and in transformers'.
+    """
+
+    source: Path
+    import_folder: Path | None
+    architecture: Architecture
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that the model is made for."""
+        return self.architecture.model.max_positions
+
+    def check(self, data: Path, length: int) -> None:
+        """Check that the model can be trained on longer samples of a data directory.
+
+        Args:
+            data: Data directory.
+            length: Tokens per sample.
+
+        Raises:
+            UserError: The model has a shorter sliding window, or another tokenizer than the data.
+        """
+        window = self.architecture.window
+        if window is not None and length > window:
+            raise UserError(
+                f"length is {length}, but {self.source} attends to the last {window} tokens only (sliding_window), which is "
+                "not supported for longer samples: choose another base"
+            )
+        split = StoredSplit(data, "validation")
+        ours = split.tokenizer()
+        theirs = load_tokenizer(self.source)
+        num_tokens = min(NUM_TEXT_TOKENS, split.num_tokens)
+        text = ours.decode(split.stream(0, num_tokens))
+        our_ids = ours.encode_documents([text])[0]
+        their_ids = theirs.encode_documents([text])[0]
+        if not np.array_equal(our_ids, their_ids):
+            raise UserError(
+                f"data {data} was not prepared with the tokenizer of {self.source}, which gives its text other ids: prepare "
+                f"it with megatape prepare corpus --tokenizer {self.source}"
+            )
+
+    def imported(self, folder: Path, length: int) -> Path:
+        """Return the import of the model, the user's own or else the one in `folder`, and verify its files.
+
+        Args:
+            folder: Folder for the import. It is written if it does not exist and the user has no import.
+            length: Tokens per sample of the import's configuration.
+
+        Raises:
+            UserError: `folder` holds an import of another model, or the model cannot be imported.
+        """
+        if self.import_folder is None and not folder.exists():
+            import_model(self.source, folder, "rope", length)
+            return folder
+        directory = self.import_folder or folder
+        weights = open_import(directory)
+        if weights.directory != self.source:
+            raise UserError(f"{directory} is an import of {weights.directory}, not of {self.source}: choose another `out`")
+        weights.verify()
+        return directory
+
+
+def open_base(folder: Path) -> Base:
+    """Open a model of transformers, or the model that an import refers to.
+
+    Args:
+        folder: Folder of the model or of the import.
+
+    Raises:
+        UserError: The model is not supported, or its frequencies are already scaled.
+        FileNotFoundError: There is no model.
+    """
+    opened = open_model_folder(folder.absolute())
+    source = opened.files
+    architecture = read_architecture(source)
+    if opened.kind == "export":
+        raise UserError(
+            f"{source} is a model with encoding {architecture.model.encoding}: the methods start from rotary positions, give "
+            "the model that it was trained from"
+        )
+    scaling = architecture.model.scaling
+    if scaling is not None:
+        raise UserError(
+            f"{source / 'config.json'}: its frequencies are scaled already ({scaling.kind}), and the methods scale "
+            "those of pretraining: give a model without rope scaling"
+        )
+    import_folder = None
+    if opened.kind == "import":
+        import_folder = opened.path
+    return Base(source, import_folder, architecture)

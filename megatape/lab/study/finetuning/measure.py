@@ -1,0 +1,118 @@
+"""Evaluates a run of `finetune`, or the base model: perplexity and passkeys by length.
+
+Every entry of an outcome's `figures` is a column of the table.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from megatape.config import Config, load_config
+from megatape.data.training.mixture import open_data
+from megatape.hf.export import export
+from megatape.hf.importing.checkpoint import ImportCheckpoint
+from megatape.hf.loading import LoadedModel, load_exported, load_trained
+from megatape.lab.study.comparison.measure import hide_warnings
+from megatape.lab.study.engine.metrics import NUM_POINTS, loss_curve, mean_loss, selection_of, validation_figures
+from megatape.lab.study.engine.outcome import PERPLEXITY, Outcome
+from megatape.lab.tasks.engine.runner import evaluate
+from megatape.lab.tasks.passkey import Passkey, grid_tokens
+from megatape.lab.tasks.perplexity import evaluate_perplexity
+from megatape.run_folder import RunFolder, read_steps
+
+# Number of questions at each of five depths: 20 questions of each length, as in the paper.
+PASSKEY_TRIALS = 4
+
+
+def extended_lengths(original: int, length: int) -> list[int]:
+    """Return the new length and its halves, down to a quarter of the original length, the longest last."""
+    shortest = max(2, original // 4)
+    lengths = [length]
+    while lengths[0] % 2 == 0 and lengths[0] // 2 >= shortest:
+        lengths.insert(0, lengths[0] // 2)
+    return lengths
+
+
+def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
+    """Evaluate a model at several lengths.
+
+    Args:
+        folder: Folder of the run.
+        lengths: Tokens of the tested sequences, the longest last.
+        trained: Whether to evaluate the last checkpoint of the run. If not, evaluate the model of its training.init_from.
+
+    Raises:
+        UserError: The model cannot be evaluated.
+        FileNotFoundError: The model is missing.
+    """
+    hide_warnings()
+    run = RunFolder(Path(folder))
+    config = load_config(run.config)
+    entries: list[dict[str, Any]] = []
+    figures: dict[str, float] = {}
+    model: AbstractContextManager[LoadedModel]
+    if trained:
+        entries = list(read_steps(run.metrics))
+        figures |= _training_figures(config, entries)
+        model = load_trained(run.checkpoint(config.training.steps))
+    else:
+        model = load_untrained(config)
+    selection = selection_of(entries)
+    curve: dict[int, float] = {}
+    with model as loaded:
+        for length in lengths:
+            curve[length] = evaluate_perplexity(loaded, config.data.directory, length, lengths[-1], selection)
+            figures[f"{PERPLEXITY}{length}"] = curve[length]
+        figures |= passkey(loaded, lengths)
+    return Outcome(
+        config=config,
+        fingerprints=open_data(config).fingerprints,
+        scaling=None,
+        figures=figures,
+        losses=loss_curve([entry["loss"] for entry in entries]),
+        curve=curve,
+        axes=("tokens", "perplexity"),
+        selection=selection,
+    )
+
+
+@contextmanager
+def load_untrained(config: Config) -> Iterator[LoadedModel]:
+    """Load the model of the import that training.init_from names, exported to a temporary folder."""
+    checkpoint = ImportCheckpoint(Path(str(config.training.init_from)), config)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "base"
+        export(checkpoint, folder)
+        yield load_exported(folder)
+
+
+def _training_figures(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the cost and the losses of a training. The first loss is that of step 1, before the weights change."""
+    losses = [entry["loss"] for entry in entries]
+    rates = []
+    for entry in entries:
+        num_tokens = config.batches.of_step(entry["step"]) * config.data.sequence_length
+        rates.append(num_tokens / entry["seconds"])
+    # The first step of a process allocates memory.
+    later_rates = rates[1:] or rates
+    num_last = max(1, len(losses) // NUM_POINTS)
+    figures = {
+        "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
+        "tokens/s": median(later_rates),
+        "first loss": losses[0],
+        "last loss": mean_loss(losses[-num_last:]),
+    }
+    return figures | validation_figures(entries[-1])
+
+
+def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[str, float]:
+    """Return the share of right answers (%) at each length that has room for a question."""
+    shortest = grid_tokens(loaded)
+    possible = tuple(length for length in lengths if length >= shortest)
+    if not possible:
+        return {}
+    scores = evaluate(Passkey("grid", possible, PASSKEY_TRIALS), loaded)
+    return {measure.name: measure.value for measure in scores.measures}

@@ -1,0 +1,37 @@
+"""Reading of prompts and decoding after them."""
+
+import pytest
+import torch
+
+from megatape.config import ModelConfig
+from megatape.lab.benchmark.exported import build
+from megatape.lab.benchmark.gpu.sessions import StaticSession, Workload
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.models import SHAPE
+
+CPU = torch.device("cpu")
+SMALL = ModelConfig(**SHAPE)
+
+
+def test_prompts() -> None:
+    prompt = Workload(3, "left", 10).prompt(7, CPU)
+    assert prompt["attention_mask"].sum(1).tolist() == [5, 10, 5]
+    assert int(prompt["input_ids"].max()) == 6
+    assert Workload(2, "none", 10).prompt(7, CPU)["attention_mask"].all()
+
+
+@pytest.mark.slow
+@pytest.mark.numerics
+@pytest.mark.parametrize("name", ["Llama", "tape"])
+def test_static_session(name: str) -> None:
+    """Logits match those of the whole text in one call, and further rounds compile nothing. One prompt is padded."""
+    model = build(SMALL, ["tape"], 24, CPU, torch.float32)[name]
+    session = StaticSession(model, Workload(2, "left", 10).prompt(7, CPU))
+    with torch.no_grad():
+        expected = model(session.tokens, attention_mask=session.mask, position_ids=session.positions).logits
+    torch.compiler.reset()
+    for stance in ("default", "fail_on_recompile"):
+        with torch.compiler.set_stance(stance):
+            assert_close(session.read(), expected[:, 9:10], bounds.EXPORTED)
+            assert_close(session.decode(), expected[:, -1:], bounds.EXPORTED)

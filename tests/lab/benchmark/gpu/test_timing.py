@@ -1,0 +1,57 @@
+"""Times of actions side by side."""
+
+import time
+
+import pytest
+import torch
+
+from megatape.lab.benchmark.gpu.timing import Spread, Timer, ratio, spread
+
+CPU = torch.device("cpu")
+
+
+def test_rounds_run_all_actions_in_turn_and_drop_the_first() -> None:
+    order: list[str] = []
+    reads = iter([0.0, 9.0, 0.0, 9.0, 0.0, 1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0])
+    timer = Timer(CPU, 2, clock=lambda: next(reads))
+    seconds = timer.times({"a": lambda: order.append("a"), "b": lambda: order.append("b")})
+    assert order == ["a", "b"] * 3
+    assert seconds == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
+
+
+def test_short_actions_are_repeated() -> None:
+    """The first call compiles and the second is timed. Each round then repeats the action often enough."""
+    calls: list[float] = []
+    now = 0.0
+
+    def action() -> None:
+        nonlocal now
+        now += 0.01
+        calls.append(now)
+
+    (seconds,) = Timer(CPU, 2, at_least=0.05, clock=lambda: now).times({"a": action}).values()
+    assert len(calls) in (2 + 3 * 5, 2 + 3 * 6)
+    assert seconds == pytest.approx([0.01, 0.01])
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    """A machine that slows down to half its speed changes the medians, not the ratio."""
+    tape = [1.5, 3.0, 1.5]
+    rope = [1.0, 2.0, 1.0]
+    assert ratio(tape, rope) == Spread(1.5, 1.5, 1.5)
+    assert spread(tape) == Spread(1.5, 1.5, 2.25)
+    reads = [0.0, 9.0, 0.0, 9.0]  # the first round does not count
+    for seconds in zip(tape, rope, strict=True):
+        for taken in seconds:
+            reads += [0.0, taken]
+    clock = iter(reads)
+    assert Timer(CPU, 3, clock=lambda: next(clock)).compare(list, list) == (1.5, 1.5)
+
+
+def test_quartiles() -> None:
+    assert spread([4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    assert spread([7.0]) == Spread(7.0, 7.0, 7.0)
+
+
+def test_seconds_of_a_sleeping_action() -> None:
+    assert 0.02 <= Timer(CPU, 1).seconds(lambda: time.sleep(0.02)) < 1

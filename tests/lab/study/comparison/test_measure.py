@@ -1,0 +1,83 @@
+"""Evaluation of a run of `compare`: perplexity by length, addition."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from megatape.config import ModelConfig, ScalingConfig, parse_config
+from megatape.data.synthetic.addition_problems import AdditionTask, longest_document, prepare_addition
+from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.selection import select_samples
+from megatape.hf.loaded_model import LoadedModel
+from megatape.lab.study.comparison import measure
+from megatape.lab.tasks import perplexity
+from megatape.lab.tasks.addition import AdditionGrid
+from megatape.lab.tasks.perplexity import evaluate_perplexity
+from tests.helpers import bounds
+from tests.helpers.bounds import assert_close
+from tests.helpers.small_run import VOCAB_SIZE
+
+pytestmark = pytest.mark.numerics
+
+
+class Unigrams:
+    """A model that predicts every token by its log frequency, whatever came before, and records its inputs."""
+
+    device = torch.device("cpu")
+    base_model = None
+
+    def __init__(self, log_frequencies: Tensor) -> None:
+        self.logits = log_frequencies
+        self.asked: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
+        self.asked.append(input_ids)
+        return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, -1))
+
+
+@pytest.mark.parametrize("max_tokens", [2**15, 300])
+def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
+    monkeypatch.setattr(perplexity, "MAX_TOKENS", max_tokens)
+    monkeypatch.setattr(perplexity, "BATCH_TOKENS", 96)
+    longest = 64
+    dataset = TokenDataset(data_directory, "validation", longest)
+    selected = select_samples(dataset.num_samples, max_tokens // longest, "spread")
+    assert selected[-1] > dataset.num_samples / 2
+    sequences = np.stack([dataset.tokens(index) for index in selected])
+    log_frequencies = torch.log_softmax(torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(0)), 0)
+    expected = math.exp(-log_frequencies.double()[sequences[:, 1:]].mean())
+    for length in (64, 32, 16):
+        model = Unigrams(log_frequencies)
+        found = evaluate_perplexity(LoadedModel("unigrams", model, None), data_directory, length, longest)
+        assert_close([found], [expected], bounds.PERPLEXITY)
+        assert np.array_equal(torch.cat(model.asked).flatten().numpy(), sequences[:, :-1].flatten())
+        assert {asked.shape[1] for asked in model.asked} == {length}
+
+
+def test_addition_uses_the_scaling(raw_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training has 2 digits, 11 tokens; the test has 4 digits, 16 tokens."""
+    asked = []
+
+    @contextmanager
+    def load(checkpoint: Path, model: ModelConfig) -> Iterator[None]:
+        asked.append((checkpoint, model.scaling))
+        yield
+
+    data = tmp_path / "addition"
+    prepare_addition(AdditionTask(digits=2, per_cell=20, seed=3), data, lambda tokens: None)
+    raw_config["data"] = {"path": str(data), "samples": "documents", "sequence_length": longest_document(2), "prompt_end": "="}
+    config = parse_config(raw_config, "test")
+    cells = [[1] * 4] * 4
+    monkeypatch.setattr(measure, "load_trained", load)
+    monkeypatch.setattr(measure, "evaluate", lambda task, loaded: AdditionGrid(2, cells, cells))
+    for scaling in (None, "linear"):
+        measure.measure_addition(config, tmp_path, scaling)
+    assert asked == [(tmp_path, None), (tmp_path, ScalingConfig(kind="linear", factor=16 / 11))]
