@@ -35,6 +35,8 @@ WITHOUT_TORCH = (
 
 # Layer or part of one -> prefixes of modules that it must not import, although their layer lies below it.
 FORBIDDEN = {
+    "megatape.checkpoint": ("megatape.model", "megatape.hf"),
+    "megatape.training": ("megatape.hf",),
     "megatape.tools": ("megatape.lab",),
 }
 # The only modules that know the tools and the lab: commands import them lazily, the registry names them without importing.

@@ -9,7 +9,7 @@ import pytest
 from megatape.checkpoint.features import EARLIER_FORMATS, FEATURES_FORMAT, PLAIN_FORMAT, Feature, earlier_features
 from megatape.checkpoint.manifest import MANIFEST, load_manifest, save_manifest, write_file
 from megatape.errors import CheckpointError, UserError
-from tests.checkpoint.test_manifest import BASE, rewrite
+from tests.helpers.manifests import BASE, rewrite
 
 
 def save(folder: Path, *features: Feature) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Manifests of checkpoints: which files and contents they accept, and how each fault is reported."""
 
-import hashlib
 import json
 import os
 import re
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, save_manifest, write_file
+from tests.helpers.manifests import BASE, rewrite
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
-BASE: dict[str, Any] = {"folder": "/base", "relative": "../base", "files": {}, "tensors": {}}
 
 
 @pytest.fixture
@@ -96,13 +95,6 @@ def test_ranks_divide_the_hashing(checkpoint: Path) -> None:
     check_hashes(checkpoint, manifest, share=0, shares=2)
     with pytest.raises(ValueError, match="sha256"):
         check_hashes(checkpoint, manifest, share=1, shares=2)
-
-
-def rewrite(path: Path, content: dict[str, Any]) -> None:
-    """Write a manifest with its own hash."""
-    content = {key: value for key, value in content.items() if key != "sha256"}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    path.write_text(json.dumps(content | {"sha256": digest}))
 
 
 def test_corrupted_manifests(checkpoint: Path) -> None:
