@@ -1,35 +1,43 @@
-"""Charts that charts.js draws, and those of curves over steps: every run, or the mean of runs that differ only in their seed.
+"""Charts for charts.js, and the charts of runs over steps, with a curve for each group of runs that differ only in their seed.
 
-Numbers that are not finite are None.
+Numbers that are not finite become None.
 """
 
 import json
+import math
 import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from megatape.lab.report.load import Run
 
-MAX_POINTS = 1000  # points of a curve; longer runs are averaged over neighbouring steps
-MAX_TIMES = 200  # steps whose time the page knows
-MAX_MARKS = 200  # events of all runs on a chart, the last ones
+# Maximum points per curve. Longer runs are averaged over neighbouring steps.
+MAX_POINTS = 1000
+# Maximum number of intervals of steps whose time the page knows.
+MAX_TIMES = 200
+# Maximum number of marked events on a chart, the last ones of all runs.
+MAX_MARKS = 200
+MAX_MARK_CHARACTERS = 300
 UNMARKED = ("started", "checkpoint", "finished")
+# Largest integer that JavaScript represents exactly, plus one.
+MAX_STEP = 2**53
 
 
 @dataclass
 class Series:
-    """A line, and the band around it.
+    """A line with a band around it.
 
     Attributes:
-        group: Number of its label on the page.
+        group: Number of the group of runs, which has the label.
         style: "line" or "points".
-        x: Of the points.
-        y: Of the points.
+        x: Horizontal coordinate of each point.
+        y: Vertical coordinate of each point.
         low: Lower edge of the band at each point.
         high: Upper edge of the band at each point.
     """
@@ -43,8 +51,10 @@ class Series:
 
     def add(self, x: float, y: float, low: float, high: float) -> None:
         """Add a point."""
-        for values, value in zip((self.x, self.y, self.low, self.high), (x, y, low, high), strict=True):
-            values.append(rounded(value))
+        self.x.append(rounded(x))
+        self.y.append(rounded(y))
+        self.low.append(rounded(low))
+        self.high.append(rounded(high))
 
 
 @dataclass(frozen=True)
@@ -52,18 +62,18 @@ class Chart:
     """A chart over steps, lengths or distances.
 
     Attributes:
-        title: Above it.
-        unit: Of the vertical axis.
+        title: Title above the chart.
+        unit: Unit of the vertical axis.
         axis: Name of the horizontal axis, which begins at 0.
         last: End of the horizontal axis.
-        series: Its lines.
+        series: Lines of the chart.
         span: Values that the vertical axis includes.
         log: Whether the vertical axis is logarithmic.
-        wide: Whether it is as wide as the page.
+        wide: Whether the chart is as wide as the page.
         lines: Label and y of each horizontal line.
-        noisy: Whether a reader may smooth it.
-        clocked: Whether it is over steps of groups that have a clock, so that it can be over tokens and hours.
-        marks: Group, x and label of what happened at some steps.
+        noisy: Whether a reader may smooth the lines.
+        clocked: Whether the horizontal axis can be switched from steps to tokens and hours, because the groups have clocks.
+        marks: Group, x and label of each marked event.
     """
 
     title: str
@@ -81,13 +91,20 @@ class Chart:
 
 
 def rounded(value: float) -> float | None:
-    """A number with six digits for JSON, None if it is not finite."""
-    return float(f"{value:.6g}") if np.isfinite(value) else None
+    """Round a number to six digits for JSON. Return None if it is not finite."""
+    if not np.isfinite(value):
+        return None
+    return float(f"{value:.6g}")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that are one line in every chart."""
+    """Runs that share a line in every chart.
+
+    Attributes:
+        label: Label of the line.
+        runs: Runs that differ only in their seed.
+    """
 
     label: str
     runs: list[Run]
@@ -105,71 +122,107 @@ def grouped(runs: list[Run]) -> list[Group]:
 
 
 def clock(group: Group) -> dict[str, Any]:
-    """A group's steps on other axes.
+    """Convert a group's steps to tokens and hours.
 
     Returns:
-        Some `steps`, in order, the `tokens` until each of them, and the `hours` of training, the mean of several runs.
+        Some `steps` in order, the `tokens` until each of them, and the `hours` of training, averaged over the runs.
     """
-    knots = np.unique(np.linspace(0, max(run.last_step for run in group.runs), MAX_TIMES + 1).astype(int))
-    hours = []
+    longest = max(group.runs, key=lambda run: run.last_step)
+    knots = np.unique(np.linspace(0, longest.last_step, MAX_TIMES + 1).astype(int))
+    hours_by_run = []
     for run in group.runs:
         steps = np.concatenate([[0], run.metrics["step"]])
-        passed = np.concatenate([[0], np.nancumsum(run.metrics["seconds"])]) / 3600
-        hours.append(np.interp(knots, steps, passed))
-    longest = max(group.runs, key=lambda run: run.last_step)
-    tokens = [longest.samples(int(knot)) * longest.config.data.sequence_length for knot in knots]
-    means = [rounded(hour) for hour in np.mean(hours, 0)]
-    return {"steps": [float(knot) for knot in knots], "tokens": tokens, "hours": means}
+        seconds = np.concatenate([[0], np.nancumsum(run.metrics["seconds"])])
+        hours_by_run.append(np.interp(knots, steps, seconds / 3600))
+    sequence_length = longest.config.data.sequence_length
+    return {
+        "steps": [float(knot) for knot in knots],
+        "tokens": [longest.samples(int(knot)) * sequence_length for knot in knots],
+        "hours": [rounded(hours) for hours in np.mean(hours_by_run, 0)],
+    }
 
 
 def charts(groups: list[Group]) -> list[Chart]:
-    """The charts of the page."""
+    """Return the charts of the page."""
     last = max(run.last_step for group in groups for run in group.runs)
-    width = -(-last // MAX_POINTS) or 1
+    width = max(1, math.ceil(last / MAX_POINTS))
 
     def chart(title: str, unit: str, columns: dict[str, str], noisy: bool = False, log: bool = False) -> Chart:
-        series = [
-            _series(number, group, style, column, width)
-            for number, group in enumerate(groups)
-            for column, style in columns.items()
-        ]
-        return Chart(title, unit, "step", last, [one for one in series if one.x], log=log, noisy=noisy, clocked=True)
+        lines = []
+        for number, group in enumerate(groups):
+            for column, style in columns.items():
+                series = _series(number, group, style, column, width)
+                if series.x:
+                    lines.append(series)
+        return Chart(title, unit, "step", last, lines, log=log, noisy=noisy, clocked=True)
 
     loss = chart("Loss", "nats per target", {"loss": "line", "validation_loss": "points"}, noisy=True, log=True)
+    found = [replace(loss, wide=True, lines=_entropies(groups), marks=_marks(groups))]
     average = chart("Loss of the moving average", "nats per target", {"ema_validation_loss": "points"}, log=True)
-    return [
-        replace(loss, wide=True, lines=_entropies(groups), marks=_marks(groups)),
-        *([average] if average.series else []),
+    if average.series:
+        found.append(average)
+    found += [
         chart("Learning rate", "", {"lr": "line"}),
         chart("Gradient norm", "before clipping", {"grad_norm": "line"}, noisy=True, log=True),
         chart("Throughput", "tokens/s, all ranks", {"speed": "line"}, noisy=True),
         chart("Peak memory", "GiB, the main rank's process", {"memory": "line"}),
     ]
+    return found
 
 
 def _series(number: int, group: Group, style: str, column: str, width: int) -> Series:
-    """Means over `width` steps; low and high: the extremes of one run, or of the means of several."""
+    """Return the line of a group, averaged over `width` steps. Its band spans one run's extremes, or the means of several."""
     curves = [_averaged(run.metrics["step"], _values(run, column), width) for run in group.runs]
+    intervals: set[int] = set()
+    for curve in curves:
+        intervals.update(curve)
+
     series = Series(number, style)
-    for interval in sorted({interval for curve in curves for interval in curve}):
-        means = np.array([curve[interval] for curve in curves if interval in curve])
-        low, high = means[:, 1:3].T if len(curves) == 1 else (means[:, 3], means[:, 3])
-        series.add(means[:, 0].mean(), means[:, 3].mean(), low.min(), high.max())
+    for interval in sorted(intervals):
+        averages = [curve[interval] for curve in curves if interval in curve]
+        step = fmean(average.step for average in averages)
+        value = fmean(average.value for average in averages)
+        if len(curves) == 1:
+            series.add(step, value, averages[0].low, averages[0].high)
+        else:
+            values = [average.value for average in averages]
+            series.add(step, value, min(values), max(values))
     return series
 
 
-def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, tuple[float, float, float, float]]:
-    """Number of an interval of `width` steps -> mean step, least, largest and mean value, where some are finite."""
-    finite = np.isfinite(values)
-    steps = steps[finite]
-    values = values[finite]
-    numbers = ((steps - 1) // width).astype(int)
-    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    parts = zip(numbers[starts], np.split(steps, starts[1:]), np.split(values, starts[1:]), strict=True) if steps.size else ()
-    return {int(number): (inside.mean(), part.min(), part.max(), part.mean()) for number, inside, part in parts}
+class _Average(NamedTuple):
+    """Averages over an interval of steps, with the extremes of the values."""
+
+    step: float
+    value: float
+    low: float
+    high: float
+
+
+def _averaged(steps: np.ndarray, values: np.ndarray, width: int) -> dict[int, _Average]:
+    """Average finite values over intervals of `width` steps. Intervals without any are skipped.
+
+    Returns:
+        Number of the interval -> averages.
+    """
+    is_finite = np.isfinite(values)
+    if not is_finite.any():
+        return {}
+    steps = steps[is_finite]
+    values = values[is_finite]
+    intervals = ((steps - 1) // width).astype(int)
+    starts = np.flatnonzero(np.diff(intervals, prepend=-1))
+    step_parts = np.split(steps, starts[1:])
+    value_parts = np.split(values, starts[1:])
+
+    averages = {}
+    for interval, inside, part in zip(intervals[starts].tolist(), step_parts, value_parts, strict=True):
+        averages[interval] = _Average(inside.mean(), part.mean(), part.min(), part.max())
+    return averages
 
 
 def _values(run: Run, column: str) -> np.ndarray:
+    """Return the values of a column of metrics, or those derived from it, float64 [steps]."""
     if column == "speed":
         seconds = np.where(run.metrics["seconds"] > 0, run.metrics["seconds"], np.nan)
         samples = [run.config.batches.of_step(int(step)) for step in run.metrics["step"]]
@@ -180,36 +233,57 @@ def _values(run: Run, column: str) -> np.ndarray:
 
 
 def _marks(groups: list[Group]) -> list[dict[str, Any]]:
-    marks = [
-        {"group": number, "x": step, "label": f"{event['event']} after step {step:,}: {event['detail']}"[:300]}
-        for number, group in enumerate(groups)
-        for run in group.runs
-        for event in run.events
-        if event["event"] not in UNMARKED and 0 < (step := event["step"]) < 2**53
-    ]
+    """Return the marked events of all runs, the last ones if there are many."""
+    marks = []
+    for number, group in enumerate(groups):
+        for run in group.runs:
+            for event in run.events:
+                name = event["event"]
+                step = event["step"]
+                if name in UNMARKED or not 0 < step < MAX_STEP:
+                    continue
+                label = f"{name} after step {step:,}: {event['detail']}"
+                marks.append({"group": number, "x": step, "label": label[:MAX_MARK_CHARACTERS]})
     return marks[-MAX_MARKS:]
 
 
 def _entropies(groups: list[Group]) -> list[dict[str, Any]]:
-    """The unigram entropy of each data directory: a model above this loss uses no context."""
-    runs = [run for group in groups for run in group.runs]
-    entropies = {run.config.data.path: run.unigram_entropy for run in runs if np.isfinite(run.unigram_entropy)}
-    label = "unigram entropy of {}" if len(entropies) > 1 else "unigram entropy"
-    return [{"label": label.format(Path(path).name), "y": rounded(entropy)} for path, entropy in entropies.items()]
+    """Return a line at the unigram entropy of each data directory. A model above this loss uses no context."""
+    entropies: dict[str, float] = {}
+    for group in groups:
+        for run in group.runs:
+            if np.isfinite(run.unigram_entropy):
+                entropies[run.config.data.path] = run.unigram_entropy
+    lines = []
+    for path, entropy in entropies.items():
+        label = "unigram entropy"
+        if len(entropies) > 1:
+            label = f"unigram entropy of {Path(path).name}"
+        lines.append({"label": label, "y": rounded(entropy)})
+    return lines
 
 
 def _without_seed(run: Run) -> str:
+    """Return a text that is the same for runs that differ only in their seed and folder."""
     config = run.config.model_dump()
-    del config["run"], config["training"]["seed"]
+    del config["run"]
+    del config["training"]["seed"]
     return json.dumps([config, run.selection])
 
 
 def _label(runs: list[Run]) -> str:
+    """Label a group with what the names of its runs have in common."""
     if len(runs) == 1:
         return runs[0].name
     words = os.path.commonprefix([re.split(r"([\W_]+)", run.name) for run in runs])
     common = re.sub(r"[\W_]*(seed)?[\W_]*$", "", "".join(words))
-    if not common:  # seed-1, seed-2 and so on, or names without anything in common
-        common = runs[0].folder.directory.parent.name if words else runs[0].name
+    if not common and words:
+        # Names such as seed-1 and seed-2.
+        common = runs[0].folder.directory.parent.name
+    elif not common:
+        common = runs[0].name
     seeds = {run.config.training.seed for run in runs}
-    return f"{common} ({len(runs)} {'seeds' if len(seeds) == len(runs) else 'runs'})"
+    noun = "runs"
+    if len(seeds) == len(runs):
+        noun = "seeds"
+    return f"{common} ({len(runs)} {noun})"

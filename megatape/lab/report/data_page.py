@@ -1,4 +1,4 @@
-"""The tables that describe a data directory, and a page of them."""
+"""Tables that describe a data directory, and a page with them."""
 
 from pathlib import Path
 
@@ -10,12 +10,24 @@ from megatape.utils.files import new_folder
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes
 
-BAR = 30  # characters of the longest in a histogram
+# Characters of the longest bar in a histogram.
+BAR_CHARACTERS = 30
 
 
 @path_errors()
 def write_data_report(contents: Contents, output: Path) -> Path:
-    """Write index.html into the new folder `output`; returns its path. Raises FileExistsError if `output` exists."""
+    """Write index.html into a new folder.
+
+    Args:
+        contents: Contents of the data directory.
+        output: The new folder.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        FileExistsError: `output` exists.
+    """
     with new_folder(output) as folder:
         name = contents.directory.resolve().name
         text = fill("data.html", name=name, tables=data_tables(contents), samples=contents.samples)
@@ -24,23 +36,36 @@ def write_data_report(contents: Contents, output: Path) -> Path:
 
 
 def data_tables(contents: Contents) -> dict[str, Table]:
-    """Tables of a data directory, by caption. Tables without rows are omitted."""
-    tables = {"Data directory": _overview(contents), "Splits": _splits(contents), "Documents by input": _ledger(contents)}
-    tables |= {f"Lengths of documents, {name}": _lengths(bins) for name, bins in contents.lengths.items()}
+    """Return the tables of a data directory, by caption. Tables without rows are omitted."""
+    tables = {
+        "Data directory": _overview(contents),
+        "Splits": _splits(contents),
+        "Documents by input": _ledger(contents),
+    }
+    for name, bins in contents.lengths.items():
+        tables[f"Lengths of documents, {name}"] = _lengths(bins)
     for name, domains in contents.domains.items():
-        rows = [(printable(domain["domain"]), [f"{domain['documents']:,}", f"{domain['tokens']:,}"]) for domain in domains]
+        rows = []
+        for domain in domains:
+            cells = [f"{domain['documents']:,}", f"{domain['tokens']:,}"]
+            rows.append((printable(domain["domain"]), cells))
         tables[f"Domains, {name}"] = Table(["domain", "documents", "tokens"], rows)
     return {caption: table for caption, table in tables.items() if table.rows}
 
 
 def _overview(contents: Contents) -> Table:
     index = contents.index
+    tokenizer = index.tokenizer
+    # Folders of earlier versions have no table of documents by input.
+    not_written = ""
+    if not index.ledger:
+        not_written = ", ".join(f"{count:,} {reason}" for reason, count in index.counts.items())
     rows = {
         "folder": str(contents.directory.resolve()),
         "source": ", ".join(f"{name} {value}" for name, value in index.source.items()),
         "rules": "; ".join(str(rule) for rule in index.rules),
-        "not written": "" if index.ledger else ", ".join(f"{count:,} {reason}" for reason, count in index.counts.items()),
-        "tokenizer": f"{index.tokenizer.file}, {index.tokenizer.vocab_size:,} tokens, sha256 {index.tokenizer.sha256}",
+        "not written": not_written,
+        "tokenizer": f"{tokenizer.file}, {tokenizer.vocab_size:,} tokens, sha256 {tokenizer.sha256}",
         "token ids": index.dtype,
         "validation share": f"{index.validation_share}",
     }
@@ -48,19 +73,30 @@ def _overview(contents: Contents) -> Table:
 
 
 def _splits(contents: Contents) -> Table:
-    columns = {
-        name: {
-            "documents": "" if contents.index.answers else f"{split.documents:,}",
-            "examples": f"{contents.index.answers[name].examples:,}" if contents.index.answers else "",
-            "tokens of answers": f"{contents.index.answers[name].tokens:,}" if contents.index.answers else "",
+    index = contents.index
+    columns = {}
+    for name, split in index.splits.items():
+        documents = f"{split.documents:,}"
+        examples = ""
+        answer_tokens = ""
+        if index.answers:
+            documents = ""
+            examples = f"{index.answers[name].examples:,}"
+            answer_tokens = f"{index.answers[name].tokens:,}"
+        token_bytes = ""
+        if split.text_bytes:
+            token_bytes = f"{split.text_bytes / split.tokens:.3f}"
+        shard_bytes = sum(shard.bytes for shard in split.shards)
+        columns[name] = {
+            "documents": documents,
+            "examples": examples,
+            "tokens of answers": answer_tokens,
             "text": format_bytes(split.text_bytes),
             "tokens": f"{split.tokens:,}",
-            "bytes a token": f"{split.text_bytes / split.tokens:.3f}" if split.text_bytes else "",
+            "bytes a token": token_bytes,
             "unigram entropy": f"{split.unigram_entropy:.4f} nats",
-            "shards": f"{len(split.shards):,}, {format_bytes(sum(shard.bytes for shard in split.shards))}",
+            "shards": f"{len(split.shards):,}, {format_bytes(shard_bytes)}",
         }
-        for name, split in contents.index.splits.items()
-    }
     return Table.of_columns(columns)
 
 
@@ -71,11 +107,16 @@ def _ledger(contents: Contents) -> Table:
     header = ["input", "read", "written", *total.dropped, "tokens", "bytes a token"]
     if total.skipped_files:
         header.append("skipped files")
+    tallies = list(contents.index.ledger.items())
+    if len(tallies) > 1:
+        tallies.append(("all", total))
     rows = []
-    for name, tally in [*contents.index.ledger.items(), *([("all", total)] if len(contents.index.ledger) > 1 else [])]:
+    for name, tally in tallies:
         dropped = [f"{tally.dropped.get(reason, 0):,}" for reason in total.dropped]
-        each = f"{tally.text_bytes / tally.tokens:.3f}" if tally.tokens else ""
-        cells = [f"{tally.read:,}", f"{tally.written:,}", *dropped, f"{tally.tokens:,}", each]
+        token_bytes = ""
+        if tally.tokens:
+            token_bytes = f"{tally.text_bytes / tally.tokens:.3f}"
+        cells = [f"{tally.read:,}", f"{tally.written:,}", *dropped, f"{tally.tokens:,}", token_bytes]
         if total.skipped_files:
             cells.append(f"{tally.skipped_files:,}")
         rows.append((name, cells))
@@ -83,13 +124,12 @@ def _ledger(contents: Contents) -> Table:
 
 
 def _lengths(bins: list[Bin]) -> Table:
-    most = max((bin.documents for bin in bins), default=0)
-    tokens = sum(bin.tokens for bin in bins)
-    rows = [
-        (
-            f"{bin.first:,} to {bin.last:,}",
-            [f"{bin.documents:,}", "█" * -(-BAR * bin.documents // most), f"{bin.tokens / tokens:.1%}"],
-        )
-        for bin in bins
-    ]
+    most_documents = max((bin.documents for bin in bins), default=0)
+    num_tokens = sum(bin.tokens for bin in bins)
+    rows = []
+    for bin in bins:
+        # Rounded up, so that every bin has a bar.
+        bar_length = -(-BAR_CHARACTERS * bin.documents // most_documents)
+        cells = [f"{bin.documents:,}", "█" * bar_length, f"{bin.tokens / num_tokens:.1%}"]
+        rows.append((f"{bin.first:,} to {bin.last:,}", cells))
     return Table(["tokens", "documents", "", "share of all tokens"], rows)

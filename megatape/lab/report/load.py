@@ -20,7 +20,13 @@ from megatape.utils.files import read_lines, real_paths
 from megatape.utils.masking import mask_values
 
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")
-STARTS = ("started", "resumed")  # events with the environment of the process that begins
+# Events at the start of a process, which record its environment.
+STARTS = ("started", "resumed")
+# Type of each required field of an event.
+EVENT_FIELDS = {"time": int | float, "event": str, "step": int, "detail": str}
+MAX_NUMBER = 1e300
+# Smallest integer that a float64 may not represent exactly, minus one.
+MAX_STEP = 2**53
 
 
 @dataclass(frozen=True)
@@ -28,14 +34,14 @@ class Run:
     """The folder of a run, which may still be training.
 
     Attributes:
-        name: Unique among the runs of a report.
-        folder: Its paths.
-        config: Its resolved configuration.
-        metrics: Column of COLUMNS -> float64 [steps], by step; NaN where nothing was recorded.
-        selection: Selection of validation samples in its last evaluation (data/training/selection.py), empty before the first.
-        part_losses: Validation losses by corpus and input, as far as its last evaluation recorded them.
+        name: Name of the run, unique in a report.
+        folder: Paths of the run's files.
+        config: Resolved configuration.
+        metrics: Column of COLUMNS -> float64 [steps], by step. Values that were not recorded are NaN.
+        selection: Selection of validation samples in the last evaluation (data/training/selection.py), empty before the first.
+        part_losses: Validation losses by corpus and input, as far as the last evaluation recorded them.
         events: Objects of events.jsonl, in the order of their lines.
-        data: Path -> index of each of its data directories that exists.
+        data: Path -> index of each data directory that exists.
     """
 
     name: str
@@ -49,65 +55,91 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """The last step that is recorded, 0 if there is none."""
-        return int(self.metrics["step"][-1]) if self.metrics["step"].size else 0
+        """Number of the last recorded step, 0 before the first one."""
+        steps = self.metrics["step"]
+        if not steps.size:
+            return 0
+        return int(steps[-1])
 
     @property
     def environment(self) -> dict[str, str]:
         """Environment of the last start, as text by name; empty for runs of earlier versions."""
-        last = next((event.get("environment") for event in reversed(self.events) if event["event"] in STARTS), None)
-        return {name: str(value) for name, value in last.items()} if isinstance(last, dict) else {}
+        for event in reversed(self.events):
+            if event["event"] in STARTS:
+                environment = event.get("environment")
+                if not isinstance(environment, dict):
+                    return {}
+                return {name: str(value) for name, value in environment.items()}
+        return {}
 
     @property
     def evaluated(self) -> tuple[str, int, str]:
-        """Data, number and selection of the validation samples. Losses of runs are comparable if these are equal."""
+        """Data, number and selection of the validation samples. Runs with equal values have comparable losses."""
         return self.config.data.model_dump_json(), self.config.evaluation.samples, self.selection
 
     @property
     def unigram_entropy(self) -> float:
-        """Nats per target of a model that knows only the tokens' frequencies; NaN if the data are not there, or several."""
+        """Entropy of the data's tokens by their frequencies, in nats per target. NaN without data, and for mixtures."""
         if self.config.data.mixture or not self.data:
             return np.nan
         return entropy(self.data[self.config.data.path])
 
     @property
     def missing_modules(self) -> list[str]:
-        """Modules of the run that this process has not imported. Without them, the model cannot be built."""
+        """Modules of the run that this process has not imported. The model cannot be built without them."""
         return imports.not_given(self.config.run.imports)
 
     def last(self, column: str) -> float:
-        """The last value that was recorded, NaN if there is none."""
-        recorded = self.metrics[column][~np.isnan(self.metrics[column])]
-        return float(recorded[-1]) if recorded.size else np.nan
+        """Return the last recorded value of a column, NaN if it has none."""
+        values = self.metrics[column]
+        recorded = values[~np.isnan(values)]
+        if not recorded.size:
+            return np.nan
+        return float(recorded[-1])
 
     @property
     def samples_left(self) -> int:
-        """Samples of the steps that are left, by the present batch sizes."""
+        """Number of samples in the remaining steps, by the present batch sizes."""
         consumed = self.config.batches.consumed
         return consumed(self.config.training.steps) - consumed(self.last_step)
 
     def samples(self, step: int) -> int:
-        """Samples until a step, as recorded, else by the present batch sizes."""
-        steps, samples = (self.metrics[name][~np.isnan(self.metrics["samples"])] for name in ("step", "samples"))
-        return int(np.interp(step, [0, *steps], [0, *samples])) if samples.size else self.config.batches.consumed(step)
+        """Return the number of samples until a step, as recorded, or else by the present batch sizes."""
+        is_recorded = ~np.isnan(self.metrics["samples"])
+        if not is_recorded.any():
+            return self.config.batches.consumed(step)
+        steps = self.metrics["step"][is_recorded]
+        samples = self.metrics["samples"][is_recorded]
+        return int(np.interp(step, [0, *steps], [0, *samples]))
 
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
-    """Read runs. Raises MissingPath without a folder, and UserError if it holds no run or is listed twice."""
+    """Read runs.
+
+    Raises:
+        MissingPath: A folder is missing.
+        UserError: A folder holds no run, or is listed twice.
+    """
     resolved = real_paths(directories)
     return [_load(RunFolder(directory), name) for directory, name in zip(resolved, _names(resolved), strict=True)]
 
 
 def seen(directories: Sequence[Path]) -> list[tuple[Path, int, int]]:
-    """Time and size of the files to which runs append: what changes when there is something new to show."""
-    folders = [RunFolder(directory) for directory in directories]
-    files = [path for folder in folders for path in (folder.metrics, folder.events) if path.exists()]
-    return [(path, (state := path.stat()).st_mtime_ns, state.st_size) for path in files]
+    """Return path, time and size of the files to which runs append. They change when there is something new to show."""
+    files = []
+    for directory in directories:
+        folder = RunFolder(directory)
+        for path in (folder.metrics, folder.events):
+            if path.exists():
+                status = path.stat()
+                files.append((path, status.st_mtime_ns, status.st_size))
+    return files
 
 
 def last_written(run: Run) -> float:
-    """Time of the last line of metrics or events, 0 if there is none."""
-    return max((time for _, time, _ in seen([run.folder.directory])), default=0) / 1e9
+    """Return the time of the last line of metrics or events in seconds, 0 before the first line."""
+    times = [time for _, time, _ in seen([run.folder.directory])]
+    return max(times, default=0) / 1e9
 
 
 def _load(folder: RunFolder, name: str) -> Run:
@@ -131,14 +163,14 @@ def _load(folder: RunFolder, name: str) -> Run:
         selection=selection,
         part_losses=part_losses,
         events=_events(folder.events),
-        data=_data(config),
+        data=_data(config.data.paths),
     )
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
-    """The folders' paths as far as they differ: without the parts that all have at the same place.
+    """Name runs after their paths, without the parts that all paths have at the same place.
 
-    Those that lie far apart have their own names, if these differ.
+    Runs in folders far apart have the names of their own folders, if these differ.
     """
     if len(directories) == 1:
         return [directories[0].name]
@@ -147,20 +179,29 @@ def _names(directories: Sequence[Path]) -> list[str]:
         shared = os.path.commonpath([directory.parent for directory in directories])
         names = [os.path.relpath(directory, shared) for directory in directories]
         own = [directory.name for directory in directories]
-        far = any(name.count(os.sep) > 1 for name in names)
-        return own if far and len(set(own)) == len(own) else names
+        are_distinct = len(set(own)) == len(own)
+        are_far_apart = any(name.count(os.sep) > 1 for name in names)
+        if are_far_apart and are_distinct:
+            return own
+        return names
     columns = [column for column in zip(*paths, strict=True) if len(set(column)) > 1]
     return ["/".join(parts) for parts in zip(*columns, strict=True)]
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
     """Return the last line of metrics for each step, by step."""
-    entries = {entry["step"]: entry for _, entry in read_lines(path) if _is_step(entry.get("step"))}
+    entries = {}
+    for _, entry in read_lines(path):
+        if _is_step(entry.get("step")):
+            entries[entry["step"]] = entry
     return [entries[step] for step in sorted(entries)]
 
 
 def _columns(entries: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    return {name: np.array([_number(entry.get(name)) for entry in entries]) for name in COLUMNS}
+    columns = {}
+    for name in COLUMNS:
+        columns[name] = np.array([_number(entry.get(name)) for entry in entries])
+    return columns
 
 
 def _part_losses(recorded: Any) -> dict[str, float]:
@@ -172,28 +213,34 @@ def _part_losses(recorded: Any) -> dict[str, float]:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    kinds = {"time": int | float, "event": str, "step": int, "detail": str}
-    entries = [entry for _, entry in read_lines(path)]
-    events = [entry for entry in entries if all(isinstance(entry.get(key), kind) for key, kind in kinds.items())]
-    return [mask_values(event) for event in events]  # earlier versions recorded URLs with their passwords
+    events = []
+    for _, entry in read_lines(path):
+        if all(isinstance(entry.get(key), kind) for key, kind in EVENT_FIELDS.items()):
+            # Earlier versions recorded URLs with their passwords.
+            events.append(mask_values(entry))
+    return events
 
 
 def entropy(index: Index) -> float:
-    """Nats per target of a model that knows only the frequencies of a data directory's tokens."""
-    return (index.answers or index.splits)["train"].unigram_entropy
+    """Return the entropy of a data directory's tokens by their frequencies, in nats per target."""
+    splits = index.answers or index.splits
+    return splits["train"].unigram_entropy
 
 
-def _data(config: Config) -> dict[str, Index]:
+def _data(paths: Sequence[str]) -> dict[str, Index]:
+    """Read the indices of the data directories that exist, by path."""
     indices = {}
-    for path in config.data.paths:
+    for path in paths:
         with suppress(OSError, ValueError):
             indices[path] = load_index(Path(path))
     return indices
 
 
 def _is_step(value: Any) -> bool:
-    return type(value) is int and 0 < value < 2**53
+    return type(value) is int and 0 < value < MAX_STEP
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else np.nan
+    if isinstance(value, int | float) and abs(value) < MAX_NUMBER:
+        return float(value)
+    return np.nan

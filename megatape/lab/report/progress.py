@@ -1,4 +1,4 @@
-"""How far runs are: the figures that a page opens on."""
+"""Progress of runs: the headlines at the top of a page."""
 
 import math
 import time
@@ -11,15 +11,22 @@ from megatape.accounting.gpus import named
 from megatape.lab.report.load import STARTS, Run, last_written
 from megatape.utils.units import format_count, format_duration, format_number, plural
 
-RECENT = 50  # steps over which speed is measured
+# Number of steps over which speed is measured.
+RECENT = 50
 ENDS = ("finished", "stopped", "failed")
-QUIET = ("started", "finished")  # events that need no mention
+# Events that need no mention.
+UNMENTIONED = ("started", "finished")
+# Events whose names are nouns, with a plural.
 NOUNS = ("checkpoint", "spike", "rollback", "slow rank")
-LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}  # figures and their columns
-CLOCK_TOLERANCE = 10.0  # maximum difference between clocks of hosts, in seconds, that is not reported
-# without a step for both, a run is silent
+# Headlines of losses -> their columns of metrics.
+LOSSES = {"loss": "loss", "validation": "validation_loss", "EMA": "ema_validation_loss"}
+# Maximum difference between clocks of hosts, in seconds, that is not reported.
+CLOCK_TOLERANCE = 10.0
+# A run is silent after this time, and after the time of this many steps, without a new line.
 QUIET_SECONDS = 120.0
 QUIET_STEPS = 20
+# Largest exponent whose power of e is shown.
+MAX_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
@@ -27,9 +34,9 @@ class Headline:
     """A headline number.
 
     Attributes:
-        value: As text, "" where it is not known.
-        note: What to hold it against.
-        best: Whether it is the best of several runs.
+        value: Value as text, "" if it is unknown.
+        note: Context for the value, such as a mean or a total.
+        best: Whether the value is the best of several runs.
     """
 
     value: str = ""
@@ -39,14 +46,14 @@ class Headline:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is.
+    """Progress of a run.
 
     Attributes:
-        name: Of the run.
+        name: Name of the run.
         state: "not begun", "training", "silent", or one of ENDS.
-        note: A phrase about the state.
-        done: Share of its steps, 0 to 1.
-        figures: By their names.
+        note: Phrase about the state.
+        done: Share of finished steps, 0 to 1.
+        figures: Headlines by name.
     """
 
     name: str
@@ -57,36 +64,67 @@ class Progress:
 
 
 def progress(runs: list[Run]) -> list[Progress]:
-    """Progress of each run; figures that no run has are omitted."""
+    """Return the progress of each run. Headlines that no run has are omitted."""
     found = [_progress(run) for run in runs]
     for name, column in LOSSES.items():
-        values = [run.last(column) for run in runs]
-        measured = [run.config.data if column == "loss" else run.evaluated for run in runs]
-        on_same_samples = len({samples for samples, value in zip(measured, values, strict=True) if not np.isnan(value)}) == 1
-        if on_same_samples and len(values) > 1:
-            figures = found[int(np.nanargmin(values))].figures
-            figures[name] = replace(figures[name], best=True)
+        best = _best_run(runs, column)
+        if best is not None:
+            headlines = found[best].figures
+            headlines[name] = replace(headlines[name], best=True)
     known = [name for name in found[0].figures if any(one.figures[name].value for one in found)]
     return [replace(one, figures={name: one.figures[name] for name in known}) for one in found]
 
 
+def _best_run(runs: list[Run], column: str) -> int | None:
+    """Return the index of the run with the lowest loss, or None if the runs are not comparable.
+
+    Args:
+        runs: Runs, of which some may have no loss.
+        column: Column of metrics with the loss.
+    """
+    losses = [run.last(column) for run in runs]
+    samples: set[object] = set()
+    for run, loss in zip(runs, losses, strict=True):
+        if np.isnan(loss):
+            continue
+        if column == "loss":
+            samples.add(run.config.data)
+        else:
+            samples.add(run.evaluated)
+    if len(samples) != 1 or len(runs) == 1:
+        return None
+    return int(np.nanargmin(losses))
+
+
 def _progress(run: Run) -> Progress:
-    steps = run.config.training.steps
-    seconds = run.metrics["seconds"]
-    batches = run.config.batches
-    pace = float(np.nanmean(seconds[-RECENT:])) if np.isfinite(seconds[-RECENT:]).any() else math.nan
+    seconds = run.metrics["seconds"][-RECENT:]
+    pace = math.nan
+    if np.isfinite(seconds).any():
+        pace = float(np.nanmean(seconds))
     state = _state(run, pace)
-    left = ""
-    if pace > 0:
-        left = f"{format_duration(run.samples_left / batches.of_step(run.last_step) * pace)} left"
-    if is_ahead(last_written(run)):
-        left = f"perhaps: the last line is {describe_age(last_written(run))}"
-    notes = {
-        "training": left,
-        "silent": f"last step {describe_age(last_written(run))}",
-        "failed": run.events[-1]["detail"] if run.events else "",
-    }
-    return Progress(run.name, state, notes.get(state, ""), min(1.0, run.last_step / steps), _figures(run, pace))
+    done = min(1.0, run.last_step / run.config.training.steps)
+    return Progress(run.name, state, _note(run, state, pace), done, _headlines(run, pace))
+
+
+def _note(run: Run, state: str, pace: float) -> str:
+    """Return a phrase about the state of a run.
+
+    Args:
+        run: The run.
+        state: Its state.
+        pace: Seconds per step, NaN if unknown.
+    """
+    written = last_written(run)
+    if state == "training" and is_ahead(written):
+        return f"perhaps: the last line is {describe_age(written)}"
+    if state == "training" and pace > 0:
+        steps_left = run.samples_left / run.config.batches.of_step(run.last_step)
+        return f"{format_duration(steps_left * pace)} left"
+    if state == "silent":
+        return f"last step {describe_age(written)}"
+    if state == "failed" and run.events:
+        return str(run.events[-1]["detail"])
+    return ""
 
 
 def is_ahead(written: float) -> bool:
@@ -110,26 +148,64 @@ def describe_age(written: float) -> str:
     return f"{format_duration(max(0.0, age))} ago"
 
 
-def _figures(run: Run, pace: float) -> dict[str, Headline]:
-    loss = run.metrics["loss"]
-    validation = run.metrics["validation_loss"]
-    recent = loss[-RECENT:][np.isfinite(loss[-RECENT:])]
-    seconds = float(np.nansum(run.metrics["seconds"]))
-    length = run.config.data.sequence_length
-    batches = run.config.batches
-    done = run.samples(run.last_step)
-    speed = format_count(batches.of_step(run.last_step) * length / pace) if pace > 0 else ""
-    utilization = _utilization(run, pace)
+def _headlines(run: Run, pace: float) -> dict[str, Headline]:
+    """Return the headlines of a run by name.
+
+    Args:
+        run: The run.
+        pace: Seconds per step, NaN if unknown.
+    """
+    validation_note = _best(run.metrics["step"], run.metrics["validation_loss"])
     return {
-        "loss": Headline(_nats(run.last("loss")), f"mean of {recent.size}: {recent.mean():.4f}" if recent.size > 1 else ""),
-        "validation": Headline(_nats(run.last("validation_loss")), _best(run.metrics["step"], validation)),
+        "loss": Headline(_nats(run.last("loss")), _recent_mean(run.metrics["loss"])),
+        "validation": Headline(_nats(run.last("validation_loss")), validation_note),
         "EMA": Headline(_nats(run.last("ema_validation_loss")), "validation of the average"),
-        "tokens": Headline(format_count(done * length), f"of {format_count((done + run.samples_left) * length)}"),
-        "tokens/s": Headline(speed, f"{pace:.3g} s a step" if speed else ""),
-        "MFU": Headline("" if utilization is None else f"{utilization:.1%}", run.environment.get("device", "")),
-        "time": Headline(format_duration(seconds) if seconds else "", f"of {plural(run.last_step, 'step')}"),
+        "tokens": _tokens(run),
+        "tokens/s": _speed(run, pace),
+        "MFU": _mfu(run, pace),
+        "time": _time(run),
         "events": _events(run),
     }
+
+
+def _recent_mean(losses: np.ndarray) -> str:
+    """Describe the mean of the recent finite losses, or return "" if there are fewer than two."""
+    recent = losses[-RECENT:]
+    recent = recent[np.isfinite(recent)]
+    if recent.size < 2:
+        return ""
+    return f"mean of {recent.size}: {recent.mean():.4f}"
+
+
+def _tokens(run: Run) -> Headline:
+    length = run.config.data.sequence_length
+    samples = run.samples(run.last_step)
+    total = format_count((samples + run.samples_left) * length)
+    return Headline(format_count(samples * length), f"of {total}")
+
+
+def _speed(run: Run, pace: float) -> Headline:
+    if not pace > 0:
+        return Headline()
+    tokens = run.config.batches.of_step(run.last_step) * run.config.data.sequence_length
+    return Headline(format_count(tokens / pace), f"{pace:.3g} s a step")
+
+
+def _mfu(run: Run, pace: float) -> Headline:
+    utilization = _utilization(run, pace)
+    value = ""
+    if utilization is not None:
+        value = f"{utilization:.1%}"
+    return Headline(value, run.environment.get("device", ""))
+
+
+def _time(run: Run) -> Headline:
+    seconds = float(np.nansum(run.metrics["seconds"]))
+    value = ""
+    if seconds:
+        value = format_duration(seconds)
+    steps = plural(run.last_step, "step")
+    return Headline(value, f"of {steps}")
 
 
 def _state(run: Run, pace: float) -> str:
@@ -140,12 +216,18 @@ def _state(run: Run, pace: float) -> str:
         return "finished"
     if not kinds and not run.last_step:
         return "not begun"
-    quiet = max(QUIET_SECONDS, QUIET_STEPS * pace) if pace > 0 else QUIET_SECONDS * QUIET_STEPS  # before the first step
-    return "training" if time.time() - last_written(run) < quiet else "silent"
+    # The first step may take long.
+    max_age = QUIET_SECONDS * QUIET_STEPS
+    if pace > 0:
+        max_age = max(QUIET_SECONDS, QUIET_STEPS * pace)
+    age = time.time() - last_written(run)
+    if age < max_age:
+        return "training"
+    return "silent"
 
 
 def _utilization(run: Run, pace: float) -> float | None:
-    """Model FLOPs utilization, None where the device's peak is not known."""
+    """Return the model FLOPs utilization, or None if the device's peak is unknown."""
     config = run.config
     gpu = named(run.environment.get("device", ""))
     ranks = run.environment.get("ranks", "")
@@ -154,7 +236,8 @@ def _utilization(run: Run, pace: float) -> float | None:
     sample_flops = _sample_flops(run)
     if sample_flops is None:
         return None
-    return sample_flops * config.batches.of_step(run.last_step) / pace / gpu.bfloat16_flops / max(1, int(ranks))
+    step_flops = sample_flops * config.batches.of_step(run.last_step)
+    return step_flops / pace / gpu.bfloat16_flops / max(1, int(ranks))
 
 
 def _sample_flops(run: Run) -> int | None:
@@ -164,19 +247,22 @@ def _sample_flops(run: Run) -> int | None:
         return int(recorded)
     if run.missing_modules:
         return None
-    from megatape.accounting.flops import forward_flops  # imports torch, which only runs of earlier versions need
+    # It imports torch, which only runs of earlier versions need.
+    from megatape.accounting.flops import forward_flops
 
     config = run.config
     return 3 * forward_flops(config.model, config.data.sequence_length, config.training.num_shifted_groups)
 
 
 def _best(steps: np.ndarray, losses: np.ndarray) -> str:
+    """Describe the best validation loss: its perplexity if it is the last one, or else its step."""
     finite = np.isfinite(losses)
     if not finite.any():
         return ""
     best = int(np.nanargmin(losses))
     if best == np.flatnonzero(finite)[-1]:
-        return f"perplexity {format_number(math.exp(min(700.0, losses[best])))}"
+        perplexity = math.exp(min(MAX_EXPONENT, losses[best]))
+        return f"perplexity {format_number(perplexity)}"
     return f"best {losses[best]:.4f} at step {int(steps[best]):,}"
 
 
@@ -186,10 +272,14 @@ def _events(run: Run) -> Headline:
     for name, count in counts.items():
         if name in NOUNS:
             notes.append(plural(count, name))
-        elif name not in QUIET:
+        elif name not in UNMENTIONED:
             notes.append(f"{count:,} {name}")
-    return Headline(f"{counts.total():,}" * bool(counts), ", ".join(notes))
+    if not counts:
+        return Headline()
+    return Headline(f"{counts.total():,}", ", ".join(notes))
 
 
 def _nats(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.4f}"
+    if math.isnan(value):
+        return ""
+    return f"{value:.4f}"

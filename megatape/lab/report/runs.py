@@ -1,11 +1,10 @@
-"""Tables of runs, of their data, of the fields in which their configurations differ, and of their history."""
+"""Tables of runs: overview, data, differences of their configurations, and history."""
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any
 
 from megatape.config.differences import fields, plain
@@ -15,11 +14,14 @@ from megatape.lab.report.load import Run, entropy
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes, plural
 
-QUIET = ("checkpoint",)  # events shown as one line if several follow each other
+# Events that are shown as one line if several follow each other.
+COLLAPSED = ("checkpoint",)
+# Descriptions of selections of validation samples.
+SELECTED = {"first": "the first {}", "spread": "{}, evenly spaced"}
 
 
 def overview(runs: list[Run]) -> Table:
-    """A column for each run."""
+    """Return the overview, with a column for each run."""
     return Table.of_columns({run.name: _overview(run) for run in runs})
 
 
@@ -28,25 +30,43 @@ def _overview(run: Run) -> dict[str, str]:
     training = run.config.training
     length = run.config.data.sequence_length
     environment = run.environment
-    software = zip(("Python", "torch", "DeepSpeed"), environment.get("python/torch/deepspeed", "").split("/"), strict=False)
-    written = datetime.fromtimestamp(run.folder.metrics.stat().st_mtime, UTC) if run.last_step else None
+    layers = plural(model.num_layers, "layer")
+    heads = plural(model.num_heads, "head")
+    parts = [f"{part} {loss:.4f}" for part, loss in run.part_losses.items()]
+    code = ""
+    if "megatape" in environment:
+        code = f"MegaTAPE {environment['megatape']}"
+    written = ""
+    if run.last_step:
+        written = f"{datetime.fromtimestamp(run.folder.metrics.stat().st_mtime, UTC):%Y-%m-%d %H:%M} UTC"
     return {
         "encoding": model.encoding,
         **_parameters(run),
-        "shape": f"{plural(model.num_layers, 'layer')} of width {model.hidden_size:,}, {plural(model.num_heads, 'head')}",
+        "shape": f"{layers} of width {model.hidden_size:,}, {heads}",
         "a step": f"{training.global_batch_size:,} × {length:,} tokens, {training.arithmetic}",
         "steps": f"{run.last_step:,} of {training.steps:,}",
         "validation samples": _evaluated_samples(run),
-        "validation loss of parts": ", ".join(f"{part} {loss:.4f}" for part, loss in run.part_losses.items()),
+        "validation loss of parts": ", ".join(parts),
         "ranks": describe_ranks(run),
         "device": environment.get("device", ""),
         "attention": environment.get("attention", ""),
-        "code": " ".join(["MegaTAPE", environment["megatape"]]) if "megatape" in environment else "",
-        "software": ", ".join(f"{name} {version}" for name, version in software if version),
-        "command": environment.get("command", "").replace(" --", " \\\n  --"),  # an option a line, as a shell takes it
-        "last step written": "" if written is None else f"{written:%Y-%m-%d %H:%M} UTC",
+        "code": code,
+        "software": _software(environment),
+        # One option per line, in the syntax of a shell.
+        "command": environment.get("command", "").replace(" --", " \\\n  --"),
+        "last step written": written,
         "folder": str(run.folder.directory),
     }
+
+
+def _software(environment: dict[str, str]) -> str:
+    """List the names and recorded versions of software."""
+    versions = environment.get("python/torch/deepspeed", "").split("/")
+    known = []
+    for name, version in zip(("Python", "torch", "DeepSpeed"), versions, strict=False):
+        if version:
+            known.append(f"{name} {version}")
+    return ", ".join(known)
 
 
 def _evaluated_samples(run: Run) -> str:
@@ -54,7 +74,7 @@ def _evaluated_samples(run: Run) -> str:
     count = f"{run.config.evaluation.samples:,}"
     if run.config.data.mixture:
         count += " of each corpus"
-    return {"first": f"the first {count}", "spread": f"{count}, evenly spaced"}.get(run.selection, "")
+    return SELECTED.get(run.selection, "").format(count)
 
 
 def incomparable(runs: Sequence[Run]) -> list[str]:
@@ -72,81 +92,120 @@ def _parameters(run: Run) -> dict[str, str]:
     if run.missing_modules:
         rows = ("trained", "of embedding and head", "of the position encoding")
         return {"parameters": f"not counted: add {options_for(run.missing_modules)}"} | dict.fromkeys(rows, "")
-    from megatape.accounting.parameters import (  # imports torch, which the monitor does not need
-        count_parameters,
-        count_trainable,
-    )
+    # It imports torch, which the monitor does not need.
+    from megatape.accounting.parameters import count_parameters, count_trainable
 
     model = run.config.model
     training = run.config.training
     count = count_parameters(model)
-    trained = count_trainable(model, training.trainable, training.frozen)
+    num_trained = count_trainable(model, training.trainable, training.frozen)
+    trained = ""
+    if num_trained != count.total:
+        trained = f"{num_trained:,}"
     return {
         "parameters": f"{count.total:,}",
-        "trained": "" if trained == count.total else f"{trained:,}",
+        "trained": trained,
         "of embedding and head": f"{count.embedding:,}",
         "of the position encoding": f"{count.position:,}",
     }
 
 
 def describe_ranks(run: Run) -> str:
-    """From the last start; empty for runs of earlier versions."""
+    """Describe the ranks and hosts of the last start. Empty for runs of earlier versions, which did not record them."""
     ranks = run.environment.get("ranks", "")
     hosts = run.environment.get("hosts", "1")
     if not ranks.isdecimal():
         return ""
     text = plural(int(ranks), "rank")
     if hosts.isdecimal() and hosts != "1":
-        text += f" on {plural(int(hosts), 'host')}"
+        host_count = plural(int(hosts), "host")
+        text += f" on {host_count}"
     return text
 
 
 def data_table(runs: list[Run]) -> Table:
-    """A column for each data directory."""
-    paths = dict.fromkeys(path for run in runs for path in run.config.data.paths)
-    return Table.of_columns({path: _data(path, [run for run in runs if path in run.config.data.paths]) for path in paths})
+    """Return the table of data directories, with a column for each."""
+    users: dict[str, list[Run]] = {}
+    for run in runs:
+        for path in run.config.data.paths:
+            users.setdefault(path, []).append(run)
+    return Table.of_columns({path: _data(path, users[path]) for path in users})
 
 
 def _data(path: str, users: list[Run]) -> dict[str, str]:
+    """Describe a data directory.
+
+    Args:
+        path: Path of the data directory.
+        users: Runs on it.
+    """
     index = users[0].data.get(path)
-    source = ", ".join(f"{name} {value}" for name, value in index.source.items()) if index else "not found here"
+    names = ", ".join(run.name for run in users)
+    if index is None:
+        unknown = ("training", "validation", "vocabulary", "unigram entropy")
+        return {"source": "not found here", **dict.fromkeys(unknown, ""), "runs": names}
     return {
-        "source": source,
-        "training": _contained(index, "train") if index else "",
-        "validation": _contained(index, "validation") if index else "",
-        "vocabulary": f"{index.tokenizer.vocab_size:,}" if index else "",
-        "unigram entropy": _nats(entropy(index)) if index else "",
-        "runs": ", ".join(run.name for run in users),
+        "source": ", ".join(f"{name} {value}" for name, value in index.source.items()),
+        "training": _contained(index, "train"),
+        "validation": _contained(index, "validation"),
+        "vocabulary": f"{index.tokenizer.vocab_size:,}",
+        "unigram entropy": _nats(entropy(index)),
+        "runs": names,
     }
 
 
-def _contained(index: Index, split: str) -> str:
-    """Size of the learned part of a split: documents, or the answers of examples."""
-    tokens = plural(index.splits[split].tokens, "token")
-    if answers := index.answers.get(split):
-        return f"{plural(answers.examples, 'example')}, {answers.tokens:,} of {tokens} in answers"
-    return f"{plural(index.splits[split].documents, 'document')}, {tokens}, {format_bytes(index.splits[split].text_bytes)}"
+def _contained(index: Index, name: str) -> str:
+    """Describe the size of the learned part of a split: documents, or the answers of examples."""
+    split = index.splits[name]
+    tokens = plural(split.tokens, "token")
+    answers = index.answers.get(name)
+    if answers:
+        examples = plural(answers.examples, "example")
+        return f"{examples}, {answers.tokens:,} of {tokens} in answers"
+    documents = plural(split.documents, "document")
+    return f"{documents}, {tokens}, {format_bytes(split.text_bytes)}"
 
 
 def differing(runs: list[Run]) -> Table:
-    """The configuration's fields on which the runs differ, and their values."""
-    values = [{path: _shown(value) for path, _, value in fields(run.config)} for run in runs]
-    paths = dict.fromkeys(path for one in values for path in one if path != "run.directory")
-    rows = [(path, [one.get(path, "") for one in values]) for path in paths]
-    return Table(["field", *(run.name for run in runs)], [(path, cells) for path, cells in rows if len(set(cells)) > 1])
+    """Return the table of the configuration's fields on which the runs differ, with their values."""
+    values = []
+    paths: dict[str, None] = {}
+    for run in runs:
+        shown = {path: _shown(value) for path, _, value in fields(run.config)}
+        values.append(shown)
+        paths |= dict.fromkeys(shown)
+    paths.pop("run.directory", None)
+
+    rows = []
+    for path in paths:
+        cells = [shown.get(path, "") for shown in values]
+        if len(set(cells)) > 1:
+            rows.append((path, cells))
+    return Table(["field", *(run.name for run in runs)], rows)
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(plain(value))
+    if isinstance(value, str):
+        return value
+    return json.dumps(plain(value))
 
 
 def _nats(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.4f} nats"
+    if math.isnan(value):
+        return ""
+    return f"{value:.4f} nats"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One event, or several of a kind in a row. time, steps, detail: as text."""
+    """One event of the history, or several consecutive events of the same kind.
+
+    Attributes:
+        time: Time, or first and last time.
+        event: Kind of the event, or their number and kind.
+        steps: Step, or first and last step.
+        detail: Detail of a single event.
+    """
 
     time: str
     event: str
@@ -155,9 +214,15 @@ class Line:
 
 
 def history(run: Run) -> list[Line]:
-    """The events of a run, in order."""
-    spans = groupby(enumerate(run.events), lambda entry: entry[1]["event"] if entry[1]["event"] in QUIET else entry[0])
-    return [_line([event for _, event in span]) for _, span in spans]
+    """Return the events of a run, in order."""
+    spans: list[list[dict]] = []
+    for event in run.events:
+        kind = event["event"]
+        if spans and kind in COLLAPSED and spans[-1][-1]["event"] == kind:
+            spans[-1].append(event)
+        else:
+            spans.append([event])
+    return [_line(span) for span in spans]
 
 
 def _line(span: list[dict]) -> Line:
@@ -168,8 +233,11 @@ def _line(span: list[dict]) -> Line:
     steps = f"{first['step']:,} to {last['step']:,}"
     begin = _clock(first["time"])
     end = _clock(last["time"])
-    same_day = begin[:10] == end[:10]
-    return Line(f"{begin} to {end[11:] if same_day else end}", f"{len(span)} {first['event']}s", steps, "")
+    is_same_day = begin[:10] == end[:10]
+    if is_same_day:
+        end = end[11:]
+    events = plural(len(span), first["event"])
+    return Line(f"{begin} to {end}", events, steps, "")
 
 
 def _clock(seconds: float) -> str:

@@ -56,7 +56,7 @@ def figures(run: Path, data: Path) -> list[str]:
 
 
 def example(data: Path, exported: Path) -> list[str]:
-    """Return lines with the likeliest continuation of text from the middle of the validation split.
+    """Return paragraphs with the likeliest continuation of text from the middle of the validation split.
 
     Args:
         data: Data directory of the run.
@@ -71,11 +71,14 @@ def example(data: Path, exported: Path) -> list[str]:
     with load_trained(exported) as model:
         (predicted,) = model.continuations([prompt.tolist()], CONTINUATION_TOKENS)
 
+    before = tokenizer.decode(prompt).splitlines()[-PROMPT_LINES:]
+    true_lines = tokenizer.decode(true).splitlines()[:CONTINUATION_LINES]
+    predicted_lines = tokenizer.decode(predicted).splitlines()[:CONTINUATION_LINES]
     return [
         "after this text:",
-        *tokenizer.decode(prompt).splitlines()[-PROMPT_LINES:],
+        "\n".join(before),
         "it goes on:",
-        *tokenizer.decode(true).splitlines()[:CONTINUATION_LINES],
+        "\n".join(true_lines),
         "by the model:",
-        *tokenizer.decode(predicted).splitlines()[:CONTINUATION_LINES],
+        "\n".join(predicted_lines),
     ]
