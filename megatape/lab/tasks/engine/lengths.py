@@ -1,4 +1,4 @@
-"""Lengths of the tasks, in tokens, and batches of equal length, which need no padding."""
+"""Lengths of texts in tokens, and batches of equal length, which need no padding."""
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -9,8 +9,10 @@ from pydantic import AfterValidator, Field
 from megatape.errors import UserError
 from megatape.utils.options import Count, Listed
 
-MAX_LENGTH = 2**24  # more than anybody waits for
-BATCH_TOKENS = 2**15  # maximum tokens of the prompts answered together
+# Maximum length. Longer texts would take too long.
+MAX_LENGTH = 2**24
+# Maximum number of tokens in the prompts answered together.
+BATCH_TOKENS = 2**15
 
 
 def _check_order(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -23,8 +25,11 @@ LengthList = Annotated[Listed[Annotated[Count, Field(le=MAX_LENGTH)]], AfterVali
 
 
 def usual_lengths(limit: int) -> tuple[int, ...]:
-    """Powers of two from 256 to `limit`; or `limit` alone if that is less."""
-    return tuple(2**power for power in range(8, limit.bit_length())) or (limit,)
+    """Return the powers of two from 256 to `limit`, or `limit` alone if it is less."""
+    lengths = tuple(2**power for power in range(8, limit.bit_length()))
+    if not lengths:
+        return (limit,)
+    return lengths
 
 
 Example = TypeVar("Example")
@@ -33,10 +38,17 @@ Example = TypeVar("Example")
 def equal_lengths(
     examples: Iterable[Example], length: Callable[[Example], int], most_tokens: int = BATCH_TOKENS
 ) -> list[list[Example]]:
-    """Batches of examples with the same length in tokens, the shortest first, of at most `most_tokens` or one example."""
+    """Divide examples into batches of equal length, the shortest first.
+
+    Args:
+        examples: Examples in any order.
+        length: Returns the number of tokens of an example.
+        most_tokens: Maximum number of tokens in a batch, unless it has a single example.
+    """
     batches = []
-    for size, group in groupby(sorted(examples, key=length), length):
+    for num_tokens, group in groupby(sorted(examples, key=length), length):
         equal = list(group)
-        most = max(1, most_tokens // size)
-        batches += [equal[begin : begin + most] for begin in range(0, len(equal), most)]
+        batch_size = max(1, most_tokens // num_tokens)
+        for begin in range(0, len(equal), batch_size):
+            batches.append(equal[begin : begin + batch_size])
     return batches

@@ -1,4 +1,4 @@
-"""Outlines of models: tokenizer and limits, from which all examples are made before any weight is read."""
+"""Outlines of models: tokenizer and limits, enough to make all examples before any weight is read."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from megatape.hf.weights.model_weights import ModelWeights
 
 @dataclass
 class Outline:
-    """A ModelOutline."""
+    """The outline of a model in a folder. See ModelOutline."""
 
     name: str
     tokenizer: Any
@@ -24,36 +24,54 @@ class Outline:
 
 
 def read_outline(
-    folder: Path, base: Path | None, adapter: Path | None, trust_remote_code: bool, share: int = 0, shares: int = 1
+    folder: Path,
+    base: Path | None,
+    adapter: Path | None,
+    trust_remote_code: bool,
+    share: int = 0,
+    shares: int = 1,
 ) -> Outline:
-    """The outline of the model that `load_trained` loads with the same arguments.
+    """Read the outline of the model that `load_trained` loads with the same arguments.
 
-    Every `shares`-th of the files whose hashes are known is compared with its own, beginning with number `share`.
+    Files with known hashes are checked, divided over several processes.
+
+    Args:
+        folder: Folder of the model.
+        base: Folder that a checkpoint of trained weights only started from.
+        adapter: Exported adapter to merge into the model.
+        trust_remote_code: Let transformers run the Python files in the folder.
+        share: Number of this process's share of the files.
+        shares: Number of shares.
 
     Raises:
         MissingPath: A folder or file is missing.
-        UserError: The folder holds no such model, or a file is not what was written.
+        UserError: The folder holds no such model, or a file is corrupted.
     """
     name = model_name(folder, adapter)
     opened = open_model_folder(folder, base)
     if trust_remote_code and opened.kind != "checkpoint":
-        given: dict[str, Any] = {"trust_remote_code": True, "local_files_only": True}
-        config = AutoConfig.from_pretrained(opened.files, **given)
-        tokenizer = AutoTokenizer.from_pretrained(opened.files, split_special_tokens=True, **given)
+        options: dict[str, Any] = {"trust_remote_code": True, "local_files_only": True}
+        config = AutoConfig.from_pretrained(opened.files, **options)
+        tokenizer = AutoTokenizer.from_pretrained(opened.files, split_special_tokens=True, **options)
         return Outline(name, tokenizer, config.vocab_size, config.max_position_embeddings)
     source = opened.weights()
     source.verify(share, shares)
-    tokenizer = exported_tokenizer(source) if opened.kind == "checkpoint" else read_tokenizer(opened.files)
+    if opened.kind == "checkpoint":
+        tokenizer = exported_tokenizer(source)
+    else:
+        tokenizer = read_tokenizer(opened.files)
     return Outline(name, tokenizer, source.model.vocab_size, source.model.max_positions)
 
 
 def model_name(folder: Path, adapter: Path | None) -> str:
-    """The name of a model in messages and records."""
-    return str(folder) if adapter is None else f"{folder} with {adapter}"
+    """Return the name of a model in messages and records."""
+    if adapter is None:
+        return str(folder)
+    return f"{folder} with {adapter}"
 
 
 def exported_tokenizer(source: ModelWeights) -> Any:
-    """The tokenizer that an export of these weights has."""
+    """Return the tokenizer that an export of these weights has."""
     with TemporaryDirectory() as files:
         write_tokenizer(source.tokenizer(), source.model.max_positions, Path(files))
         return read_tokenizer(Path(files))

@@ -1,4 +1,4 @@
-"""The interface of evaluation tasks, which megatape/registry.py lists, with their models and results.
+"""Interface of evaluation tasks, with their models and results. megatape/registry.py lists the tasks.
 
 A task's file imports torch inside functions only, because `megatape evaluate TASK --help` imports the file.
 """
@@ -18,22 +18,30 @@ Interval = tuple[float, float]
 
 
 def wilson(share: float, trials: float) -> Interval:
-    """Wilson's score interval (1927) in %, which has a width at 0% and 100%, too.
+    """Return Wilson's score interval (1927) in %. It has a width at 0% and 100%, too.
 
-    share: Of independent trials, from 0 to 1. trials: Their number, or for a mean of shares the one that would vary as much.
+    Args:
+        share: Share of successful independent trials, from 0 to 1.
+        trials: Number of trials. For a mean of shares, the number of trials whose share would vary as much.
     """
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    return 100 * (middle - half) if share > 0 else 0.0, 100 * (middle + half) if share < 1 else 100.0
+    low = 0.0
+    if share > 0:
+        low = 100 * (middle - half)
+    high = 100.0
+    if share < 1:
+        high = 100 * (middle + half)
+    return low, high
 
 
 class ModelOutline(Protocol):
-    """The part of a model from which tasks make their examples, and which needs no weights.
+    """The part of a model that tasks need for building examples: tokenizer and limits, but no weights.
 
     Attributes:
-        name: Its folder, for messages.
-        tokenizer: A tokenizer of transformers.
+        name: Folder of the model, for messages.
+        tokenizer: Tokenizer of transformers.
     """
 
     name: str
@@ -45,19 +53,21 @@ class ModelOutline(Protocol):
 
     @property
     def max_positions(self) -> int:
-        """The longest text in tokens."""
+        """Number of tokens of the longest text."""
 
 
 class EvaluationModel(ModelOutline, Protocol):
     """A trained model. B texts, N tokens."""
 
     def logits(self, tokens: "Tensor") -> "Tensor":
-        """Float32 [B, N, V] for ids [B, N], on the model's device."""
+        """Return the logits, float32 [B, N, V], for ids [B, N], on the model's device."""
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-        """The likeliest `num_tokens` ids, one by one, after each prompt; fewer where the model ends the text.
+        """Continue each prompt greedily by `num_tokens` ids, or fewer if the model ends the text.
 
-        All prompts have the same number of ids.
+        Args:
+            prompts: Ids of each prompt, equally many.
+            num_tokens: Number of ids to add.
         """
 
 
@@ -66,11 +76,11 @@ class Measure:
     """A number of the results.
 
     Attributes:
-        name: A column of the table, with its unit and the length that it was measured at.
-        value: The number.
-        error: Its standard error, None if there is none.
-        n: The number of answers or tokens that it is a mean of.
-        interval: Its 95% interval, for a proportion; tables show it in place of the error.
+        name: Name of its column in the table, with unit and length of the texts.
+        value: Value of the measure.
+        error: Standard error, None if it is unknown.
+        n: Number of answers or tokens that the value averages.
+        interval: 95% interval of a proportion. Tables show it instead of the error.
     """
 
     name: str
@@ -89,13 +99,13 @@ class Result(Protocol):
 
     @property
     def measures(self) -> list[Measure]:
-        """The numbers that models are compared by."""
+        """Numbers for comparing models."""
 
     def describe(self) -> dict[str, Any]:
-        """All results, for a JSON file."""
+        """Return all results, for a JSON file."""
 
     def draw(self, figure: "Figure") -> None:
-        """Draw the results, by megatape/lab/pictures.py where it has the kind of chart."""
+        """Draw the results. megatape/lab/pictures.py has the common kinds of charts."""
 
 
 Example = TypeVar("Example")
@@ -104,17 +114,17 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 class Task(ABC, Generic[Example, Prediction, ResultT]):
-    """Base of evaluation tasks, with the types of their examples, predictions and results.
+    """Base class of evaluation tasks, with the types of their examples, predictions and results.
 
-    A task is a dataclass whose fields are its options, which its docstring describes; `Annotated[type, option(...)]` says more
-    of one. Tasks of one command that have an option of the same name all get its value, so it must mean the same in each.
+    A task is a dataclass. Its fields are its options, described in its docstring; `Annotated[type, option(...)]` adds details.
+    Tasks of one command with an option of the same name all get its value, so it must mean the same in each.
 
-    Ranks divide the batches, and a stopped evaluation resumes with one. They are the same in every process and after a
-    restart, so the results do not depend on either.
+    Ranks divide the batches, and a stopped evaluation resumes between two of them. Batches are the same in every process and
+    after a restart, so the results depend on neither.
 
     Attributes:
-        prediction: The type of predictions, a dataclass whose fields hold JSON values. A line of samples.jsonl has them, and
-            everything that `result` computes from: a line of an earlier version that lacks some is computed again.
+        prediction: Type of predictions, a dataclass whose fields hold JSON values, including everything that `result` needs.
+            They are the fields of a line of samples.jsonl. A line of an earlier version without some of them is computed again.
     """
 
     prediction: ClassVar[type[Any]]
@@ -128,9 +138,9 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
 
     @abstractmethod
     def batches(self, model: ModelOutline) -> list[list[Example]]:
-        """All examples.
+        """Make all examples.
 
-        Two evaluations are the same if their examples are equal; fields with `compare=False` follow from the others.
+        Evaluations with equal examples are the same. Fields with `compare=False` must follow from the others.
 
         Raises:
             UserError: The task's settings or its data do not suit the model.
@@ -138,16 +148,16 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
 
     @abstractmethod
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
-        """The model's prediction for each example, and its score."""
+        """Predict and score each example of a batch."""
 
     @abstractmethod
     def result(self, predictions: list[Prediction]) -> ResultT:
-        """The results, from the predictions for all examples in their order and nothing else."""
+        """Compute the results from nothing but the predictions for all examples, in order."""
 
     def files(self, predictions: list[Prediction]) -> dict[str, str]:
-        """Texts to write beside the results, by the name of their file."""
+        """Return texts to write beside the results, by file name."""
         return {}
 
     def paper(self) -> dict[str, dict[str, float]]:
-        """Published figures: row -> name of a measure -> value."""
+        """Return published values: row -> name of a measure -> value."""
         return {}
