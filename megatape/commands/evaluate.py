@@ -9,9 +9,10 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, create_model
 
+from megatape.commands.arguments import add_options
 from megatape.commands.deepspeed_setup import prepare_deepspeed
 from megatape.commands.options import ImportOptions, ModelOptions, describe
-from megatape.commands.parser import Parser, add_options
+from megatape.commands.parser import Parser
 from megatape.commands.running import run_command
 from megatape.errors import UserError, choose_one
 from megatape.imports import OPTION

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
-from megatape.commands.parser import Parser, add_options
+from megatape.commands.arguments import add_options
+from megatape.commands.parser import Parser
 from megatape.commands.running import run_command
 
 # The module of a command has its name: `benchmark gpu` is megatape/commands/benchmark/gpu.py. It defines the class

@@ -22,7 +22,8 @@ import pytest
 
 from megatape.commands import evaluate, generate, main, running
 from megatape.commands import main as command_line
-from megatape.commands.parser import Parser, add_options
+from megatape.commands.arguments import add_options
+from megatape.commands.parser import Parser
 from megatape.commands.running import name_flags, run_command
 from megatape.commands.study_options import RunsOptions
 from megatape.commands.table import COMMANDS, example, parser

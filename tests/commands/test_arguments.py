@@ -1,11 +1,12 @@
-"""The parser that is made of the fields of options."""
+"""Arguments made from the fields of options."""
 
 import argparse
 from pathlib import Path
 
 import pytest
 
-from megatape.commands.parser import Parser, add_options
+from megatape.commands.arguments import add_options
+from megatape.commands.parser import Parser
 from megatape.utils.options import read_options
 from tests.helpers.command_options import Options
 

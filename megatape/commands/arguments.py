@@ -1,0 +1,118 @@
+"""Arguments of argparse, made from the fields of a command's options."""
+
+import argparse
+from typing import Any, get_origin
+
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+
+from megatape.commands.parser import Parser
+from megatape.config.annotations import choices, unwrapped
+from megatape.utils.options import CommandOptions, argument_of
+
+
+def add_options(parser: Parser, kind: type[CommandOptions]) -> None:
+    """Declare the options of a command. argparse keeps their values as text, and `read_options` checks their types.
+
+    Args:
+        parser: Parser of the command.
+        kind: Type of its options. Fields without a description are not declared.
+    """
+    fields: dict[str, FieldInfo] = {}
+    for name, field in kind.model_fields.items():
+        if field.description is not None:
+            fields[name] = field
+    group_of: dict[str, tuple[str, ...]] = {}
+    for group in (*kind.at_most_one, *kind.exactly_one):
+        for name in group:
+            group_of[name] = group
+
+    for name, field in fields.items():
+        group = group_of.get(name, ())
+        if not group:
+            _add_option(parser, parser, name, field)
+        elif name == group[0]:
+            # Declare the whole group with its first option, so that the usage shows the group.
+            container = parser.add_mutually_exclusive_group(required=group in kind.exactly_one)
+            for member in group:
+                _add_option(parser, container, member, fields[member])
+
+
+def _add_option(parser: Parser, container: argparse._ActionsContainer, name: str, field: FieldInfo) -> None:
+    """Declare one option.
+
+    Args:
+        parser: Parser of the command.
+        container: The parser, or a group of it.
+        name: Name of the field.
+        field: Field of the option.
+    """
+    name_or_flag = flag_of(name, field) or name
+    action = container.add_argument(name_or_flag, **_keywords(name, field))
+    parser.options.append(action)
+    parser.completions[action.dest] = tuple(argument_of(field).get("completions", ()))
+
+
+def flag_of(name: str, field: FieldInfo) -> str | None:
+    """Return the flag of an option, None if it is positional."""
+    argument = argument_of(field)
+    if argument.get("positional"):
+        return None
+    words = name.replace("_", "-")
+    return argument.get("flag") or f"--{words}"
+
+
+def default_of(field: FieldInfo) -> str:
+    """Return the default of an option as a user would write it, "" if it has none."""
+    if field.is_required() or field.default in (None, False, ()):
+        return ""
+    if isinstance(field.default, tuple):
+        return ",".join(str(value) for value in field.default)
+    return str(field.default)
+
+
+def metavar_of(field: FieldInfo) -> str | None:
+    """Return the placeholder for an option's value in the usage, None for the name of the option."""
+    metavar = argument_of(field).get("metavar")
+    if metavar:
+        return str(metavar)
+    values = choices(field.annotation, field.metadata)
+    if not values:
+        return None
+    listed = ",".join(values)
+    return f"{{{listed}}}"
+
+
+def _keywords(name: str, field: FieldInfo) -> dict[str, Any]:
+    """Return the keyword arguments of argparse's `add_argument`."""
+    argument = argument_of(field)
+    annotation, metadata = unwrapped(field.annotation, field.metadata)
+    is_positional = bool(argument.get("positional"))
+
+    text = str(field.description)
+    default = default_of(field)
+    if default:
+        text += f" (default {default})"
+    keywords: dict[str, Any] = {
+        "default": argparse.SUPPRESS,
+        "help": text.replace("%", "%%"),
+    }
+    if annotation is bool:
+        keywords["action"] = "store_true"
+        return keywords
+
+    keywords["metavar"] = metavar_of(field)
+    is_read_from_one_text = any(isinstance(entry, BeforeValidator) for entry in metadata)
+    if argument.get("repeatable"):
+        keywords["action"] = "append"
+    elif get_origin(annotation) is tuple and not is_read_from_one_text:
+        keywords["nargs"] = "+"
+        if is_positional and not field.is_required():
+            keywords["nargs"] = "*"
+    if not is_positional:
+        keywords["required"] = field.is_required()
+        keywords["dest"] = name
+    for key in ("nargs", "const"):
+        if key in argument:
+            keywords[key] = argument[key]
+    return keywords
