@@ -11,7 +11,8 @@ from megatape.errors import UserError
 from megatape.reliability.signals import handled
 from megatape.utils.options import Count, option
 
-BUSY_SHARE = 0.1  # of the time may go into reading the runs
+# Maximum share of the time spent reading the runs.
+BUSY_SHARE = 0.1
 
 
 class Options(ImportOptions):
@@ -42,13 +43,16 @@ def run(options: Options) -> None:
     if options.once:
         console.print(monitor)
         return
+    # SIGTERM and SIGHUP raise KeyboardInterrupt like Ctrl-C, so `Live` restores the terminal.
+    interrupting = handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP)
     with (
         suppress(KeyboardInterrupt),
-        handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP),  # as Ctrl-C: the terminal is left as it was
+        interrupting,
         Live(monitor, console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
             began = time.monotonic()
             monitor.look()
             live.refresh()
-            time.sleep(max(options.interval, (time.monotonic() - began) / BUSY_SHARE))
+            busy = time.monotonic() - began
+            time.sleep(max(options.interval, busy / BUSY_SHARE))

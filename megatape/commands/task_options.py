@@ -1,0 +1,92 @@
+"""Options of an evaluation, made from the fields of its tasks."""
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import create_model
+
+from megatape.commands.options import ModelOptions
+from megatape.registry import TASKS
+from megatape.utils.options import Count, option, split_docstring
+
+
+class EvaluationOptions(ModelOptions):
+    """Models, and how they are run: options beside those of the tasks.
+
+    Attributes:
+        models: checkpoint or exported model
+        output: folder for the results; a stopped evaluation resumes in the same
+        training_code: run the model by the code that trains it, without an export and without a
+            cache: slow where texts are generated
+        tp: processes that divide one model, which the training code then runs
+    """
+
+    resumable = True
+
+    models: tuple[Path, ...] = option(positional=True, metavar="MODEL_DIR")
+    output: Path = option(metavar="FOLDER")
+    training_code: bool = False
+    tp: Count = option(1, metavar="T")
+
+
+def options_of(tasks: Sequence[str]) -> type[EvaluationOptions]:
+    """Return the type of the options that follow the tasks.
+
+    Tasks share an option of the same name. Each of them has another option with its own name in front, which only sets its
+    value.
+
+    Args:
+        tasks: Names of the tasks.
+    """
+    # Name of an option -> its type and default (... if it has none), as pydantic's create_model takes them.
+    declared: dict[str, Any] = {}
+    tasks_of: dict[str, list[str]] = {}
+    descriptions: dict[str, str] = {}
+    for task_name in tasks:
+        task = TASKS[task_name].load()
+        _, task_descriptions = split_docstring(task)
+        descriptions |= task_descriptions
+        hints = get_type_hints(task, include_extras=True)
+        for field in fields(task):
+            default: Any = field.default
+            if default is MISSING:
+                default = ...
+            declared[field.name] = (hints[field.name], default)
+            tasks_of.setdefault(field.name, []).append(task_name)
+
+    for shared, task_names in tasks_of.items():
+        if len(task_names) == 1:
+            continue
+        hint, _ = declared[shared]
+        for task_name in task_names:
+            form = option(description=f"`{shared}` of {task_name} alone", metavar=shared.upper())
+            declared[_name_for_one(task_name, shared)] = (Annotated[hint, form], None)
+
+    kind = create_model("TaskOptions", __base__=EvaluationOptions, **declared)
+    for shared in tasks_of:
+        kind.model_fields[shared].description = descriptions[shared]
+    return kind
+
+
+def build_task(name: str, options: EvaluationOptions) -> Any:
+    """Return a task with its options.
+
+    Args:
+        name: Name of the task.
+        options: Options of the type that `options_of` returned.
+    """
+    kind = TASKS[name].load()
+    own_values: dict[str, Any] = {}
+    for field in fields(kind):
+        value = getattr(options, _name_for_one(name, field.name), None)
+        if value is not None:
+            own_values[field.name] = value
+    return options.fill(kind, **own_values)
+
+
+def _name_for_one(task: str, shared: str) -> str:
+    """Return the name of the option that sets a shared option for one task."""
+    prefix = task.replace("-", "_")
+    return f"{prefix}_{shared}"
