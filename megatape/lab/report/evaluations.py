@@ -1,4 +1,4 @@
-"""Results of evaluations: a table for each task and its settings, with the paper's figures below, and their pictures."""
+"""Results of evaluations: a table for each task and its settings, with the paper's values below, and pictures."""
 
 import base64
 import json
@@ -38,14 +38,14 @@ class Results:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models that were evaluated alike.
+    """Models evaluated by the same task with the same settings.
 
     Attributes:
-        task: Its name.
-        settings: Of the task.
-        rows: Name of a model, and its measures by name.
-        paper: Row -> measure -> value.
-        pictures: Name of a model, and base64 of a picture for light and for dark pages, "" without one.
+        task: Name of the task.
+        settings: Settings of the task.
+        rows: Name of each model, and its measures by name.
+        paper: Published values: row -> measure -> value.
+        pictures: Name of a model, and a picture in base64 for light and for dark pages, "" if the dark one is missing.
     """
 
     task: str
@@ -61,20 +61,35 @@ class Comparison:
 
     @property
     def comparable(self) -> dict[str, dict[str, float]]:
-        """The rows of the paper that have some of these measures: of another task it has none."""
-        return {name: values for name, values in self.paper.items() if values.keys() & {*self.columns}}
+        """Rows of the paper that have some of these measures."""
+        columns = set(self.columns)
+        return {name: values for name, values in self.paper.items() if columns & values.keys()}
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:
-    """Every results.json below the folders, once. Raises MissingPath if there is no such folder."""
+    """Find every results.json below the folders, without duplicates.
+
+    Raises:
+        MissingPath: A folder is missing.
+    """
     for folder in folders:
         if not folder.is_dir():
             raise MissingPath(f"no folder {folder}: give one below which `megatape evaluate` wrote its results")
-    return list(dict.fromkeys(path.resolve() for folder in folders for path in sorted(folder.rglob(RESULTS)) if path.is_file()))
+    found: dict[Path, None] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob(RESULTS)):
+            if path.is_file():
+                found[path.resolve()] = None
+    return list(found)
 
 
 def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
-    """The results by task and settings. Files that MegaTAPE did not write are listed in `notes`."""
+    """Group results by task and settings, in the order of the tasks.
+
+    Args:
+        paths: Files of results.
+        notes: Gets a line for each file that MegaTAPE did not write.
+    """
     comparisons: dict[tuple[str, str], Comparison] = {}
     for path in paths:
         try:
@@ -85,17 +100,24 @@ def compared(paths: list[Path], notes: list[str]) -> list[Comparison]:
         key = (results.task, json.dumps(results.settings, sort_keys=True))
         comparison = comparisons.setdefault(key, Comparison(results.task, results.settings))
         row = (results.model.name, {measure.name: measure for measure in results.measures})
-        if row in comparison.rows:  # a copy of the results, or the same evaluation in another folder
+        # A copy of the results, or the same evaluation in another folder.
+        if row in comparison.rows:
             continue
         comparison.rows.append(row)
         comparison.paper.update(results.paper)
-        if len(results.measures) > 1:  # one number is no picture
-            comparison.pictures.extend((results.model.name, *picture) for picture in _pictures(path.parent, notes))
+        # A picture of a single number shows nothing new.
+        if len(results.measures) > 1:
+            for light, dark in _pictures(path.parent, notes):
+                comparison.pictures.append((results.model.name, light, dark))
     return sorted(comparisons.values(), key=lambda comparison: comparison.task)
 
 
 def _pictures(folder: Path, notes: list[str]) -> Iterator[tuple[str, str]]:
-    files = {path: _encoded(path, notes) for path in sorted(folder.glob("*.png")) if path.is_file()}
+    """Yield the pictures in a folder in base64, each for light and for dark pages."""
+    files = {}
+    for path in sorted(folder.glob("*.png")):
+        if path.is_file():
+            files[path] = _encoded(path, notes)
     dark = {dark_version(path) for path in files}
     for path, light in files.items():
         if light and path not in dark:
@@ -103,6 +125,7 @@ def _pictures(folder: Path, notes: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _encoded(path: Path, notes: list[str]) -> str:
+    """Return a picture in base64. If it is too large, return "" and add a note."""
     if path.stat().st_size <= MAX_PICTURE_BYTES:
         return base64.b64encode(read_regular(path)).decode()
     notes.append(f"{path} is not shown: it is larger than {format_bytes(MAX_PICTURE_BYTES)}")

@@ -1,4 +1,4 @@
-"""One page about a suite: its tables, differences from the reference, accuracy by length or distance, encodings, failures."""
+"""The page about a suite: tables, differences from the reference, accuracy by length or distance, encodings, failures."""
 
 import inspect
 import shlex
@@ -26,25 +26,40 @@ from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.files import write_atomically
 from megatape.utils.units import format_count
 
-MAX_POINTS = 20  # of a curve; neighbouring lengths are pooled
+# Maximum points per curve. More lengths are pooled with their neighbours.
+MAX_POINTS = 20
 MAX_FAILURES = 12
 
 
 def write_page(
-    records: list[Record], not_run: Sequence[str], plan: Plan, seconds: dict[str, list[float]], command: str, path: Path
+    records: list[Record],
+    not_run: Sequence[str],
+    plan: Plan,
+    seconds: dict[str, list[float]],
+    command: str,
+    path: Path,
 ) -> None:
-    """Write the page, in place of an earlier one.
+    """Write the page, replacing an earlier one.
 
     Args:
-        records: Scores of tasks that are in the registry.
-        not_run: A phrase for each requested part of the suite that has not run.
-        plan: Of the suite, whose sizes and splits the page describes.
-        seconds: Of the runs of each row.
+        records: Scores of tasks in the registry.
+        not_run: Phrase for each requested part of the suite that has not run.
+        plan: Plan of the suite, whose sizes and splits the page describes.
+        seconds: Duration of each run, by row.
         command: Command line of the user.
-        path: Of the page, in the suite's folder.
+        path: Path of the page, in the suite's folder.
     """
     summary = Summary(records)
-    known = {row: ENCODINGS[row.split(":")[0]] for row in summary.encodings if row.split(":")[0] in ENCODINGS}
+    known = {}
+    for row in summary.encodings:
+        encoding = row.split(":")[0]
+        if encoding in ENCODINGS:
+            known[row] = ENCODINGS[encoding]
+    charts = []
+    for task, split in summary.pairs:
+        chart = _chart(records, task, split, summary.encodings)
+        if chart is not None:
+            charts.append(chart)
     text = fill(
         "suite.html",
         ("charts.js",),
@@ -64,80 +79,127 @@ def write_page(
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.tasks},
         tasks={task.name: task for task in plan.tasks},
         failures=_failures(summary),
-        charts=[chart for task, split in summary.pairs if (chart := _chart(records, task, split, summary.encodings))],
+        charts=charts,
     )
     write_atomically(path, text.encode())
 
 
 def _equation(encoding: type) -> str:
-    """The paragraph of a class's docstring after its summary, where the encodings have their equations."""
-    _, *rest = (inspect.getdoc(encoding) or "").split("\n\n")
-    return inspect.cleandoc(rest[0]) if rest else ""
+    """Return the second paragraph of a class's docstring, which has the equations of an encoding."""
+    docstring = inspect.getdoc(encoding) or ""
+    _, *paragraphs = docstring.split("\n\n")
+    if not paragraphs:
+        return ""
+    return inspect.cleandoc(paragraphs[0])
 
 
 def _costs(row: str, plan: Plan, seconds: list[float]) -> dict[str, float]:
-    """What a row's models of the plan's first task cost, at the length of its training samples, and its runs."""
+    """Return the costs of a row's models and runs.
+
+    Args:
+        row: Row of the tables: an encoding with settings.
+        plan: Plan of the suite. Models are those of its first task, at the length of its training samples.
+        seconds: Duration of each run of the row.
+    """
     (variant,) = parse_variants(row)
-    raw = SIZES[plan.size].config(plan.tasks[0], "data", plan.tasks[0].vocab_size)
+    task = plan.tasks[0]
+    raw = SIZES[plan.size].config(task, "data", task.vocab_size)
     config = parse_config(raw, "suite", [*variant.settings, "run.directory=none"])
     model = config.model.model_copy(update={"mlp_size": variant.mlp_size(config)})
     length = config.data.sequence_length
     parameters = count_parameters(model)
+    value_bytes = 2
+    if config.training.precision == "float32":
+        value_bytes = 4
     return {
         "parameters": parameters.total,
         "of the encoding": parameters.position,
         "FLOPs a token": forward_flops(model, length) / length,
-        "cache, bytes a token": cache_bytes(model, 4 if config.training.precision == "float32" else 2),
+        "cache, bytes a token": cache_bytes(model, value_bytes),
         "seconds a run": median(seconds),
     }
 
 
 def _failures(summary: Summary) -> list[tuple[float, str, str, str]]:
-    """The largest losses of score from a task's test split to another split: loss, task, split and row."""
+    """Return the largest losses of score from a task's test split to another split: loss, task, split and row."""
     found = []
     for task, split in summary.pairs:
         for row in summary.encodings:
-            usual, scores = (summary.cell(task, each, row).scores.values() for each in (TEST, split))
-            if usual and scores and (loss := fmean(usual) - fmean(scores)) > 0:
+            test_scores = summary.cell(task, TEST, row).scores.values()
+            scores = summary.cell(task, split, row).scores.values()
+            if not test_scores or not scores:
+                continue
+            loss = fmean(test_scores) - fmean(scores)
+            if loss > 0:
                 found.append((loss, task, split, row))
     return sorted(found, reverse=True)[:MAX_FAILURES]
 
 
 def _chart(records: list[Record], task: str, split: str, encodings: list[str]) -> Chart | None:
-    """The chart of a split; None if no encoding has a curve there."""
-    found = [r for r in records if (r.task, r.split, r.kind) == (task, split, "encoding") and r.curve]
+    """Return the chart of a split, or None if no encoding has a curve there."""
+    found = []
+    for record in records:
+        is_of_split = record.task == task and record.split == split
+        if is_of_split and record.kind == "encoding" and record.curve:
+            found.append(record)
     if not found:
         return None
     places = _places(found)
-    curves = {group: [record for record in found if record.row == row] for group, row in enumerate(encodings)}
-    series = [_series(group, curve, places) for group, curve in curves.items() if curve]
+    series = []
+    for group, row in enumerate(encodings):
+        of_row = [record for record in found if record.row == row]
+        if of_row:
+            series.append(_series(group, of_row, places))
     axis = SYNTHETIC_TASKS[task].load().axis
     return Chart(f"{task}, {split}", "% right", axis, max(places), series, span=(0, 100))
 
 
 def _places(records: list[Record]) -> dict[int, float]:
-    """Length -> x of its answers: neighbours that make up one part of all answers are at their mean."""
+    """Choose the horizontal coordinates of lengths or distances.
+
+    Neighbouring lengths are pooled until a pool has its share of all answers. The last pool may be smaller: it has the short
+    lengths, which have many answers.
+
+    Returns:
+        Length or distance -> its mean over the answers in the pool.
+    """
     answers: Counter[int] = Counter()
     for record in records:
-        answers.update({key: count for key, _, count in record.curve})
+        answers.update({length: num_answers for length, _, num_answers in record.curve})
+
     pools: list[list[int]] = []
-    for key in sorted(answers, reverse=True):  # the last pool may be small: it has short lengths, where answers are many
-        if not pools or sum(answers[one] for one in pools[-1]) * MAX_POINTS >= answers.total():
+    pool_answers = 0
+    for length in sorted(answers, reverse=True):
+        if not pools or pool_answers * MAX_POINTS >= answers.total():
             pools.append([])
-        pools[-1].append(key)
-    means = (sum(key * answers[key] for key in pool) / sum(answers[key] for key in pool) for pool in pools)
-    return {key: mean for pool, mean in zip(pools, means, strict=True) for key in pool}
+            pool_answers = 0
+        pools[-1].append(length)
+        pool_answers += answers[length]
+
+    places = {}
+    for pool in pools:
+        num_answers = sum(answers[length] for length in pool)
+        mean = sum(length * answers[length] for length in pool) / num_answers
+        for length in pool:
+            places[length] = mean
+    return places
 
 
 def _series(group: int, records: list[Record], places: dict[int, float]) -> Series:
-    """Mean, least and largest share over the records at each place, in %."""
+    """Return the line of an encoding: mean, minimum and maximum over its records of the share of right answers, in %.
+
+    Args:
+        group: Number of the encoding.
+        records: Records of the encoding, one for each run.
+        places: Horizontal coordinate of each length.
+    """
     shares: dict[float, list[float]] = defaultdict(list)
     for record in records:
         right = Counter[float]()
         answers = Counter[float]()
-        for key, count, of in record.curve:
-            right[places[key]] += count
-            answers[places[key]] += of
+        for length, num_right, num_answers in record.curve:
+            right[places[length]] += num_right
+            answers[places[length]] += num_answers
         for place in answers:
             shares[place].append(100 * right[place] / answers[place])
     series = Series(group)

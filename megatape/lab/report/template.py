@@ -1,4 +1,4 @@
-"""Fills in the pages' templates: everything is in the page, nothing is loaded from elsewhere."""
+"""Fills in the templates of pages. A page is self-contained: it loads nothing."""
 
 import re
 from datetime import UTC, datetime
@@ -14,26 +14,34 @@ from megatape.utils.units import format_number
 
 ASSETS = files("megatape.lab.report") / "assets"
 PAGE = "index.html"
-GENERATOR = "megatape"  # in the head of every page
+# Name in the head of every page.
+GENERATOR = "megatape"
+# A separator before a letter, after which a name or path may be broken.
+BREAK = re.compile(r"((?<=\w)-|[./_=])(?=[^\W\d_])")
 
 
 def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = None, **values: Any) -> str:
-    """The page of a template.
+    """Fill in a template.
 
-    Surrogates, which stand for bytes of file names that are not UTF-8, become escapes: the page can be encoded.
+    Surrogates, which represent bytes of file names that are not UTF-8, become escapes, so that the page can be encoded.
 
     Args:
-        template: Name of the file.
-        scripts: Names of the files of its scripts.
-        refresh: Seconds after which charts.js reads the page again; None: never.
+        template: File name of the template.
+        scripts: File names of the page's scripts.
+        refresh: Seconds after which charts.js reloads the page, None for never.
         values: Variables of the template. They are shown as text, never as HTML.
     """
     environment = Environment(
-        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["short"] = format_number
     environment.filters["breakable"] = breakable
-    environment.policies["json.dumps_kwargs"] = {"default": vars}  # of dataclasses
+    # Serializes dataclasses.
+    environment.policies["json.dumps_kwargs"] = {"default": vars}
     text = environment.get_template(template).render(
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         generator=GENERATOR,
@@ -48,10 +56,11 @@ def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = N
 
 
 def breakable(text: str) -> Markup:
-    """A name or path, which may go on in the next line after a separator before a letter, and nowhere else."""
-    return Markup(re.sub(r"((?<=\w)-|[./_=])(?=[^\W\d_])", r"\1<wbr>", str(escape(mask(text)))))
+    """Let a browser break a name or path after a separator before a letter, and nowhere else."""
+    escaped = str(escape(mask(text)))
+    return Markup(BREAK.sub(r"\1<wbr>", escaped))
 
 
 def asset(name: str) -> str:
-    """The content of a file of the pages."""
+    """Read a file of the pages' assets."""
     return (ASSETS / name).read_text(encoding="utf-8")
