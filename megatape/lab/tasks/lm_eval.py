@@ -5,7 +5,7 @@ import logging
 import math
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, chdir, contextmanager, nullcontext
+from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -26,16 +26,20 @@ if TYPE_CHECKING:
 
     from megatape.lab.tasks.lm_eval_lengths import Length
 
-SEED = 1234  # lm-eval's own for examples in the prompt
-BOOTSTRAPS = 1000  # for standard errors that have no formula
+# lm-eval's own seed for the examples in prompts.
+SEED = 1234
+# Number of bootstrap samples for standard errors without a formula.
+BOOTSTRAPS = 1000
 PERCENT = ("acc", "acc_norm", "exact_match")
-ROLLING = "loglikelihood_rolling"  # the kind of tasks whose metrics are word_perplexity, byte_perplexity and bits_per_byte
-OWN = "megatape_"  # before the name of such a metric if the text begins as in training
+# Kind of tasks with the metrics word_perplexity, byte_perplexity and bits_per_byte.
+ROLLING = "loglikelihood_rolling"
+# Prefix of these metrics if the text begins as in training.
+OWN = "megatape_"
 
 
 @dataclass(frozen=True)
 class Example:
-    """A document of a task, as its data set has it."""
+    """A document of a task, as in its data set."""
 
     task: str
     number: int
@@ -47,14 +51,15 @@ class Prediction:
     """The answer to a document, and the results of its task.
 
     Attributes:
-        task: lm-eval's name of the task.
+        task: Name of the task in lm-eval.
         metrics: Filter -> metric -> score of the document.
         prompt: Arguments of lm-eval's requests.
         prediction: Filtered responses.
-        reference: The target.
-        task_metrics: Results of the whole task, as lm-eval has them.
-        groups: The groups that the task is in, the outermost first, as configurations of lm-eval without their tasks.
-        output_type: Kind of its requests. Lines of an earlier version, whose ROLLING scores had another rule, lack it.
+        reference: Target of the document.
+        task_metrics: Results of the whole task from lm-eval.
+        groups: Groups with the task, the outermost first, as configurations of lm-eval without their tasks.
+        output_type: Kind of the task's requests. It is missing in lines of an earlier version, which had another rule for
+            ROLLING scores.
     """
 
     task: str
@@ -73,7 +78,7 @@ class LmEvalScores:
 
     Attributes:
         metrics: Task or group -> "acc,none", "acc_stderr,none" and so on -> value.
-        shown: The tasks and groups that a table shows.
+        shown: Tasks and groups that a table shows.
     """
 
     metrics: dict[str, dict[str, Any]]
@@ -82,35 +87,58 @@ class LmEvalScores:
     @property
     def summary(self) -> str:
         """One line with every measure."""
-        return f"lm-eval: {', '.join(f'{measure.name} {measure.value:.4g}' for measure in self.measures)}"
+        parts = [f"{measure.name} {measure.value:.4g}" for measure in self.measures]
+        return f"lm-eval: {', '.join(parts)}"
 
     @property
     def measures(self) -> list[Measure]:
-        """Every metric of the tasks and groups that a table shows; errors as lm-eval has them."""
+        """Every metric of the shown tasks and groups, with lm-eval's standard errors."""
         measures = []
         for task in self.shown:
             values = self.metrics[task]
             for key, value in values.items():
                 metric, _, kind = key.partition(",")
-                if not kind or metric.endswith("_stderr") or not isinstance(value, int | float):
-                    continue
-                error = values.get(f"{metric}_stderr,{kind}")
-                factor, unit = (100, " (%)") if metric in PERCENT else (1, "")
-                label = f"{task} {metric}{'' if kind == 'none' else f' {kind}'}{unit}"
-                error = error if isinstance(error, int | float) else None
-                interval = _interval(value, error, values["sample_len"]) if unit else None
-                error = None if error is None else factor * error
-                measures.append(Measure(label, factor * value, error, values["sample_len"], interval))
+                is_metric = bool(kind) and not metric.endswith("_stderr")
+                if is_metric and isinstance(value, int | float):
+                    error = values.get(f"{metric}_stderr,{kind}")
+                    if not isinstance(error, int | float):
+                        error = None
+                    measures.append(_measure(task, metric, kind, value, error, values["sample_len"]))
         return measures
 
     def draw(self, figure: "Figure") -> None:
-        """A bar for each measure that is a share."""
-        shares = [measure for measure in self.measures if measure.name.endswith("(%)")]
-        bars(figure, {share.name: (share.value, share.error) for share in shares}, "%")
+        """Draw a bar for each measure that is a share."""
+        shares = {}
+        for measure in self.measures:
+            if measure.name.endswith("(%)"):
+                shares[measure.name] = (measure.value, measure.error)
+        bars(figure, shares, "%")
 
     def describe(self) -> dict[str, Any]:
-        """All metrics of all tasks and groups, and the version that they are of."""
+        """Return all metrics of all tasks and groups, and the version of lm-eval."""
         return {"lm_eval": version("lm_eval"), "tasks": self.metrics}
+
+
+def _measure(task: str, metric: str, kind: str, value: float, error: float | None, n: int) -> Measure:
+    """Return a metric as a measure, shares in percent.
+
+    Args:
+        task: Name of the task or group.
+        metric: Name of the metric.
+        kind: Filter of the answers, "none" without one.
+        value: Value of the metric.
+        error: Its standard error.
+        n: Number of documents.
+    """
+    label = f"{task} {metric}"
+    if kind != "none":
+        label += f" {kind}"
+    if metric not in PERCENT:
+        return Measure(label, value, error, n)
+    interval = _interval(value, error, n)
+    if error is not None:
+        error = 100 * error
+    return Measure(f"{label} (%)", 100 * value, error, n, interval)
 
 
 @dataclass(frozen=True)
@@ -165,7 +193,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
                 raise UserError(f"tasks: {name} of lm-eval needs text lengths: give `lengths`, such as 4096")
 
     def batches(self, model: ModelOutline) -> list[list[Example]]:
-        """A batch is a whole task: lm-eval draws the examples of its prompts one after the other.
+        """Make a batch of each task, because lm-eval draws the examples of its prompts one after the other.
 
         Raises:
             MissingPath: A folder is missing.
@@ -179,18 +207,19 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
             try:
                 _seed(task)
                 task.build_all_requests(limit=self.max_examples)
-            except Exception as error:  # of templates, or of functions in YAML files
+            except Exception as error:  # Templates and functions in YAML files may raise anything.
                 raise UserError(f"tasks: lm-eval cannot make the prompts of {name}: {_reason(error)}") from error
             check_requests(name, task.instances, model, whole=self.lengths is not None)
-            task._instances = None  # they are made again when they are asked
+            # Instances are made again in `run`.
+            task._instances = None
             documents = task.doc_iterator(limit=self.max_examples)
             batches.append([Example(name, number, _plain(document)) for number, document in documents])
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
-        """lm-eval's own evaluation of one task: its prompts, answers and scores.
+        """Let lm-eval evaluate one task: its prompts, answers and scores.
 
-        Whole texts are scored by lm-eval's rule and, under names that begin with OWN, as texts begin in training.
+        Whole texts are scored by lm-eval's rule and, under names that begin with OWN, with the beginning of training texts.
         """
         from lm_eval.evaluator import evaluate
 
@@ -207,21 +236,28 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         results = {"": evaluated(LmEvalModel(model))}
         if task.OUTPUT_TYPE == ROLLING:
             results[OWN] = evaluated(LmEvalModel(model, predicts_begin=False))
-        metrics = {f"{prefix}{key}": value for prefix, each in results.items() for key, value in each["results"][name].items()}
+        task_metrics = {}
+        for prefix, result in results.items():
+            for key, value in result["results"][name].items():
+                task_metrics[f"{prefix}{key}"] = value
         groups = [_configuration(group) for group in loaded["groups"].values() if task in group.get_all_tasks()]
-        of_task = _plain({"task_metrics": metrics, "groups": groups, "output_type": task.OUTPUT_TYPE})
+        of_task = _plain({"task_metrics": task_metrics, "groups": groups, "output_type": task.OUTPUT_TYPE})
+
         lines: list[dict[str, Any]] = [{"task": name, "metrics": {}} for _ in batch]
-        samples = [(prefix, logged) for prefix, each in results.items() for logged in each["samples"][name]]
-        for prefix, logged in samples:  # one for each document and filter
-            line = lines[logged["doc_id"]]
-            scores = {f"{prefix}{metric}": logged[metric] for metric in logged["metrics"]}
-            line["metrics"].setdefault(logged["filter"], {}).update(_plain(scores))
-            line |= _plain({"prompt": logged["arguments"], "prediction": logged["filtered_resps"]})
-            line |= {"reference": _plain(logged["target"])} | of_task
+        for prefix, result in results.items():
+            # One sample for each document and filter.
+            for sample in result["samples"][name]:
+                line = lines[sample["doc_id"]]
+                scores = {f"{prefix}{metric}": sample[metric] for metric in sample["metrics"]}
+                line["metrics"].setdefault(sample["filter"], {}).update(_plain(scores))
+                line["prompt"] = _plain(sample["arguments"])
+                line["prediction"] = _plain(sample["filtered_resps"])
+                line["reference"] = _plain(sample["target"])
+                line |= of_task
         return [Prediction(**line) for line in lines]
 
     def result(self, predictions: list[Prediction]) -> LmEvalScores:
-        """The results of tasks, and by lm-eval those of their groups."""
+        """Collect the results of tasks, and let lm-eval aggregate them to results of groups."""
         from megatape.lab.tasks.lm_eval_model import NamedTasks
 
         tasks = {each.task: each for each in predictions}
@@ -231,14 +267,15 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
                 groups.setdefault(configuration["group"], NamedTasks.from_config(configuration)).names.append(name)
         metrics = {name: task.task_metrics for name, task in tasks.items()}
         metrics |= {name: _plain(group.aggregate(metrics)) for name, group in groups.items()}
-        aggregated = [name for name, group in groups.items() if group.has_aggregation]
-        return LmEvalScores(metrics, [*aggregated, *(name for name, task in tasks.items() if not task.groups)])
+        shown = [name for name, group in groups.items() if group.has_aggregation]
+        shown += [name for name, task in tasks.items() if not task.groups]
+        return LmEvalScores(metrics, shown)
 
     def paper(self) -> dict[str, dict[str, float]]:
-        return {
-            EXTENSION_NAMES[method]: dict(zip(EXTENSION_ANSWERS_COLUMNS, values, strict=True))
-            for method, values in EXTENSION_ANSWERS.items()
-        }
+        rows = {}
+        for method, values in EXTENSION_ANSWERS.items():
+            rows[EXTENSION_NAMES[method]] = dict(zip(EXTENSION_ANSWERS_COLUMNS, values, strict=True))
+        return rows
 
     def _loaded(self, model: ModelOutline) -> Any:
         if self.lengths is None:
@@ -246,12 +283,13 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
 
         from megatape.lab.tasks.lm_eval_lengths import Length
 
-        return _load(self, tuple(Length(length, model.name, model.tokenizer) for length in self.lengths))
+        lengths = [Length(length, model.name, model.tokenizer) for length in self.lengths]
+        return _load(self, tuple(lengths))
 
 
 @lru_cache(maxsize=1)
 def _load(options: LmEval, lengths: tuple["Length", ...]) -> Any:
-    """lm-eval's tasks and groups of these options, with their data sets; of RULER and BABILong one for each length."""
+    """Load lm-eval's tasks and groups with their data sets. Tasks of RULER and BABILong are loaded once for each length."""
     import datasets
 
     options.check_options()
@@ -263,37 +301,51 @@ def _load(options: LmEval, lengths: tuple["Length", ...]) -> Any:
         if name not in manager.all_tasks:
             raise unknown_task(name, manager.all_tasks)
     datasets.disable_progress_bars()
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what its own tasks leave to defaults
+    # lm-eval warns about settings that its own tasks leave to defaults.
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     random.seed(SEED)
     if lengths:
         from megatape.lab.tasks.lm_eval_lengths import forget_texts
 
         forget_texts()
-    with nullcontext() if options.data_root is None else _offline(options.data_root):
-        loaded = [_load_one(manager, name, options, length) for length in lengths or (None,) for name in names]
-    merged = {
-        "tasks": {task.task_name: task for part in loaded for task in part["tasks"].values()},
-        "groups": {group.name: group for part in loaded for group in part["groups"].values()},
-    }
+    merged: dict[str, dict[str, Any]] = {"tasks": {}, "groups": {}}
+    with ExitStack() as stack:
+        if options.data_root is not None:
+            stack.enter_context(_offline(options.data_root))
+        for length in lengths or (None,):
+            for name in names:
+                loaded = _load_one(manager, name, options, length)
+                merged["tasks"] |= {task.task_name: task for task in loaded["tasks"].values()}
+                merged["groups"] |= {group.name: group for group in loaded["groups"].values()}
     for task in merged["tasks"].values():
-        if options.num_fewshot is not None and task.get_config("num_fewshot") != 0:  # 0: the task must not have any
+        num_fewshot = task.get_config("num_fewshot")
+        # With 0, the task must not have examples.
+        if options.num_fewshot is not None and num_fewshot != 0:
             task.set_config(key="num_fewshot", value=options.num_fewshot)
-        elif task.get_config("num_fewshot") is None:
+        elif num_fewshot is None:
             task.set_config(key="num_fewshot", value=0)
     return merged
 
 
 @lru_cache(maxsize=2)
 def _manager(include: Path | None, stock: bool) -> Any:
-    """The tasks in the folder `include` and, if `stock`, those of lm-eval: reading them takes ten seconds."""
+    """Return the manager of tasks.
+
+    Args:
+        include: Folder with the user's own task files.
+        stock: Whether to include lm-eval's tasks. Reading them takes ten seconds.
+    """
     from lm_eval.tasks import TaskManager
 
-    return TaskManager(include_path=None if include is None else str(include.resolve()), include_defaults=stock)
+    include_path = None
+    if include is not None:
+        include_path = str(include.resolve())
+    return TaskManager(include_path=include_path, include_defaults=stock)
 
 
 @contextmanager
 def _offline(folder: Path) -> Iterator[None]:
-    """`datasets` finds its data sets in this folder only."""
+    """Let `datasets` find data sets in this folder only."""
     import datasets
     from huggingface_hub import constants
 
@@ -307,42 +359,53 @@ def _offline(folder: Path) -> Iterator[None]:
 def _load_one(manager: Any, name: str, options: LmEval, length: "Length | None") -> Any:
     offline = options.data_root is not None
     try:
-        return manager.load([name]) if length is None else length.load(manager, name, options.max_examples, offline)
+        if length is None:
+            return manager.load([name])
+        return length.load(manager, name, options.max_examples, offline)
     except UserError:
         raise
     except Exception as error:
-        where = f" in --data-root {options.data_root}" if offline else ""
+        where = ""
+        if offline:
+            where = f" in --data-root {options.data_root}"
         raise UserError(f"tasks: lm-eval cannot load {name}{where}: {_reason(error)}") from error
 
 
 def _seed(task: Any) -> None:
-    """Let the task's next prompts be those of lm-eval's seed."""
+    """Seed the task's next prompts like lm-eval."""
     random.seed(SEED)
     task.set_fewshot_seed(SEED)
 
 
 def _reason(error: Exception) -> str:
-    """The first line with words of an error of lm-eval, or its kind if it has none."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip(" *")), type(error).__name__)
+    """Return the first line with words in an error of lm-eval, or the error's kind if it has none."""
+    for line in str(error).splitlines():
+        if line.strip(" *"):
+            return line.strip()
+    return type(error).__name__
 
 
 def _interval(share: float, error: float | None, n: int) -> Interval | None:
-    """Wilson's interval in percent, if the standard error is that of a share of `n` documents."""
+    """Return Wilson's interval in percent, or None unless the standard error is that of a share of `n` documents."""
+    if error is None:
+        return None
     binomial = math.sqrt(share * (1 - share) / max(1, n - 1))
-    alike = error is not None and math.isclose(error, binomial, rel_tol=1e-6, abs_tol=1e-9)
-    return wilson(share, n) if alike else None
+    if not math.isclose(error, binomial, rel_tol=1e-6, abs_tol=1e-9):
+        return None
+    return wilson(share, n)
 
 
 def _configuration(group: Any) -> dict[str, Any]:
-    """The part of a group's configuration by which its tasks are aggregated."""
+    """Return the part of a group's configuration that determines how to aggregate its tasks."""
     metrics = [asdict(metric) for metric in group.aggregate_metric_list or ()]
     for metric in metrics:
-        del metric["aggregation"]  # perhaps a function, and not used
+        # It may be a function, and is not used.
+        del metric["aggregation"]
     return {"group": group.name, "group_alias": group.alias, "aggregate_metric_list": metrics}
 
 
 def _plain(value: Any) -> Any:
-    """A value of lm-eval in JSON's terms."""
+    """Convert a value of lm-eval to JSON values."""
     from lm_eval.utils import handle_non_serializable
 
     return json.loads(json.dumps(value, default=handle_non_serializable))

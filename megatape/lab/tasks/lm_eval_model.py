@@ -1,4 +1,4 @@
-"""Subclasses of lm-eval's model and group, in a file of their own since lm-eval may not be installed.
+"""Subclasses of lm-eval's model and group, in a separate file because lm-eval may not be installed.
 
 The model answers lm-eval's requests: log-likelihoods of texts, and greedy continuations.
 """
@@ -6,7 +6,7 @@ The model answers lm-eval's requests: log-likelihoods of texts, and greedy conti
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lm_eval.api.group import Group
@@ -18,17 +18,34 @@ from megatape.errors import UserError
 from megatape.lab.tasks.engine.lengths import equal_lengths
 from megatape.lab.tasks.engine.task import EvaluationModel, ModelOutline
 
-LOGIT_TOKENS = 2**12  # of a forward pass, whose logits are [4096, V]
+# Maximum number of tokens in a forward pass, whose logits are [4096, V].
+LOGIT_TOKENS = 2**12
+
+
+class _Generation(NamedTuple):
+    """A request for a greedy text.
+
+    Attributes:
+        number: Number of the request.
+        prompt: Ids of the prompt.
+        num_tokens: Maximum number of tokens to generate.
+        until: Strings that end the text.
+    """
+
+    number: int
+    prompt: list[int]
+    num_tokens: int
+    until: list[str]
 
 
 class LmEvalModel(TemplateLM):
-    """An evaluation model for lm-eval. Texts begin like documents of training, and nothing is padded.
+    """An evaluation model with lm-eval's interface. Texts begin like training documents, and nothing is padded.
 
-    A context that does not fit is cut on its left, as lm-eval does for the models of transformers.
+    A context that does not fit is cut on the left, as lm-eval does for the models of transformers.
 
     Attributes:
-        predicts_begin: Whether the log-likelihood of a whole text has that of a beginning token after itself, as lm-eval's own
-            class for these models has it; the training code never predicts this token.
+        predicts_begin: Whether the log-likelihood of a whole text includes a beginning token predicted after itself, as in
+            lm-eval's own class for these models. Training never predicts this token.
     """
 
     def __init__(self, model: EvaluationModel, predicts_begin: bool = True) -> None:
@@ -39,43 +56,49 @@ class LmEvalModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The end token of documents."""
+        """Id of the end token of documents."""
         return int(self.model.tokenizer.eos_token_id)
 
     @property
     def prefix_token_id(self) -> int:
-        """The token before a text without context: the beginning token, or else the end token of the document before."""
+        """Id of the token before a text without context: the beginning token, or else the end token of documents."""
         bos = self.model.tokenizer.bos_token_id
-        return self.eot_token_id if bos is None else int(bos)
+        if bos is None:
+            return self.eot_token_id
+        return int(bos)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """The tokens of a text, with the beginning token if the model has one, unless `add_special_tokens` is False."""
-        return list(self.model.tokenizer(string, add_special_tokens=add_special_tokens is not False)["input_ids"])
+        """Encode a text, with the beginning token if the model has one, unless `add_special_tokens` is False."""
+        adds_begin = add_special_tokens is not False
+        return list(self.model.tokenizer(string, add_special_tokens=adds_begin)["input_ids"])
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Log-likelihoods of (context, continuation), without TemplateLM's progress bar."""
+        """Compute log-likelihoods of continuations of contexts, without TemplateLM's progress bar."""
         return list(super().loglikelihood(requests, disable_tqdm=True))
 
     @torch.no_grad()
     def _loglikelihood_tokens(self, requests: Iterable[Any], **kwargs: Any) -> list[tuple[float, bool]]:
-        """Log-likelihood of each continuation, and whether it is the likeliest one.
+        """Compute the log-likelihood of each continuation, and whether it is the greedy one.
 
         Requests with the same input, such as answers of one token, share a forward pass.
 
         Args:
-            requests: Texts, context ids, continuation ids.
+            requests: Texts, context ids and continuation ids.
             kwargs: Not used.
         """
+        max_positions = self.model.max_positions
         by_input: dict[tuple[int, ...], list[tuple[int, list[int]]]] = {}
         number = -1
         for number, (_, context, continuation) in enumerate(requests):
-            if len(continuation) > self.model.max_positions:
+            if len(continuation) > max_positions:
                 raise UserError(
                     f"lm-eval asks for a continuation of {len(continuation)} tokens, but {self.model.name} has "
-                    f"{self.model.max_positions} positions (model.max_positions): choose another task"
+                    f"{max_positions} positions (model.max_positions): choose another task"
                 )
-            tokens = [*context, *continuation][-self.model.max_positions - 1 :]
-            by_input.setdefault(tuple(tokens[:-1]), []).append((number, continuation))
+            tokens = [*context, *continuation][-max_positions - 1 :]
+            inputs = tuple(tokens[:-1])
+            by_input.setdefault(inputs, []).append((number, continuation))
+
         answers = [(0.0, True)] * (number + 1)
         for batch in equal_lengths(by_input, len, LOGIT_TOKENS):
             logits = self.model.logits(torch.tensor(batch))
@@ -84,68 +107,91 @@ class LmEvalModel(TemplateLM):
                     targets = torch.tensor(continuation, device=row.device)
                     scores = row[len(row) - len(targets) :].log_softmax(-1)
                     loglikelihood = scores.gather(-1, targets[:, None]).sum()
-                    answers[number] = float(loglikelihood), bool((scores.argmax(-1) == targets).all())
+                    is_greedy = (scores.argmax(-1) == targets).all()
+                    answers[number] = (float(loglikelihood), bool(is_greedy))
         return answers
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> list[float]:
-        """Log-likelihoods of whole texts, in windows of all positions; each token is predicted once."""
+        """Compute log-likelihoods of whole texts, in windows of all positions. Each token is predicted once."""
+        prefix = self.tokenizer.decode(self.prefix_token_id)
         sums = []
-        for (text,) in (request.args for request in requests):
-            begins = has_bos_prefix(text, self.tokenizer.decode(self.prefix_token_id))
-            ids = self.tok_encode(text, add_special_tokens=self.predicts_begin and not begins)
+        for request in requests:
+            (text,) = request.args
+            adds_begin = self.predicts_begin and not has_bos_prefix(text, prefix)
+            ids = self.tok_encode(text, add_special_tokens=adds_begin)
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.model.max_positions, context_len=1)
             parts = self._loglikelihood_tokens((None, *make_disjoint_window(window)) for window in windows)
             sums.append(sum(loglikelihood for loglikelihood, _ in parts))
         return sums
 
     def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
-        """Greedy texts, cut before the strings that end them."""
-        prompts = []
-        for number, (context, settings) in enumerate(request.args for request in requests):
+        """Generate greedy texts, cut before the strings that end them."""
+        generations = []
+        for number, request in enumerate(requests):
+            context, settings = request.args
             options = normalize_gen_kwargs(settings)
             num_tokens = options["max_gen_toks"]
             room = self.model.max_positions - num_tokens
-            prompts.append((number, self.tok_encode(context)[-room:], num_tokens, options.get("until") or []))
-        texts = [""] * len(prompts)
-        for batch in equal_lengths(prompts, lambda one: len(one[1])):
-            answers = self.model.continuations(
-                [ids for _, ids, _, _ in batch], max(num_tokens for _, _, num_tokens, _ in batch)
-            )
-            for (number, _, num_tokens, until), ids in zip(batch, answers, strict=True):
-                text = self.model.tokenizer.decode(ids[:num_tokens], skip_special_tokens=True)
-                texts[number] = postprocess_generated_text(text, until, None)
+            prompt = self.tok_encode(context)[-room:]
+            generations.append(_Generation(number, prompt, num_tokens, options.get("until") or []))
+
+        texts = [""] * len(generations)
+        for batch in equal_lengths(generations, lambda generation: len(generation.prompt)):
+            prompts = [generation.prompt for generation in batch]
+            most_tokens = max(generation.num_tokens for generation in batch)
+            answers = self.model.continuations(prompts, most_tokens)
+            for generation, ids in zip(batch, answers, strict=True):
+                text = self.model.tokenizer.decode(ids[: generation.num_tokens], skip_special_tokens=True)
+                texts[generation.number] = postprocess_generated_text(text, generation.until, None)
         return texts
 
 
 def check_requests(task: str, requests: Iterable[Any], model: ModelOutline, whole: bool) -> None:
-    """Raise UserError if a task samples its texts, or needs more positions than the model has.
+    """Check that a model can answer a task.
 
-    whole: The prompts need positions as well as the answers, because none may lose its beginning.
+    Args:
+        task: Name of the task.
+        requests: Requests of the task.
+        model: Outline of the model.
+        whole: Whether prompts need positions as well as the answers, because they must not lose their beginning.
+
+    Raises:
+        UserError: The task samples its texts, or needs more positions than the model has.
     """
+    with_prompt = ""
+    if whole:
+        with_prompt = " with its prompt"
     for request in requests:
-        needed = 0
+        num_needed = 0
         if request.request_type == "generate_until":
-            options = normalize_gen_kwargs(request.args[1])
-            needed = options["max_gen_toks"] + (len(model.tokenizer(request.args[0])["input_ids"]) if whole else 1)
+            prompt, settings = request.args
+            options = normalize_gen_kwargs(settings)
             if options.get("do_sample"):
                 raise UserError(
                     f"tasks: {task} of lm-eval samples its texts, but only greedy texts are supported: leave it out"
                 )
-        elif request.request_type == "loglikelihood" and len(request.args[1].encode()) > model.max_positions:
-            needed = len(model.tokenizer(request.args[1], add_special_tokens=False)["input_ids"])
-        if needed > model.max_positions:
+            prompt_tokens = 1
+            if whole:
+                prompt_tokens = len(model.tokenizer(prompt)["input_ids"])
+            num_needed = options["max_gen_toks"] + prompt_tokens
+        elif request.request_type == "loglikelihood":
+            answer = request.args[1]
+            # A token has at least one byte, so short answers need no encoding.
+            if len(answer.encode()) > model.max_positions:
+                num_needed = len(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
+        if num_needed > model.max_positions:
             raise UserError(
-                f"tasks: {task} of lm-eval has an answer that needs {needed} positions{' with its prompt' * whole}, but "
-                f"{model.name} has {model.max_positions} (model.max_positions): leave it out"
+                f"tasks: {task} of lm-eval has an answer that needs {num_needed} positions{with_prompt}, but {model.name} has "
+                f"{model.max_positions} (model.max_positions): leave it out"
             )
 
 
 @dataclass
 class NamedTasks(Group):
-    """A group whose tasks are known by name only, to aggregate their metrics."""
+    """A group for aggregating metrics of tasks that are known by name only."""
 
     names: list[str] = field(default_factory=list)
 
     def get_all_tasks(self, recursive: bool = True) -> list[Any]:
-        """Stand-ins of the tasks, with their names."""
+        """Return a stand-in for each task, with its name."""
         return [SimpleNamespace(task_name=name) for name in self.names]
