@@ -1,6 +1,6 @@
 """The exchange of small values between all ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +13,8 @@ from megatape.errors import UserError
 
 Result = TypeVar("Result")
 
-MAX_BYTES = 2**30  # Maximum size of a rank's value. Real ones have a few megabytes at most.
+# Maximum size of a rank's value. Real values have a few megabytes at most.
+MAX_BYTES = 2**30
 
 
 def gather_values(value: Any, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Any]:
@@ -33,9 +34,11 @@ def gather_values(value: Any, topology: Topology, group: dist.ProcessGroup | Non
         TypeError: The value has an unsupported type.
         UserError: Another process sent data that is not a value.
     """
-    if topology.world_size == 1:  # needs no process group
+    if topology.world_size == 1:
+        # A single rank needs no process group.
         return [value]
-    return [decode(text) for text in _gather(encode(value), topology.world_size, group)]
+    texts = _gather(encode(value), topology.world_size, group)
+    return [decode(text) for text in texts]
 
 
 def _gather(text: bytes, world_size: int, group: dist.ProcessGroup | None) -> list[bytes]:
@@ -44,27 +47,48 @@ def _gather(text: bytes, world_size: int, group: dist.ProcessGroup | None) -> li
     if "gloo" not in dist.get_backend(group):
         device = torch.device("cuda", torch.cuda.current_device())
     own_size = torch.tensor([len(text)], dtype=torch.int64, device=device)
-    sizes = torch.empty(world_size, dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(sizes, own_size, group)
-    numbers = sizes.tolist()
-    longest = max(numbers)
-    if min(numbers) < 1 or longest > MAX_BYTES:
-        raise UserError(f"ranks announce values of {numbers} bytes: {STRANGER}")
-    own = torch.zeros(longest, dtype=torch.uint8)
-    own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    gathered_sizes = torch.empty(world_size, dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(gathered_sizes, own_size, group)
+    sizes = gathered_sizes.tolist()
+    longest = max(sizes)
+    if min(sizes) < 1 or longest > MAX_BYTES:
+        raise UserError(f"ranks announce values of {sizes} bytes: {STRANGER}")
+
+    # All-gather needs texts of equal length, so pad each to the longest.
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     gathered = torch.empty(world_size * longest, dtype=torch.uint8, device=device)
-    dist.all_gather_into_tensor(gathered, own.to(device), group)
+    dist.all_gather_into_tensor(gathered, padded.to(device), group)
     rows: list[Tensor] = list(gathered.cpu().view(world_size, longest))
-    return [row[:number].numpy().tobytes() for row, number in zip(rows, numbers, strict=True)]
+    texts: list[bytes] = []
+    for row, size in zip(rows, sizes, strict=True):
+        texts.append(row[:size].numpy().tobytes())
+    return texts
 
 
 def on_main(work: Callable[[], Result], topology: Topology, group: dist.ProcessGroup | None = None) -> Result:
-    """What `work` returns on the main rank, on every rank. Collective, over `group` as in `gather_values`.
+    """Do some work on the main rank, and return its result on every rank. Collective.
 
-    Raises on all ranks:
-        UserError, OSError: that of the main rank, as `on_all` does.
+    Args:
+        work: Work of the main rank. It must not be collective. Its result has a type that `encode` supports.
+        topology: All ranks.
+        group: Process group of all ranks, by default the one that training uses.
+
+    Returns:
+        The result.
+
+    Raises:
+        UserError: The main rank raised it. Raised on all ranks.
+        OSError: The main rank raised it. Raised on all ranks.
     """
-    return on_all(lambda: work() if topology.is_main else None, topology, group, names=False)[0]  # type: ignore[return-value]
+
+    def work_of_rank() -> Result | None:
+        if not topology.is_main:
+            return None
+        return work()
+
+    results = on_all(work_of_rank, topology, group, names=False)
+    return results[0]  # type: ignore[return-value]
 
 
 def on_all(
@@ -74,36 +98,61 @@ def on_all(
     context: str = "",
     names: bool = True,
 ) -> list[Result]:
-    """What `work` returns on every rank, in order, on every rank. Collective, over `group` as in `gather_values`.
+    """Do some work on every rank, and return the results of all ranks on every rank. Collective.
+
+    A UserError or an OSError of a rank is raised on all ranks, with the type and the errno of the first rank that raised one.
+    Other errors stay on their rank.
 
     Args:
-        work: must not be collective: it may fail on one rank alone. It returns a value of a type that `encode` supports.
-        topology: all ranks.
-        group: of all ranks, by default the one that training uses.
-        context: of an error, before its text.
-        names: whether the error names the ranks that met it, unless all did.
+        work: Work of each rank. It must not be collective, because it may fail on one rank alone. Its result has a type that
+            `encode` supports.
+        topology: All ranks.
+        group: Process group of all ranks, by default the one that training uses.
+        context: Text in front of an error's message.
+        names: Whether the message names the ranks that raised the error, unless all did.
 
-    Raises on all ranks:
-        UserError, OSError: if a rank met one, the first rank's, with its type and errno. Others keep to their rank.
+    Returns:
+        The results by rank.
+
+    Raises:
+        UserError: A rank raised it. Raised on all ranks.
+        OSError: A rank raised it. Raised on all ranks.
     """
-    value = None
-    met = None
+    value: Result | None = None
+    own_error: Failure | None = None
     try:
         value = work()
     except (UserError, OSError) as error:
-        met = error
-    outcomes: list[list[Any]] = gather_values([value, met], topology, group)
-    errors: dict[int, Failure] = {rank: error for rank, (_, error) in enumerate(outcomes) if error}
+        own_error = error
+
+    outcomes: list[list[Any]] = gather_values([value, own_error], topology, group)
+    errors: dict[int, Failure] = {}
+    for rank, (_, rank_error) in enumerate(outcomes):
+        if rank_error is not None:
+            errors[rank] = rank_error
     if not errors:
-        return [value for value, _ in outcomes]
-    ranks: dict[str, list[int]] = {}
-    for rank, found in errors.items():
-        ranks.setdefault(str(found), []).append(rank)
-    everyone = len(ranks) == 1 and len(errors) == topology.world_size
-    texts = [text if everyone or not names else f"{name_ranks(numbers)}: {text}" for text, numbers in ranks.items()]
+        return [result for result, _ in outcomes]
+
     first: Any = next(iter(errors.values()))
-    raised: Any = type(first)(context + "; ".join(texts))
-    raised.everywhere = True
-    if isinstance(raised, OSError):
-        raised.errno = first.errno
-    raise raised from met
+    failure: Any = type(first)(context + _message(errors, topology, names))
+    failure.everywhere = True
+    if isinstance(failure, OSError):
+        failure.errno = first.errno
+    raise failure from own_error
+
+
+def _message(errors: Mapping[int, Failure], topology: Topology, names: bool) -> str:
+    """Return the message of the error that all ranks raise.
+
+    Args:
+        errors: Errors by rank.
+        topology: All ranks.
+        names: Whether to name the ranks, unless all raised the same error.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, error in errors.items():
+        ranks_of.setdefault(str(error), []).append(rank)
+    is_common = len(ranks_of) == 1 and len(errors) == topology.world_size
+    if is_common or not names:
+        return "; ".join(ranks_of)
+    return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in ranks_of.items())

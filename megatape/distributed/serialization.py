@@ -17,9 +17,10 @@ from torch import Tensor
 from megatape.errors import UserError
 
 TAG = "$"
-# Cause and remedy of data that no rank of this run sent
+# Cause and remedy of data that no rank of this run sent.
 STRANGER = "a process that does not belong to this run takes part: close its ports to other users (docs/cluster.md)"
-Failure = UserError | OSError  # Errors that ranks exchange
+# Errors that ranks exchange.
+Failure = UserError | OSError
 
 
 def encode(value: Any) -> bytes:
@@ -77,7 +78,8 @@ def _describe(value: Any) -> tuple[str, Any]:
     if isinstance(value, Path):
         return "path", str(value)
     if isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 1:
-        return "bytes", base64.b64encode(value.cpu().numpy().tobytes()).decode()
+        data = value.cpu().numpy().tobytes()
+        return "bytes", base64.b64encode(data).decode()
     if isinstance(value, Failure):
         names = [kind.__name__ for kind in type(value).__mro__]
         return "error", [names, str(value), getattr(value, "errno", None)]
@@ -100,7 +102,10 @@ def _unpack(value: Any) -> Any:
     if name == "path":
         return Path(content)
     if name == "bytes":
-        return torch.from_numpy(np.frombuffer(base64.b64decode(content, validate=True), dtype=np.uint8).copy())
+        data = base64.b64decode(content, validate=True)
+        # Copied, because arrays of bytes objects are read-only.
+        array = np.frombuffer(data, dtype=np.uint8).copy()
+        return torch.from_numpy(array)
     if name == "error":
         return _error(*content)
     raise UserError(f"{name!r:.100} is not a type that ranks exchange: {STRANGER}")

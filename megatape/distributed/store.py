@@ -18,7 +18,8 @@ from megatape.distributed.launchers import is_on_one_host
 from megatape.distributed.topology import Topology
 
 LOOPBACK = "127.0.0.1"
-BACKLOG = 2048  # pending connections, as many as torch allows
+# Maximum number of pending connections, the same as torch's.
+BACKLOG = 2048
 
 
 def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = True) -> dist.Store:
@@ -66,7 +67,8 @@ def open_store(topology: Topology, timeout: timedelta, wait_for_ranks: bool = Tr
 def _listen(port: int) -> int:
     """Return the descriptor of a socket that listens on the loopback interface. The store will own it."""
     with closing(socket.socket()) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier run may still be closing
+        # Connections of an earlier run may still be closing.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((LOOPBACK, port))
             listener.listen(BACKLOG)
@@ -115,10 +117,12 @@ class Messages:
         Returns:
             Whether the message in the store is this one.
         """
+        key = self._prefix + name
         text = self._seal(name, values)
-        found = self._store.compare_set(self._prefix + name, "", text)
-        if found != text.encode() and self._open(name, found) is None:  # written by a process that is not a rank
-            found = self._store.compare_set(self._prefix + name, found, text)
+        found = self._store.compare_set(key, "", text)
+        if found != text.encode() and self._open(name, found) is None:
+            # A process that is not a rank wrote the value, so replace it.
+            found = self._store.compare_set(key, found, text)
         return bool(found == text.encode())
 
     def get(self, name: str) -> list[Any] | None:
@@ -144,9 +148,12 @@ class Messages:
             if self._secret is not None and not hmac.compare_digest(signature, self._signature(name, content)):
                 return None
             values = json.loads(content)
-        except (ValueError, TypeError, RecursionError):  # TypeError: the signature is not ASCII
+        except (ValueError, TypeError, RecursionError):
+            # A TypeError means that the signature is not ASCII.
             return None
-        return values if isinstance(values, list) else None
+        if not isinstance(values, list):
+            return None
+        return values
 
     def _signature(self, name: str, content: str) -> str:
         """Return the signature of a message, or "" before the ranks share a secret."""

@@ -38,4 +38,6 @@ def name_ranks(ranks: Iterable[int]) -> str:
         else:
             spans.append([rank])
     text = ", ".join("-".join(map(str, span)) for span in spans)
-    return f"rank {text}" if text.isdecimal() else f"ranks {text}"
+    if text.isdecimal():
+        return f"rank {text}"
+    return f"ranks {text}"

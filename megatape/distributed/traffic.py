@@ -36,19 +36,27 @@ OPERATORS = {
     "alltoall_": ALL_TO_ALL,
 }
 
-# Name of process groups that are no axis of the mesh
+# Name of process groups that are no axis of the mesh.
 OTHER = "other"
 
-# Most numbers that all ranks exchange once a step (norms, losses, counts, flags)
+# Maximum number of numbers that all ranks exchange once a step (norms, losses, counts, flags).
 MAX_STEP_NUMBERS = 16
 
-# Bytes sent by collective
+# Bytes sent, by collective.
 Sent = Counter[str]
 
 
 def sent_bytes(collective: str, whole: int, size: int) -> int:
-    """Return the bytes that one of `size` ranks sends. whole: Bytes of the whole tensor."""
-    rounds = 2 if collective == ALL_REDUCE else 1
+    """Return the bytes that one rank sends.
+
+    Args:
+        collective: Name of the collective.
+        whole: Bytes of the whole tensor.
+        size: Number of ranks.
+    """
+    rounds = 1
+    if collective == ALL_REDUCE:
+        rounds = 2
     return rounds * whole * (size - 1) // size
 
 
@@ -95,7 +103,9 @@ class CountTraffic(TorchDispatchMode):
         # The outputs and the inputs.
         sides = [_tensors(arg) for arg in args[:2]]
         largest = max(tensor.numel() for side in sides for tensor in side)
-        uncounted = MAX_STEP_NUMBERS if name == OTHER else 1
+        uncounted = 1
+        if name == OTHER:
+            uncounted = MAX_STEP_NUMBERS
         if group.size() == 1 or largest <= uncounted:
             return collective
 
@@ -128,8 +138,10 @@ def _tensors(arg: Any) -> list[Tensor]:
 
 
 def _argument(func: Any, name: str, args: tuple[Any, ...]) -> Any:
-    """Return the argument of this name; False for older versions of torch, whose operators do not have it."""
+    """Return the argument of this name, or False if the operator has none, as in older versions of torch."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.name == name:
-            return args[index] if index < len(args) else argument.default_value
+            if index < len(args):
+                return args[index]
+            return argument.default_value
     return False
