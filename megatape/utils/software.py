@@ -12,46 +12,63 @@ from pathlib import Path
 import megatape
 
 PACKAGE = Path(megatape.__file__).parent
-IN_WHEEL = PACKAGE / "project"  # made by setup.py
+# Files of the project in a wheel. setup.py copies them.
+IN_WHEEL = PACKAGE / "project"
 
 
 def package_version() -> str:
-    """The version of this package, with the commit where it is a checkout."""
-    text = "not installed"  # but on PYTHONPATH
+    """Return the version of this package. In a clone, the commit follows."""
+    # The package may only be on PYTHONPATH.
+    text = "not installed"
     with suppress(PackageNotFoundError):
         text = version("megatape")
-    git = ["git", "-C", str(PACKAGE.parent), "describe", "--always", "--dirty", "--exclude=*"]
-    if (PACKAGE.parent / ".git").exists():
+    clone = PACKAGE.parent
+    if (clone / ".git").exists():
+        command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--exclude=*"]
         with suppress(OSError, subprocess.SubprocessError):
-            text += f" (commit {subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()})"
+            result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+            text += f" (commit {result.stdout.strip()})"
     return text
 
 
 def project_file(name: str) -> Path:
-    """The path of constraints.txt or configs: of a clone, or of the copy that a wheel has."""
-    return (IN_WHEEL if IN_WHEEL.exists() else PACKAGE.parent) / name
+    """Return the path of a file or folder of the project, in a clone or in the installed wheel.
+
+    Args:
+        name: `constraints.txt` or `configs`.
+    """
+    if IN_WHEEL.exists():
+        return IN_WHEEL / name
+    return PACKAGE.parent / name
 
 
 def install_command(extra: str) -> str:
-    """What to type for an extra of pyproject.toml."""
-    return f'pip install "megatape[{extra}]"' if IN_WHEEL.exists() else f'pip install -c constraints.txt -e ".[{extra}]"'
+    """Return the command that installs an extra of pyproject.toml."""
+    if IN_WHEEL.exists():
+        return f'pip install "megatape[{extra}]"'
+    return f'pip install -c constraints.txt -e ".[{extra}]"'
 
 
 def source_hash() -> str:
-    """sha256 of the package's Python files: equal on two hosts only if both run the same code."""
+    """Return the sha256 of the package's Python files. It is equal on two hosts only if both run the same code."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
+        name = str(path.relative_to(PACKAGE))
+        digest.update(name.encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
 def typed_command() -> str:
-    """The command line of this process, without what a launcher put before it or added to it."""
+    """Return the command line of this process, without the words of a launcher."""
     program, *words = sys.argv
-    name = "megatape" if Path(program).name in ("megatape", "__main__.py") else program
-    return shlex.join([name, *(word for word in words if not word.startswith("--local_rank="))])
+    name = program
+    if Path(program).name in ("megatape", "__main__.py"):
+        name = "megatape"
+    typed = [word for word in words if not word.startswith("--local_rank=")]
+    return shlex.join([name, *typed])
 
 
 def versions() -> str:
-    """Python / torch / DeepSpeed."""
+    """Return the versions of Python, torch and DeepSpeed, separated by slashes."""
     return f"{platform.python_version()}/{version('torch')}/{version('deepspeed')}"

@@ -6,25 +6,27 @@ from collections.abc import Sequence
 
 
 def format_bytes(number: float) -> str:
-    """Bytes in the unit that suits them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.2f} {unit}"
+    """Format a number of bytes in a suitable unit."""
+    if number < 1024:
+        return f"{number:,.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
         number /= 1024
-    return f"{number:,.2f} TiB"
+        if number < 1024:
+            return f"{number:,.2f} {unit}"
+    return f"{number / 1024:,.2f} TiB"
 
 
 def format_count(number: float, units: Sequence[str] = ("", "K", "M", "B", "T")) -> str:
-    """A number in three digits, such as 1.37B.
+    """Format a number with three digits, such as 1.37B.
 
     Args:
-        number: of parameters, tokens or the like.
-        units: of one, a thousand, a million and so on.
+        number: Number of parameters, tokens or other things.
+        units: Units for one, a thousand, a million and so on.
     """
     power = 0
     while number >= 999.5 and power < len(units) - 1:
-        number = number / 1000
-        power = power + 1
+        number /= 1000
+        power += 1
     return f"{number:,.3g}{units[power]}"
 
 
@@ -38,7 +40,9 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     """
     if number == 1:
         return f"1 {noun}"
-    return f"{number:,} {nouns or noun + 's'}"
+    if not nouns:
+        nouns = f"{noun}s"
+    return f"{number:,} {nouns}"
 
 
 def format_range(low: float, high: float) -> str:
@@ -53,14 +57,14 @@ def format_range(low: float, high: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A time in seconds since the epoch, in UTC."""
+    """Format a time in seconds since the epoch, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in one or two units, such as 41 s, 4 min 12 s or 3 d 4 h."""
+    """Format a duration in one or two units, such as 41 s, 4 min 12 s or 3 d 4 h."""
     rest = round(seconds)
-    parts = list[str]()
+    parts: list[str] = []
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         number, rest = divmod(rest, size)
         if number or (unit == "s" and not parts):
@@ -71,10 +75,22 @@ def format_duration(seconds: float) -> str:
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """A number with this many digits, whole from 10,000 on; nothing for NaN."""
-    return "" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.{digits}g}"
+    """Format a number. Numbers from 10,000 on are rounded to integers, and NaN is an empty text.
+
+    Args:
+        value: Number.
+        digits: Number of digits.
+    """
+    if math.isnan(value):
+        return ""
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
 
 
 def format_milliseconds(seconds: float) -> str:
-    """Seconds in milliseconds, with about three digits."""
-    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:,.0f}"
+    """Format seconds as milliseconds, with about three digits."""
+    milliseconds = seconds * 1e3
+    if seconds < 0.1:
+        return f"{milliseconds:.3g}"
+    return f"{milliseconds:,.0f}"
