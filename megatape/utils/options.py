@@ -1,4 +1,4 @@
-"""Typed options: what a command or an evaluation task can be given, from which its parser, help and documentation come.
+"""Typed options of commands and evaluation tasks. Parser, help and documentation are made from them.
 
 Descriptions of fields stand in the docstring of their class.
 """
@@ -16,6 +16,45 @@ from pydantic_core import PydanticUndefined
 from megatape.errors import UserError
 from megatape.utils.files import Result, describe_fault
 
+Value = TypeVar("Value")
+
+# Paragraphs that a command prints, each as soon as it is known.
+Paragraphs = Iterable[str]
+
+
+def split_commas(value: Any) -> Any:
+    """Split a text such as "1,8" at its commas. Other values are returned unchanged."""
+    if isinstance(value, str):
+        return value.split(",")
+    return value
+
+
+def check_words(text: str) -> str:
+    """Check that a shell can split a text into words.
+
+    Returns:
+        The text, unchanged.
+
+    Raises:
+        ValueError: A quotation does not end.
+    """
+    shlex.split(text)
+    return text
+
+
+# Command line of another program.
+Words = Annotated[str, AfterValidator(check_words)]
+# Positive number of nodes, seconds, bytes and other things.
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+# Values with commas between them.
+Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]
+
+
+class Line(str):
+    """Paragraph of one line, such as the result of a model. Adjacent ones are printed without an empty line between them."""
+
+    __slots__ = ()
+
 
 class DocumentedModel(BaseModel):
     """Base of models whose docstrings describe their fields in a section "Attributes"."""
@@ -29,38 +68,17 @@ class DocumentedModel(BaseModel):
 
 
 def split_docstring(kind: type) -> tuple[str, dict[str, str]]:
-    """The docstring of a class up to its section "Attributes", and the descriptions there by name, each on one line."""
-    text, _, attributes = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:\n")
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE)
-    return text, {name: " ".join(description.split()) for name, description in entries}
+    """Split the docstring of a class at its section "Attributes".
 
-
-Paragraphs = Iterable[str]  # that a command prints, each as soon as it is known
-
-
-class Line(str):
-    """A paragraph of one line, such as the result of a model. Adjacent ones are printed without an empty line between them."""
-
-    __slots__ = ()
-
-
-Value = TypeVar("Value")
-
-
-def split_commas(value: Any) -> Any:
-    """The parts of a text such as "1,8"."""
-    return value.split(",") if isinstance(value, str) else value
-
-
-def check_words(text: str) -> str:
-    """A text as it is. Raises ValueError if a shell could not divide it into words."""
-    shlex.split(text)
-    return text
-
-
-Words = Annotated[str, AfterValidator(check_words)]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]  # of nodes, seconds, bytes of a record, ...
-Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]  # written with commas between the values
+    Returns:
+        The text before the section, and the descriptions in it by name, each on one line.
+    """
+    docstring = inspect.cleandoc(kind.__doc__ or "")
+    text, _, attributes = docstring.partition("\n\nAttributes:\n")
+    descriptions: dict[str, str] = {}
+    for name, description in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE):
+        descriptions[name] = " ".join(description.split())
+    return text, descriptions
 
 
 def option(
@@ -70,37 +88,39 @@ def option(
     ge: float | None = None,
     **argument: Any,
 ) -> Any:
-    """A field of options. One without a default is required.
+    """Declare an option. An option without a default is required.
 
-    The docstring of the class describes it, by a phrase for the help and the documentation, without the default.
+    The docstring of the class describes the option by a phrase for the help and the documentation, without its default.
 
     Args:
-        default: value if the option is not given.
-        description: instead of the docstring's, for a text that is made from other things.
-        ge: smallest value.
-        argument: form on the command line: `metavar`; `positional=True`; `repeatable=True` for a list that is given one value
-            at a time; `nargs` and `const` as argparse has them; `flag`, if it is not the name of the field; `completions`,
-            names that shells complete, if the type does not list the values.
+        default: Value if the option is not given.
+        description: Description in place of the docstring's, if it is computed.
+        ge: Minimum value.
+        argument: Form on the command line: `metavar`; `positional=True`; `repeatable=True` for a list with one value each
+            time; `nargs` and `const` of argparse; `flag`, if it is not the name of the field; `completions`, names that shells
+            complete, if the type does not list the values.
 
     Returns:
-        A pydantic field, to be assigned or to stand in `Annotated`.
+        A pydantic field, to be assigned or used in `Annotated`.
     """
     return Field(default, description=description, ge=ge, json_schema_extra={"argument": argument})
 
 
 def argument_of(field: FieldInfo) -> dict[str, Any]:
-    """The form of a field on the command line, as `option` was given it."""
+    """Return the form of a field on the command line, the `argument` of `option`."""
     extra = field.json_schema_extra
-    return extra["argument"] if isinstance(extra, dict) else {}  # type: ignore[return-value]
+    if not isinstance(extra, dict):
+        return {}
+    return extra["argument"]  # type: ignore[return-value]
 
 
 class CommandOptions(DocumentedModel):
     """Base of the options of all commands.
 
     Attributes:
-        at_most_one: names of fields of which one may be given, for each such group.
-        exactly_one: names of fields of which one must be given, for each such group.
-        resumable: whether the command keeps what is done when it is interrupted.
+        at_most_one: Groups of fields that exclude each other.
+        exactly_one: Groups of fields that exclude each other, one of which is required.
+        resumable: Whether an interrupted command continues when it is run again.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
@@ -109,24 +129,33 @@ class CommandOptions(DocumentedModel):
     resumable: ClassVar[bool] = False
 
     def fill(self, target: Callable[..., Result], **values: Any) -> Result:
-        """Call a function or a class, whose parameters have the names of options.
+        """Call a function or a class with the options that have the names of its parameters.
 
         Args:
-            target: The function or class.
-            values: Parameters that no option has, or with another value than the option's.
+            target: Function or class.
+            values: Further arguments, and arguments in place of options.
 
         Returns:
-            What it returns.
+            Its result.
         """
-        names = inspect.signature(target).parameters.keys() & type(self).model_fields.keys()
-        return target(**{name: getattr(self, name) for name in names} | values)
+        parameters = inspect.signature(target).parameters
+        arguments: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            if name in parameters:
+                arguments[name] = getattr(self, name)
+        arguments |= values
+        return target(**arguments)
 
 
 Options = TypeVar("Options", bound=CommandOptions)
 
 
 def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
-    """Options with these values, which may be text; values of other names are ignored.
+    """Check values, and return them as options.
+
+    Args:
+        kind: Type of the options.
+        values: Values by name, as text or with their types. Unknown names are ignored.
 
     Raises:
         UserError: A value is missing, has another type or is out of bounds. The message begins with the field's name.
@@ -135,4 +164,5 @@ def read_options(kind: type[Options], values: dict[str, Any]) -> Options:
         return kind.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise UserError(describe_fault(fault, str(fault["loc"][0]))) from None
+        name = str(fault["loc"][0])
+        raise UserError(describe_fault(fault, name)) from None
