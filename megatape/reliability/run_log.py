@@ -1,4 +1,4 @@
-"""What a run tells: lines on the main rank's terminal, and events.jsonl."""
+"""Output of a run: lines on the main rank's terminal, and events.jsonl."""
 
 import logging
 import os
@@ -18,7 +18,8 @@ from megatape.utils.masking import mask, mask_values
 
 LOG = logging.getLogger(__name__)
 
-MAX_TEXT = 20_000  # maximum characters of a text in an event; each one takes up to 12 bytes in JSON
+# Maximum characters of a text in an event. Each takes up to 12 bytes in JSON.
+MAX_TEXT = 20_000
 
 Event = Literal[
     "started",
@@ -39,17 +40,24 @@ RED = "\x1b[31m"
 YELLOW = "\x1b[33m"
 RESET = "\x1b[0m"
 COLOURS = {logging.WARNING: YELLOW, logging.ERROR: RED}
-LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")  # in a line of a step
+# Loss in the line of a step.
+LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")
 
 
 class RunLog:
-    """Lines for people, and the events of a run. Other ranks than the main one are silent.
+    """Prints lines for people, and writes the events of a run. Ranks other than the main rank are silent.
 
-    Nothing is written into the run's folder while another run may have it. What cannot be written, because a disk is full or
-    a file server is away, costs one warning and never the run; events wait in memory.
+    Nothing is written into the run's folder while another run may hold its lease. If writing fails, because the disk is full
+    or the file server is away, the run goes on after one warning, and the events wait in memory.
+
+    Args:
+        folder: Folder of the run.
+        lease: Lease of the folder.
+        topology: All ranks.
 
     Attributes:
-        step: the last step that was made.
+        is_main: Whether this rank prints and writes.
+        step: Number of the last completed step.
     """
 
     def __init__(self, folder: RunFolder, lease: Lease, topology: Topology) -> None:
@@ -57,23 +65,31 @@ class RunLog:
         self._lease = lease
         self.is_main = topology.is_main
         self.step = 0
-        self._events: deque[dict[str, Any]] = deque()  # those that are not written yet
+        # Events that are not written yet.
+        self._events: deque[dict[str, Any]] = deque()
         self._warned: set[str] = set()
 
     def info(self, text: str) -> None:
-        """Print a line."""
+        """Print a line to the standard output."""
         if self.is_main:
             LOG.info(text)
 
     def warning(self, text: str) -> None:
-        """Print a line to the errors."""
+        """Print a warning to the standard error."""
         if self.is_main:
             LOG.warning("warning: %s", text)
 
     def record(self, event: Event, detail: str = "", **facts: Any) -> None:
-        """Keep an event of the last step. facts: further JSON values of its line, by name."""
+        """Record an event of the last step.
+
+        Args:
+            event: Kind of event.
+            detail: Description for people.
+            facts: Further JSON values by name.
+        """
         if self.is_main:
-            self._events.append(_shortened(mask_values(event_entry(event, self.step, detail) | facts)))
+            entry = event_entry(event, self.step, detail) | facts
+            self._events.append(_shortened(mask_values(entry)))
             self.flush()
 
     def flush(self) -> None:
@@ -81,13 +97,16 @@ class RunLog:
         self.attempt(self._write_events)
 
     def attempt(self, write: Callable[[], object]) -> bool:
-        """Write into the run's folder; an OSError costs a warning, the first time that it is met.
+        """Write into the run's folder. Each different OSError causes one warning.
+
+        Args:
+            write: Writes a file.
 
         Returns:
-            Whether it was written.
+            Whether `write` succeeded.
 
         Raises:
-            LeaseLost: another run has taken the folder.
+            LeaseLost: Another run has taken the folder.
         """
         try:
             self._lease.check()
@@ -100,10 +119,8 @@ class RunLog:
             return False
 
     def sync_metrics(self) -> None:
-        """Wait until metrics.jsonl is on disk: after a power failure no checkpoint may lack the metrics of its steps.
-
-        Before the first step there is no file, and a disk that refuses it has caused a warning.
-        """
+        """Wait until metrics.jsonl is on disk, so that after a power failure no checkpoint lacks the metrics of its steps."""
+        # The file is missing before the first step, and if it could not be written, which caused a warning.
         if self.is_main and self._folder.metrics.exists():
             self.attempt(lambda: sync(self._folder.metrics))
 
@@ -114,8 +131,19 @@ class RunLog:
 
 
 def event_entry(event: Event, step: int, detail: str) -> dict[str, Any]:
-    """The object of a line of events.jsonl: `time` in seconds since 1970, `event`, `step` (the last one made) and `detail`."""
-    return {"time": round(time.time(), 3), "event": event, "step": step, "detail": detail}
+    """Return a line of events.jsonl as a JSON object. Its `time` is in seconds since 1970.
+
+    Args:
+        event: Kind of event.
+        step: Number of the last completed step.
+        detail: Description for people.
+    """
+    return {
+        "time": round(time.time(), 3),
+        "event": event,
+        "step": step,
+        "detail": detail,
+    }
 
 
 def _shortened(value: Any) -> Any:
@@ -128,41 +156,56 @@ def _shortened(value: Any) -> Any:
 
 
 class LineHandler(logging.Handler):
-    """Prints each line at once: information on the main rank to the output, the rest of every rank to the errors.
+    """Prints each line at once: information on the main rank to the standard output, all else to the standard error.
 
-    A line that cannot be written, because the terminal or the reader of a pipe has gone or a disk is full, is lost, and nothing
-    else happens. A warning of another rank begins with its number; an error says itself whose it is.
+    A line that cannot be written is lost without an error: the terminal or the reader of a pipe may have gone, or the disk may
+    be full. A warning of another rank begins with its number. Errors name their rank themselves.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         rank = os.environ.get("RANK", "0")
-        is_information = record.levelno == logging.INFO
-        if is_information and rank != "0":
-            return
-        stream = sys.stdout if is_information else sys.stderr
-        of = f"rank {rank}: " if record.levelno == logging.WARNING and rank != "0" else ""
+        stream = sys.stderr
+        if record.levelno == logging.INFO:
+            if rank != "0":
+                return
+            stream = sys.stdout
+        origin = ""
+        if record.levelno == logging.WARNING and rank != "0":
+            origin = f"rank {rank}: "
         with suppress(OSError):
-            text = f"{of}{mask(self.format(record))}"
+            text = f"{origin}{mask(self.format(record))}"
             if has_colour(stream):
-                colour = COLOURS.get(record.levelno)
-                text = f"{colour}{text}{RESET}" if colour else LOSS.sub(rf"{BOLD}\g<0>{RESET}", text)
+                text = _coloured(text, record.levelno)
             stream.write(f"{text}\n")
             stream.flush()
 
 
+def _coloured(text: str, level: int) -> str:
+    """Return a line with the colour of its level. If it has none, the loss is bold."""
+    colour = COLOURS.get(level)
+    if colour is None:
+        return LOSS.sub(rf"{BOLD}\g<0>{RESET}", text)
+    return f"{colour}{text}{RESET}"
+
+
 def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal on which colours are wanted (https://no-color.org)."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+    """Whether a stream is a terminal whose user wants colours (https://no-color.org)."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
 
 
 def show_lines(verbose: bool = False) -> None:
-    """Print what the library logs. Commands call this; in other programs `logging` is theirs to set up.
+    """Print the log of this package. Commands call this; other programs configure `logging` themselves.
 
     Args:
-        verbose: whether where errors of the user's were raised is shown, too.
+        verbose: Whether to show where user errors were raised.
     """
+    level = logging.INFO
+    if verbose:
+        level = logging.DEBUG
     logger = logging.getLogger("megatape")
     logger.handlers = [LineHandler()]
     logger.propagate = False
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    logger.setLevel(level)

@@ -4,8 +4,9 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-# From a user, a scheduler that wants the machine back, and a terminal that was closed.
+# Signals of a user, of a scheduler that takes the machine back, and of a closed terminal.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -21,13 +22,16 @@ def handled(
         ends_process: Whether the process ends after the block. Its exit status is decided by then, so it ignores the signals
             that launchers and process groups repeat.
     """
-    taken = [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in taken}
+    earlier_handlers: dict[signal.Signals, Any] = {}
+    for number in numbers:
+        is_ignored_by_nohup = number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+        if not is_ignored_by_nohup:
+            earlier_handlers[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler_before in before.items():
-            next_handler = handler_before
+        for number, earlier_handler in earlier_handlers.items():
             if ends_process:
-                next_handler = signal.SIG_IGN
-            signal.signal(number, next_handler)
+                signal.signal(number, signal.SIG_IGN)
+            else:
+                signal.signal(number, earlier_handler)
