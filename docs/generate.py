@@ -48,7 +48,10 @@ def import_table() -> str:
 def architecture(page: str) -> str:
     """Return docs/architecture.md with the present layers and imports."""
     page = re.sub(r"(?<=^megatape/\n)(?:  .*\n)+", lambda _: layer_list(), page, count=1, flags=re.MULTILINE)
-    page = re.sub(r"(?:^\| \d+ \| `.*\n)+", lambda _: import_table(), page, count=1, flags=re.MULTILINE)
+    head = "| level | layer | imports |\n|---|---|---|\n"
+    before, _, after = page.partition(head)
+    rest = re.sub(r"\A(?:\|.*\n)*", lambda _: import_table(), after)
+    page = f"{before}{head}{rest}"
     parts = ", ".join(f"`{part}`" for part in PARTS_OF_DATA)
     paragraph = textwrap.fill(f"Parts of `data/`, in their import order: {parts}.", 100, break_on_hyphens=False)
     return re.sub(

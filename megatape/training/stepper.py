@@ -97,7 +97,7 @@ class Stepper(AbstractContextManager["Stepper"]):
         counts = self._next_batch
         if counts is None:
             counts = self.exchange_status(samples.start).next_batch
-        check_readable(counts.num_unreadable, batches.error, step, self._engine.topology)
+        check_readable(counts.num_unreadable, batches.error, f"the data of step {step}", self._engine.topology)
         self.prefetcher.start(samples.stop)
 
         digest = round(counts.digest / self._num_readers)

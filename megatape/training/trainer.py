@@ -248,7 +248,7 @@ class Trainer:
         with self.pace.waiting("the reading of validation data"):
             batches = self.evaluator.read(self.state.selection)
         (num_unreadable,) = self.engine.sum_over_ranks(bool(batches.error))
-        check_readable(num_unreadable, batches.error, step + 1, self.topology)
+        check_readable(num_unreadable, batches.error, f"the validation data after step {step}", self.topology)
         validation = self.evaluator.evaluate(batches)
         if validation is None:
             raise DataError(

@@ -1,17 +1,17 @@
-"""Ends a step whose data a rank cannot read."""
+"""Ends a step or an evaluation whose data a rank cannot read."""
 
 from megatape.distributed.exchange import on_all
 from megatape.distributed.topology import Topology
 from megatape.errors import DataError
 
 
-def check_readable(num_unreadable: float, reason: str, step: int, topology: Topology) -> None:
+def check_readable(num_unreadable: float, reason: str, what: str, topology: Topology) -> None:
     """Check that all ranks have read their samples. Collective if one has not.
 
     Args:
         num_unreadable: Number of ranks that cannot read their samples. The same on all ranks.
         reason: Reason why this rank cannot, or "".
-        step: Number of the step, for the message.
+        what: Description of the data, for the message.
         topology: All ranks.
 
     Raises:
@@ -23,4 +23,4 @@ def check_readable(num_unreadable: float, reason: str, step: int, topology: Topo
             raise DataError(reason)
 
     if num_unreadable:
-        on_all(fail, topology, context=f"the data of step {step} cannot be read: ")
+        on_all(fail, topology, context=f"{what} cannot be read: ")

@@ -33,7 +33,8 @@ Result = TypeVar("Result")
 
 MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index and the plan of a data directory
 MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
-MAX_LINE_BYTES = 2**20  # a longer line is not read: ours have less than a tenth of this
+# Lines of this length or longer are not read. Ours have less than a tenth of it.
+MAX_LINE_BYTES = 2**20
 PARTIAL = ".partial"  # end of the name of the folder in which a data directory is prepared
 
 # Errors of a shared file system while a server or the network is away.
@@ -485,7 +486,7 @@ def sync(path: Path) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every line with a JSON object of at most MAX_LINE_BYTES, and the object. A missing file has no lines.
+    """Yield every line shorter than MAX_LINE_BYTES with a JSON object, and the object. A missing file has no lines.
 
     Args:
         path: File to read.

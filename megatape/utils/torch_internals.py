@@ -20,8 +20,6 @@ from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"]  # and every name below
-
 # Attention as one kernel of any device: operators, and those that torch has formulas of FLOPs for.
 ATTENTION_OPERATORS = {
     torch.ops.aten._scaled_dot_product_fused_attention_overrideable: torch.ops.aten._scaled_dot_product_efficient_attention,

@@ -184,6 +184,7 @@ class Engine:
         if update is None:
             # DeepSpeed found a norm that is not finite, and did not call the optimizer.
             update = pending.resolve(math.nan)
+        self._pending = None
         if not update.skipped:
             self.state.check_kept()
             self.state.update_ema()
