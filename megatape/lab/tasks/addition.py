@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,18 +20,19 @@ from megatape.utils.options import Count, option
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BATCH_SIZE = 512  # prompts per call of generate
+# Number of prompts answered together.
+BATCH_SIZE = 512
 Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class AdditionGrid:
-    """Results for operands of 1, 2, ... digits: rows are lengths of the first operand, columns of the second.
+    """Results for operands of 1, 2, ... digits. Rows are lengths of the first operand, columns lengths of the second.
 
     Attributes:
-        trained_digits: D, the length of the longest operands in the training data.
+        trained_digits: Length of the longest operands in the training data (D).
         problems: Number of problems in each cell.
-        correct: Number answered exactly: every digit, and the end token.
+        correct: Number of exact answers in each cell: every digit, and the end token.
     """
 
     trained_digits: int
@@ -40,7 +42,10 @@ class AdditionGrid:
     @property
     def accuracy(self) -> list[list[float]]:
         """Fraction of exact answers in each cell."""
-        return [[right / n for right, n in zip(*rows, strict=True)] for rows in zip(self.correct, self.problems, strict=True)]
+        grid = []
+        for correct, problems in zip(self.correct, self.problems, strict=True):
+            grid.append([right / n for right, n in zip(correct, problems, strict=True)])
+        return grid
 
     @property
     def mean(self) -> float:
@@ -54,25 +59,32 @@ class AdditionGrid:
 
     @property
     def beyond(self) -> float | None:
-        """Mean over the other cells; None if there are none."""
+        """Mean over the other cells, None if there are none."""
         cells = self._cells(first=self.trained_digits + 1)
-        return self._mean(cells) if cells else None
+        if not cells:
+            return None
+        return self._mean(cells)
 
     @property
     def by_longer_operand(self) -> dict[int, float]:
-        """Digits of the longer operand -> mean over the cells that have it."""
-        return {digits: self._mean(self._cells(digits, digits)) for digits in range(1, len(self.correct) + 1)}
+        """Digits of the longer operand -> mean over its cells."""
+        means = {}
+        for digits in range(1, len(self.correct) + 1):
+            means[digits] = self._mean(self._cells(digits, digits))
+        return means
 
     @property
     def summary(self) -> str:
         """One line with the means."""
         size = len(self.correct)
-        beyond = "" if self.beyond is None else f", beyond {self.beyond:.2%}"
+        beyond = ""
+        if self.beyond is not None:
+            beyond = f", beyond {self.beyond:.2%}"
         return f"exact match: trained lengths {self.inside:.2%}{beyond}, all {size} x {size} lengths {self.mean:.2%}"
 
     @property
     def measures(self) -> list[Measure]:
-        """The means, whose standard errors are those of their cells' fractions."""
+        """The means, with standard errors from the fractions of their cells."""
         parts = {
             "trained lengths": self._cells(last=self.trained_digits),
             "beyond": self._cells(first=self.trained_digits + 1),
@@ -81,31 +93,33 @@ class AdditionGrid:
         return [self._measure(f"{name} (%)", cells) for name, cells in parts.items() if cells]
 
     def draw(self, figure: "Figure") -> None:
-        """The grid, with a frame around the trained lengths."""
-        labels = "digits of the second operand", "digits of the first operand"
+        """Draw the grid, with a frame around the trained lengths."""
+        labels = ("digits of the second operand", "digits of the first operand")
         heat_map(figure, Grid(self.accuracy, "exact match (%)", labels, num_framed=self.trained_digits))
 
     def describe(self) -> dict[str, Any]:
-        """All results, for a JSON file."""
+        """Return all results, for a JSON file."""
         means = {"mean": self.mean, "inside": self.inside, "beyond": self.beyond}
         return means | asdict(self) | {"accuracy": self.accuracy}
 
     def _cells(self, first: int = 1, last: int = sys.maxsize) -> list[Cell]:
-        """The cells whose longer operand has `first` to `last` digits."""
-        size = range(min(len(self.correct), last))
-        return [(a, b) for a in size for b in size if max(a, b) + 1 >= first]
+        """Return the cells whose longer operand has `first` to `last` digits."""
+        size = min(len(self.correct), last)
+        return [(a, b) for a, b in product(range(size), repeat=2) if max(a, b) + 1 >= first]
 
     def _mean(self, cells: list[Cell]) -> float:
         return fmean(self.correct[a][b] / self.problems[a][b] for a, b in cells)
 
     def _measure(self, name: str, cells: list[Cell]) -> Measure:
+        """Return the mean over some cells as a measure, in percent."""
         accuracy = self.accuracy
         problems = [self.problems[a][b] for a, b in cells]
-        variances = (accuracy[a][b] * (1 - accuracy[a][b]) / self.problems[a][b] for a, b in cells)
+        variances = [accuracy[a][b] * (1 - accuracy[a][b]) / self.problems[a][b] for a, b in cells]
+        error = math.sqrt(sum(variances)) / len(cells)
         mean = self._mean(cells)
-        # Were all cells alike, their mean would vary as a share of this many problems.
-        interval = wilson(mean, len(cells) ** 2 / sum(1 / n for n in problems))
-        return Measure(name, 100 * mean, 100 * math.sqrt(sum(variances)) / len(cells), sum(problems), interval)
+        # If all cells had the same accuracy, their mean would vary like a share of this many problems.
+        num_equivalent = len(cells) ** 2 / sum(1 / n for n in problems)
+        return Measure(name, 100 * mean, 100 * error, sum(problems), wilson(mean, num_equivalent))
 
 
 @dataclass(frozen=True)
@@ -113,11 +127,11 @@ class Question:
     """A problem in tokens.
 
     Attributes:
-        digits: Lengths of its operands.
-        problem: The problem as text.
-        prompt: Its ids.
+        digits: Lengths of the operands.
+        problem: Problem as text.
+        prompt: Ids of the prompt.
         answer: Ids of the answer, with the end token.
-        trained_digits: D of the data.
+        trained_digits: Length of the longest operands in the training data.
     """
 
     digits: tuple[int, int]
@@ -129,7 +143,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a problem, in ids: a tokenizer of digits shows less."""
+    """The answer to a problem, in ids: the text of a tokenizer of digits would hide special tokens."""
 
     digits: tuple[int, int]
     prompt: str
@@ -154,35 +168,36 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Question]]:
-        """Prompts of equal length need no padding: a batch mixes all cells with the same total number of digits.
+        """Make batches of prompts of equal length. A batch mixes all cells with the same total number of digits.
 
         Raises:
             UserError: `data` does not hold addition data, its tokenizer is not the model's, or the longest problem exceeds the
                 model's maximum positions.
         """
         task = AdditionTask.of(self.data)
-        size = 2 * task.digits if self.max_digits is None else self.max_digits
+        size = self.max_digits
+        if size is None:
+            size = 2 * task.digits
         tokenizer = _tokenizer(model, self.data)
         _check_lengths(model, size)
         batches = []
         for total in range(2, 2 * size + 1):
-            questions = [
-                Question(
-                    (a, total - a),
-                    problem,
-                    [*tokenizer.begin, *tokenizer.encode(problem.prompt)],
-                    [*tokenizer.encode(problem.answer), tokenizer.eos_id],
-                    task.digits,
-                )
-                for a in range(max(1, total - size), min(size, total - 1) + 1)
-                for problem in task.test_problems(a, total - a)
-            ]
-            batches += [questions[begin : begin + BATCH_SIZE] for begin in range(0, len(questions), BATCH_SIZE)]
+            questions = []
+            for a in range(max(1, total - size), min(size, total - 1) + 1):
+                b = total - a
+                for problem in task.test_problems(a, b):
+                    prompt = [*tokenizer.begin, *tokenizer.encode(problem.prompt)]
+                    answer = [*tokenizer.encode(problem.answer), tokenizer.eos_id]
+                    questions.append(Question((a, b), problem, prompt, answer, task.digits))
+            for begin in range(0, len(questions), BATCH_SIZE):
+                batches.append(questions[begin : begin + BATCH_SIZE])
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Question]) -> list[Prediction]:
-        """Greedy answers."""
-        continuations = model.continuations([each.prompt for each in batch], max(len(each.answer) for each in batch))
+        """Answer the problems greedily."""
+        prompts = [question.prompt for question in batch]
+        num_tokens = max(len(question.answer) for question in batch)
+        continuations = model.continuations(prompts, num_tokens)
         predictions = []
         for question, ids in zip(batch, continuations, strict=True):
             answer = ids[: len(question.answer)]
@@ -193,17 +208,18 @@ class Addition(Task[Question, Prediction, AdditionGrid]):
         return predictions
 
     def result(self, predictions: list[Prediction]) -> AdditionGrid:
-        size = max(max(each.digits) for each in predictions)
-        problems, correct = ([[0] * size for _ in range(size)] for _ in range(2))
-        for each in predictions:
-            a, b = each.digits
+        size = max(max(prediction.digits) for prediction in predictions)
+        problems = [[0] * size for _ in range(size)]
+        correct = [[0] * size for _ in range(size)]
+        for prediction in predictions:
+            a, b = prediction.digits
             problems[a - 1][b - 1] += 1
-            correct[a - 1][b - 1] += each.correct
+            correct[a - 1][b - 1] += prediction.correct
         return AdditionGrid(predictions[0].trained_digits, problems, correct)
 
 
 def _tokenizer(model: ModelOutline, data: Path) -> Tokenizer:
-    """The data's tokenizer. Raises UserError if the model has another one."""
+    """Return the data's tokenizer. Raise UserError if the model has another one."""
     tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
     text = AdditionTask.of(data).test_problems(1, 1)[0].prompt
     ours = [*tokenizer.begin, *tokenizer.encode(text)]

@@ -35,9 +35,9 @@ from megatape.utils.units import plural
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NUM_SHOWN = 3  # ids in an error
-
-
+# Number of ids shown in an error.
+NUM_SHOWN = 3
+# Sets of SCROLLS -> their metrics.
 SETS: dict[str, Metric] = {
     "qasper": "f1",
     "contract_nli": "exact_match",
@@ -50,18 +50,23 @@ SETS: dict[str, Metric] = {
 
 
 class TextSet(NamedTuple):
-    """A set, and the metric of its answers: `rouge` for summaries, any other for answers to questions."""
+    """A set of texts with the metric of its answers: `rouge` for summaries, another one for answers to questions."""
 
     name: str
     metric: Metric
 
 
 def parse_set(text: str) -> TextSet:
-    """A set of SCROLLS by its name, or any other as NAME=METRIC. Raises UserError."""
+    """Parse the name of a set of SCROLLS, or NAME=METRIC for another set.
+
+    Raises:
+        UserError: The text is neither.
+    """
     name, _, metric = text.partition("=")
     if text in SETS:
         return TextSet(text, SETS[text])
-    if metric in METRICS and name not in SETS and re.fullmatch(r"\w[\w.-]*", name):
+    is_new_name = name not in SETS and re.fullmatch(r"\w[\w.-]*", name)
+    if metric in METRICS and is_new_name:
         return TextSet(name, metric)
     raise UserError(
         f"{text!r} is no set: {choose_one(text, SETS)}, or give a set of your own with its metric, such as "
@@ -77,7 +82,13 @@ def _check_sets(sets: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Question:
-    """A question or a text to summarize. prompt: its tokens, in an array because a set has millions of them."""
+    """A question, or a text to summarize.
+
+    Attributes:
+        id: Id of the question in its set.
+        prompt: Tokens of the prompt, in an array because a set has millions of them.
+        references: Right answers.
+    """
 
     id: str
     prompt: "array[int]"
@@ -86,7 +97,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Example:
-    """A question of a set, as `parse_set` reads it, and the tokens that its answer may have."""
+    """A question of a set.
+
+    Attributes:
+        set: Set in the form that `parse_set` reads.
+        question: The question.
+        num_tokens: Maximum number of tokens in the answer.
+    """
 
     set: str
     question: Question
@@ -95,7 +112,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a question. set: as `parse_set` reads it."""
+    """The answer to a question. `set` has the form that `parse_set` reads."""
 
     set: str
     id: str
@@ -107,7 +124,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class SetScores:
-    """Results of one set: mean and standard error of each score in points, and the number of questions."""
+    """Results of one set.
+
+    Attributes:
+        text_set: The set.
+        scores: Mean and standard error of each score, in points.
+        num_questions: Number of questions.
+    """
 
     text_set: TextSet
     scores: dict[str, tuple[float, float | None]]
@@ -115,9 +138,12 @@ class SetScores:
 
     @property
     def measure(self) -> Measure:
-        """The score that counts, with an interval if it is a proportion."""
-        mean, error = self.scores[self.text_set.metric]
-        interval = wilson(mean / 100, self.num_questions) if self.text_set.metric == "exact_match" else None
+        """The score of the set's metric, with an interval if it is a proportion."""
+        metric = self.text_set.metric
+        mean, error = self.scores[metric]
+        interval = None
+        if metric == "exact_match":
+            interval = wilson(mean / 100, self.num_questions)
         return Measure(_name(self.text_set), mean, error, self.num_questions, interval)
 
 
@@ -130,7 +156,8 @@ class ScrollsScores:
     @property
     def summary(self) -> str:
         """One line with the score of each set."""
-        return f"scrolls: {', '.join(f'{measure.name} {measure.value:.2f}' for measure in self.measures)}"
+        parts = [f"{measure.name} {measure.value:.2f}" for measure in self.measures]
+        return f"scrolls: {', '.join(parts)}"
 
     @property
     def measures(self) -> list[Measure]:
@@ -138,18 +165,16 @@ class ScrollsScores:
         return [each.measure for each in self.sets]
 
     def draw(self, figure: "Figure") -> None:
-        """A bar for each set."""
+        """Draw a bar for each set."""
         bars(figure, {measure.name: (measure.value, measure.error) for measure in self.measures}, "points")
 
     def describe(self) -> dict[str, Any]:
-        """All scores of each set."""
-        return {
-            each.text_set.name: {
-                "questions": each.num_questions,
-                "scores": {name: {"mean": mean, "error": error} for name, (mean, error) in each.scores.items()},
-            }
-            for each in self.sets
-        }
+        """Return all scores of each set."""
+        sets = {}
+        for each in self.sets:
+            scores = {name: {"mean": mean, "error": error} for name, (mean, error) in each.scores.items()}
+            sets[each.text_set.name] = {"questions": each.num_questions, "scores": scores}
+        return sets
 
 
 @dataclass(frozen=True)
@@ -175,12 +200,14 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Example]]:
-        """Prompts of equal length, so that nothing is padded.
+        """Make batches of prompts of equal length, so that nothing is padded.
 
         Raises:
             UserError: Lengths do not fit the model or leave no room for prompts, or an error of `read_set`.
         """
-        length = model.max_positions if self.sequence_length is None else self.sequence_length
+        length = self.sequence_length
+        if length is None:
+            length = model.max_positions
         if length > model.max_positions:
             raise UserError(
                 f"sequence_length is {length}, but {model.name} has {model.max_positions} positions (model.max_positions): "
@@ -189,21 +216,27 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
         tokenizer = PromptTokenizer(model.tokenizer, model.name)
         limits = Limits(length, max_answer=self.max_answer_tokens)
         if any(parse_set(text).metric == "rouge" for text in self.sets):
-            rouge_scorer()  # say now that it is missing, not after the first batch
+            # If the scorer is missing, fail now, not after the first batch.
+            rouge_scorer()
         batches = []
         for text in self.sets:
             name, metric = parse_set(text)
-            form = (Summarizing if metric == "rouge" else Answering)(tokenizer, limits)
+            form: Summarizing | Answering
+            if metric == "rouge":
+                form = Summarizing(tokenizer, limits)
+            else:
+                form = Answering(tokenizer, limits)
             questions = read_set(self.scrolls, name, self.split, form.question, self.max_examples)
             examples = [Example(text, question, form.answer_tokens) for question in questions]
             batches += equal_lengths(examples, lambda each: len(each.question.prompt) + each.num_tokens)
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Example]) -> list[Prediction]:
-        """Greedy answers, up to their end token."""
+        """Answer the questions greedily, up to the end token."""
         tokenizer = PromptTokenizer(model.tokenizer, model.name)
         metric = parse_set(batch[0].set).metric
-        continuations = model.continuations([list(each.question.prompt) for each in batch], batch[0].num_tokens)
+        prompts = [list(example.question.prompt) for example in batch]
+        continuations = model.continuations(prompts, batch[0].num_tokens)
         predictions = []
         for example, ids in zip(batch, continuations, strict=True):
             question = example.question
@@ -214,11 +247,14 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
         return predictions
 
     def result(self, predictions: list[Prediction]) -> ScrollsScores:
-        scores = {text_set: [each.scores for each in answers] for text_set, answers in _by_set(predictions)}
-        return ScrollsScores([SetScores(text_set, mean_scores(each), len(each)) for text_set, each in scores.items()])
+        sets = []
+        for text_set, answers in _by_set(predictions):
+            means = mean_scores([answer.scores for answer in answers])
+            sets.append(SetScores(text_set, means, len(answers)))
+        return ScrollsScores(sets)
 
     def files(self, predictions: list[Prediction]) -> dict[str, str]:
-        """Predictions of each set as SCROLLS' scorer takes them, and tables of answers beside their references."""
+        """Return the predictions of each set in the format of SCROLLS' scorer, and tables of answers and references."""
         files = {}
         for text_set, answers in _by_set(predictions):
             by_id = {each.id: each.prediction for each in answers}
@@ -228,9 +264,12 @@ class Scrolls(Task[Example, Prediction, ScrollsScores]):
         return files
 
     def paper(self) -> dict[str, dict[str, float]]:
-        """The paper's results on the published sets."""
+        """Return the paper's results on the published sets."""
         names = [_name(parse_set(name)) for name in SCROLLS_SETS]
-        return {f"{row}, 155M": dict(zip(names, values, strict=True)) for row, values in SCROLLS.items()}
+        rows = {}
+        for row, values in SCROLLS.items():
+            rows[f"{row}, 155M"] = dict(zip(names, values, strict=True))
+        return rows
 
 
 def _name(text_set: TextSet) -> str:
@@ -238,29 +277,42 @@ def _name(text_set: TextSet) -> str:
 
 
 def _by_set(predictions: list[Prediction]) -> list[tuple[TextSet, list[Prediction]]]:
-    return [(parse_set(name), list(answers)) for name, answers in groupby(predictions, lambda each: each.set)]
+    groups = groupby(predictions, lambda prediction: prediction.set)
+    return [(parse_set(name), list(answers)) for name, answers in groups]
 
 
 def _side_by_side(predictions: list[Prediction]) -> str:
-    """Answers beside their references, as in the paper's appendix. A question is the text before the first empty line."""
+    """Format answers beside their references, as in the paper's appendix.
+
+    The question is the prompt up to the first empty line.
+    """
     rows = []
     for each in predictions:
         question = each.prompt.partition("\n\n")[0]
-        right = "yes" if each.scores["exact_match"] else ""
+        right = ""
+        if each.scores["exact_match"]:
+            right = "yes"
         rows.append([each.id, question, " / ".join(each.references), each.prediction, right])
     return markdown(["id", "question", "reference", "answer", "right"], rows)
 
 
 class PromptTokenizer(Tokenizer):
-    """A tokenizer of transformers by the interface of data/; it has no files. name: of the model."""
+    """A tokenizer of transformers with the interface of data/. It has no files.
+
+    Args:
+        tokenizer: Tokenizer of transformers.
+        name: Name of the model.
+    """
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         super().__init__({}, name)
         self._tokenizer = tokenizer
         self.vocab_size = len(tokenizer)
         self.eos_id = tokenizer.eos_token_id
-        front = tokenizer("")["input_ids"]
-        self.bos_id = int(front[0]) if front else None
+        special_ids = tokenizer("")["input_ids"]
+        self.bos_id = None
+        if special_ids:
+            self.bos_id = int(special_ids[0])
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -276,21 +328,22 @@ class PromptTokenizer(Tokenizer):
 def read_set(
     data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
 ) -> list[Question]:
-    """The questions of a split in the order of their first lines.
+    """Read the questions of a split, in the order of their first lines.
 
     Args:
         data: Folder of the sets.
-        name: Of the set.
-        split: Of the set.
-        encode: Makes a prompt of an input.
-        max_questions: Read the first ones only; None: all.
+        name: Name of the set.
+        split: Split of the set.
+        encode: Converts an input to a prompt.
+        max_questions: Maximum number of questions to read, None for all.
 
     Raises:
-        MissingPath: `data` has not the layout.
-        UserError: A line is not of a set, an id has two inputs, a question has no reference, or the set is empty.
+        MissingPath: `data` does not have the layout.
+        UserError: A line is malformed, an id has two inputs, a question has no reference, or the set is empty.
     """
     questions: dict[str, Question] = {}
-    inputs: dict[str, tuple[str, bytes]] = {}  # of each id: place and hash
+    # Id -> line and hash of its first input.
+    inputs: dict[str, tuple[str, bytes]] = {}
     without: list[str] = []
     path = data / name / f"{split}.jsonl"
     if not path.is_file():
@@ -319,10 +372,11 @@ def read_set(
     if not inputs:
         raise UserError(f"{path} is empty: it must have a line for each question")
     if without:
-        test = "; the published test split has none, use the validation split" if split == "test" else ""
-        raise UserError(
-            f"{path}: {some_ids(list(dict.fromkeys(without)))} without a reference: `output` must have its text{test}"
-        )
+        hint = ""
+        if split == "test":
+            hint = "; the published test split has none, use the validation split"
+        ids = some_ids(list(dict.fromkeys(without)))
+        raise UserError(f"{path}: {ids} without a reference: `output` must have its text{hint}")
     return list(questions.values())
 
 
@@ -342,18 +396,21 @@ def _record(place: str, line: bytes) -> dict[str, Any]:
 
 
 def some_ids(ids: list[str]) -> str:
-    """How many ids, and the first of them."""
-    more = ", ..." if len(ids) > NUM_SHOWN else ""
-    return f"{plural(len(ids), 'id')} ({', '.join(ids[:NUM_SHOWN])}{more})"
+    """Describe how many ids there are, with the first of them."""
+    shown = ids[:NUM_SHOWN]
+    if len(ids) > NUM_SHOWN:
+        shown.append("...")
+    count = plural(len(ids), "id")
+    return f"{count} ({', '.join(shown)})"
 
 
 @path_errors()
 def read_predictions(path: Path) -> dict[str, str]:
-    """Answers by id, from a file {id: answer} as SCROLLS' scorer takes it.
+    """Read answers by id, from a file {id: answer} in the format of SCROLLS' scorer.
 
     Raises:
-        MissingPath: There is no such file.
-        UserError: It has another content, or an id twice.
+        MissingPath: The file is missing.
+        UserError: The file has another format, or an id twice.
     """
     if not path.is_file():
         raise MissingPath(f"{path}: no such file of predictions")
@@ -362,11 +419,23 @@ def read_predictions(path: Path) -> dict[str, str]:
 
 
 def check_coverage(predictions: dict[str, str], questions: list[Question], path: Path) -> None:
-    """Raises UserError unless there is a prediction for each question, and none for anything else."""
+    """Check that there is a prediction for each question, and no other prediction.
+
+    Args:
+        predictions: Answers by id.
+        questions: Questions of the set.
+        path: File of the predictions, for messages.
+
+    Raises:
+        UserError: Predictions are missing, or belong to no question.
+    """
     ids = {question.id for question in questions}
     missing = [key for key in ids if key not in predictions]
     unknown = [key for key in predictions if key not in ids]
-    faults = [f"{some_ids(sorted(missing))} missing"] if missing else []
-    faults += [f"{some_ids(unknown)} not in the set"] if unknown else []
-    if faults:
-        raise UserError(f"{path}: of {len(ids):,} questions, {' and '.join(faults)}: predict this set, and all of it")
+    problems = []
+    if missing:
+        problems.append(f"{some_ids(sorted(missing))} missing")
+    if unknown:
+        problems.append(f"{some_ids(unknown)} not in the set")
+    if problems:
+        raise UserError(f"{path}: of {len(ids):,} questions, {' and '.join(problems)}: predict this set, and all of it")

@@ -1,6 +1,6 @@
-"""A trained model run by the training code, whole or divided over tensor-parallel ranks.
+"""A trained model run by the training code, on one rank or divided over tensor-parallel ranks.
 
-It needs no export, and a model that fits no single GPU can be evaluated. It has no cache: each token of a continuation takes a
+It needs no export, and the model may be too large for a single GPU. There is no cache: each token of a continuation takes a
 forward pass over all tokens before it.
 """
 
@@ -33,7 +33,7 @@ from megatape.zero.state import WEIGHT
 
 @dataclass
 class TensorParallelModel:
-    """An EvaluationModel whose weights the ranks of `axis` divide: its methods are collective."""
+    """An EvaluationModel with weights divided over the ranks of `axis`. Its methods are collective."""
 
     name: str
     tokenizer: Any
@@ -50,44 +50,51 @@ class TensorParallelModel:
 
     @property
     def max_positions(self) -> int:
-        """The longest text in tokens, up to a window, which the training code does not have."""
+        """Number of tokens of the longest text. It is limited to the sliding window, which the training code lacks."""
         config = self.model.config
-        return min(config.max_positions, config.sliding_window or config.max_positions)
+        if config.sliding_window:
+            return min(config.max_positions, config.sliding_window)
+        return config.max_positions
 
     def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-        """The likeliest `num_tokens` ids after each prompt, padded from where the model ends a text."""
+        """Continue each prompt greedily by `num_tokens` ids, padded after the end of a text."""
+        end_ids = torch.tensor(sorted(self.end_ids))
         tokens = torch.tensor(prompts)
         ended = torch.zeros(len(prompts), dtype=torch.bool)
         for _ in range(num_tokens):
-            chosen = self.logits(tokens)[:, -1].argmax(-1).cpu().masked_fill(ended, self.padding_id)
+            likeliest = self.logits(tokens)[:, -1].argmax(-1).cpu()
+            chosen = likeliest.masked_fill(ended, self.padding_id)
             tokens = torch.cat([tokens, chosen[:, None]], 1)
-            ended |= torch.isin(chosen, torch.tensor(sorted(self.end_ids)))
+            ended |= torch.isin(chosen, end_ids)
             if ended.all():
                 break
-        return list(tokens[:, len(prompts[0]) :].tolist())
+        prompt_length = len(prompts[0])
+        return list(tokens[:, prompt_length:].tolist())
 
     @torch.no_grad()
     def logits(self, tokens: Tensor) -> Tensor:
-        """Float32 [B, N, V] for ids [B, N], on all ranks."""
+        """Return the logits, float32 [B, N, V], for ids [B, N], on all ranks."""
         length = tokens.shape[1]
-        tokens = pad(tokens, (0, -length % self.axis.size)).to(self.device)  # each rank has an equal share; no token sees these
-        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
-        return whole_vocabulary(self.model(tokens, positions), self.vocab_size, self.axis)[:, :length].float()
+        # Padded, so that ranks have equal shares. No token sees the padding.
+        padded = pad(tokens, (0, -length % self.axis.size)).to(self.device)
+        positions = torch.arange(padded.shape[1], device=self.device).expand_as(padded)
+        logits = whole_vocabulary(self.model(padded, positions), self.vocab_size, self.axis)
+        return logits[:, :length].float()
 
 
 @contextmanager
 def load_tensor_parallel(
     folder: Path, axis: Axis, base: Path | None = None, adapter: Path | None = None
 ) -> Iterator[TensorParallelModel]:
-    """The model of a checkpoint, an export, an import or a folder of transformers, of which each rank reads its share.
+    """Load the model of a checkpoint, an export, an import or a folder of transformers. Each rank reads its share.
 
-    It is in the precision that an export of it has.
+    Weights have the same precision as in an export of the model.
 
     Args:
-        folder: Of the model.
-        axis: The ranks that divide it.
-        base: The folder that a checkpoint of trained weights only began with.
-        adapter: An exported adapter to merge into the model.
+        folder: Folder of the model.
+        axis: Ranks that divide the model.
+        base: Folder that a checkpoint of trained weights only started from.
+        adapter: Exported adapter to merge into the model.
 
     Raises:
         MissingPath: A folder or file is missing.
@@ -104,22 +111,36 @@ def load_tensor_parallel(
         source.verify(axis.rank, axis.size)
         source.check_fits(source.model)
         check_divisible(source.model, axis.size, name)
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        device = torch.device("cpu")
+        if torch.cuda.is_available():
+            device = torch.device("cuda", torch.cuda.current_device())
         model = _filled(build_model(source.model, axis), source, axis, device)
+
         special = special_tokens(source.tokenizer())
-        ends = special.eos_token_id if isinstance(special.eos_token_id, list) else [special.eos_token_id]
-        padding = ends[0] if special.pad_token_id is None else special.pad_token_id
-        yield TensorParallelModel(name, exported_tokenizer(source), model, axis, device, set(ends), padding)
+        end_ids = special.eos_token_id
+        if not isinstance(end_ids, list):
+            end_ids = [end_ids]
+        padding_id = special.pad_token_id
+        if padding_id is None:
+            padding_id = end_ids[0]
+        yield TensorParallelModel(name, exported_tokenizer(source), model, axis, device, set(end_ids), padding_id)
 
 
 def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
-    """Raise UserError if tensor-parallel ranks cannot hold equal shares of a model, or its positions are drawn."""
+    """Check that tensor-parallel ranks can hold equal shares of a model, and that its positions are not drawn.
+
+    Args:
+        model: Configuration of the model.
+        num_ranks: Number of tensor-parallel ranks.
+        name: Name of the model in messages.
+
+    Raises:
+        UserError: The model does not fit.
+    """
     for field in ("num_heads", "num_kv_heads", "mlp_size"):
-        if getattr(model, field) % num_ranks:
-            raise UserError(
-                f"tp {num_ranks}: {field} of {name} is {getattr(model, field)}, and every rank holds an equal share: give a "
-                "divisor"
-            )
+        size = getattr(model, field)
+        if size % num_ranks:
+            raise UserError(f"tp {num_ranks}: {field} of {name} is {size}, and every rank holds an equal share: give a divisor")
     if encoding_of(model).positions(random_offset=False).drawn_from:
         raise UserError(
             f"{name}: positions of {model.encoding} are drawn by a seed in its export: leave out `tp` and `training_code`"
@@ -127,14 +148,15 @@ def check_divisible(model: ModelConfig, num_ranks: int, name: str) -> None:
 
 
 def _filled(model: Transformer, source: ModelWeights, axis: Axis, device: torch.device) -> Transformer:
-    """The model with this rank's rows and columns of every weight; rows of padding are zero."""
+    """Fill the model with this rank's rows and columns of every weight. Rows of padding are zero."""
     for name, parameter in model.named_parameters():
-        local = tuple(parameter.shape)
-        whole = spec_of(parameter).shape
-        share = share_of(parameter, local, axis)
-        block = torch.zeros(matrix(local), dtype=source.dtype)
-        rows = slice(share.rows.start, min(share.rows.stop, whole[0]))
-        if rows.start < rows.stop:
-            block[: rows.stop - rows.start] = source.read(WEIGHT, name, whole, rows, share.columns)
-        parameter.data = block.view(local).to(device)
+        local_shape = tuple(parameter.shape)
+        whole_shape = spec_of(parameter).shape
+        share = share_of(parameter, local_shape, axis)
+        block = torch.zeros(matrix(local_shape), dtype=source.dtype)
+        rows = slice(share.rows.start, min(share.rows.stop, whole_shape[0]))
+        num_rows = rows.stop - rows.start
+        if num_rows > 0:
+            block[:num_rows] = source.read(WEIGHT, name, whole_shape, rows, share.columns)
+        parameter.data = block.view(local_shape).to(device)
     return model.eval()
