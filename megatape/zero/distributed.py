@@ -13,7 +13,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.constants import default_pg_timeout
 
 from megatape.distributed.launchers import is_on_one_host
-from megatape.distributed.network import check_rendezvous, export_interface, export_loopback
+from megatape.distributed.network import NAME_TIMEOUT, check_rendezvous, export_interface, export_loopback
 from megatape.distributed.store import open_store
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
@@ -30,6 +30,7 @@ def initialize_distributed(
     timeout: timedelta = default_pg_timeout,
     tensor_size: int = 1,
     store: dist.Store | None = None,
+    name_timeout: float = NAME_TIMEOUT,
 ) -> torch.device:
     """Join the process group of all ranks and return this rank's device.
 
@@ -38,11 +39,12 @@ def initialize_distributed(
         timeout: Timeout of the rendezvous and of the collectives of all groups.
         tensor_size: Number of tensor-parallel ranks.
         store: Store of the rendezvous, by default a new one.
+        name_timeout: Seconds in which the name of the main host may still become known.
 
     Raises:
         UserError: The address of the rendezvous is invalid, see `check_rendezvous`.
     """
-    check_rendezvous()
+    check_rendezvous(name_timeout)
     warning = version_warning(deepspeed.__version__)
     if warning and topology.is_main:
         LOG.warning(warning)

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch.distributed import distributed_c10d
 
-from megatape.distributed import launchers
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.zero import distributed
@@ -32,12 +31,11 @@ DEFAULTS = {
 
 def test_unknown_address_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise torch would retry until the timeout of collectives, 35 minutes in a training run, even on a single host."""
-    monkeypatch.setattr(launchers, "NAME_TIMEOUT", 0.0)
     places = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "9"}
     for name, value in places.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="MASTER_ADDR is 'no-such-host.invalid', which .* does not know"):
-        initialize_distributed(Topology(1, 2, 1, local_size=2), timedelta(seconds=3))
+        initialize_distributed(Topology(1, 2, 1, local_size=2), timedelta(seconds=3), name_timeout=0.0)
 
 
 def test_device_of_a_local_rank() -> None:

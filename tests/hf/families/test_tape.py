@@ -212,6 +212,8 @@ def test_the_stand_ins_have_the_signatures_of_training() -> None:
                 theirs = [word for word in theirs if word in ("size", "rank")]
             elif name == "parameter":
                 theirs = [*theirs[: theirs.index("init") + 1], "training"]
+            elif name == "ColumnLinear":
+                theirs.remove("product")  # matrix product of training, which encodings do not choose
             elif name == "channels_to_tokens":
                 theirs, ours = theirs[1:], ours[1:]
             assert ours == theirs, name
