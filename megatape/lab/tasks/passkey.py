@@ -1,6 +1,6 @@
-"""Passkey retrieval: a number in one line of a long text must be repeated at its end.
+"""Passkey retrieval: the model must repeat a number from one line of a long text at its end.
 
-Protocols are ways to make the questions:
+Protocols for making questions:
 authors  the prompts of the paper (arXiv 2501.00712, section 4.3), character for character; they come from landmark attention
          (arXiv 2305.16300) by way of LongLoRA
 grid     prompts of given token lengths, with the number at given depths
@@ -34,12 +34,15 @@ TASK = (
 GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 FACT = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is"
-DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of `grid`: the share of the garbage before the number
+# Shares of the garbage before the number, in the protocol `grid`.
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Default numbers of questions of each length and depth.
+DEFAULT_TRIALS = {"authors": 20, "grid": 100}
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, and the number that the model must continue it with, after a space.
+    """A prompt with the number that must follow it, after a space.
 
     Attributes:
         prompt: Text up to the number.
@@ -50,8 +53,10 @@ class Question:
     key: str
 
 
-Lengths = tuple[int, ...] | None  # of --lengths
-Cells = Iterator[tuple[int, float | None, list[Question]]]  # the questions of one length and, in `grid`, one depth
+# Value of --lengths.
+Lengths = tuple[int, ...] | None
+# Length, depth (only in `grid`) and questions of each cell.
+Cells = Iterator[tuple[int, float | None, list[Question]]]
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,12 @@ class Prompt:
     """A question in the model's tokens.
 
     Attributes:
-        length: Of its cell.
-        depth: Of its cell.
-        text: The prompt.
+        length: Length of the cell.
+        depth: Depth of the cell.
+        text: Text of the prompt.
         key: The number.
         tokens: Ids of the prompt, int32.
-        answer_size: Tokens that the answer may have.
+        answer_size: Maximum number of tokens in the answer.
     """
 
     length: int
@@ -77,7 +82,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a question. tokens: of the prompt."""
+    """The answer to a question. `tokens` is the number of tokens in the prompt."""
 
     length: int
     depth: float | None
@@ -90,7 +95,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Score:
-    """Results of one length and depth: mean prompt length in tokens, right answers, questions."""
+    """Results of one length and depth.
+
+    Attributes:
+        length: Length of the cell.
+        depth: Depth of the cell, None for all depths or without depths.
+        tokens: Mean number of tokens in the prompts.
+        correct: Number of right answers.
+        trials: Number of questions.
+    """
 
     length: int
     depth: float | None
@@ -105,7 +118,7 @@ class Score:
 
     @property
     def error(self) -> float:
-        """Standard error of the fraction, binomial."""
+        """Binomial standard error of the fraction."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.trials)
 
     @property
@@ -115,26 +128,27 @@ class Score:
 
 
 def _pooled(scores: Iterable[Score]) -> list[Score]:
-    """Neighbours of the same length and depth as one."""
+    """Combine consecutive scores of the same length and depth."""
     pools = []
     for (length, depth), group in groupby(scores, lambda score: (score.length, score.depth)):
         cells = list(group)
         tokens = fmean(cell.tokens for cell in cells)
         correct = sum(cell.correct for cell in cells)
-        pools.append(Score(length, depth, tokens, correct, sum(cell.trials for cell in cells)))
+        trials = sum(cell.trials for cell in cells)
+        pools.append(Score(length, depth, tokens, correct, trials))
     return pools
 
 
 @dataclass(frozen=True)
 class PasskeyScores:
-    """Results of all cells, depths from 0 to 1 within a length."""
+    """Results of all cells, ordered by length and then by depth."""
 
     protocol: str
     scores: list[Score]
 
     @property
     def by_length(self) -> list[Score]:
-        """Results of each length, its depths together."""
+        """Results of each length, over all depths."""
         return _pooled(replace(score, depth=None) for score in self.scores)
 
     @property
@@ -146,21 +160,34 @@ class PasskeyScores:
     @property
     def measures(self) -> list[Measure]:
         """The accuracy at each length."""
-        return [Measure(_name(s.length), 100 * s.accuracy, 100 * s.error, s.trials, s.interval) for s in self.by_length]
+        measures = []
+        for score in self.by_length:
+            name = _name(score.length)
+            measures.append(Measure(name, 100 * score.accuracy, 100 * score.error, score.trials, score.interval))
+        return measures
 
     def draw(self, figure: "Figure") -> None:
-        """Lengths across, depths upwards."""
+        """Draw a heat map with lengths on the horizontal axis and depths on the vertical one."""
         rows: dict[float | None, list[float]] = {}
         for score in self.scores:
             rows.setdefault(score.depth, []).append(score.accuracy)
-        ticks = list(dict.fromkeys(score.length for score in self.scores)), ["any" if row is None else row for row in rows]
-        labels = "length (tokens)", "depth of the number"
-        heat_map(figure, Grid(list(rows.values()), "right answers (%)", labels, ticks))
+        lengths = list(dict.fromkeys(score.length for score in self.scores))
+        depths: list[float | str] = []
+        for depth in rows:
+            if depth is None:
+                depths.append("any")
+            else:
+                depths.append(depth)
+        labels = ("length (tokens)", "depth of the number")
+        heat_map(figure, Grid(list(rows.values()), "right answers (%)", labels, (lengths, depths)))
 
     def describe(self) -> dict[str, Any]:
-        """The results of each length and depth."""
-        names = ("accuracy", "error", "interval")
-        return {"cells": [asdict(score) | {name: getattr(score, name) for name in names} for score in self.scores]}
+        """Return the results of each length and depth."""
+        cells = []
+        for score in self.scores:
+            derived = {"accuracy": score.accuracy, "error": score.error, "interval": score.interval}
+            cells.append(asdict(score) | derived)
+        return {"cells": cells}
 
 
 @dataclass(frozen=True)
@@ -181,43 +208,53 @@ class Passkey(Task[Prompt, Prediction, PasskeyScores]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Prompt]]:
-        """Prompts of equal length, so that nothing is padded.
+        """Make batches of prompts of equal length, so that nothing is padded.
 
         Raises:
             UserError: A length leaves no room for the question, or prompts exceed the model's maximum positions.
         """
+        trials = self.trials
+        if trials is None:
+            trials = DEFAULT_TRIALS[self.protocol]
         batches = []
-        trials = self.trials or (20 if self.protocol == "authors" else 100)
         for length, depth, questions in PROTOCOLS[self.protocol](model, self.lengths, trials):
             prompts = [_prompt(model, length, depth, question) for question in questions]
             batches += equal_lengths(prompts, lambda prompt: len(prompt.tokens))
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Prompt]) -> list[Prediction]:
-        """Greedy answers. One is right if its text is the number, in as many tokens as that has."""
-        continuations = model.continuations(
-            [prompt.tokens.tolist() for prompt in batch], max(prompt.answer_size for prompt in batch)
-        )
+        """Answer the questions greedily. An answer is right if it is the number, in as many tokens as the number has."""
+        prompts = [prompt.tokens.tolist() for prompt in batch]
+        num_tokens = max(prompt.answer_size for prompt in batch)
+        continuations = model.continuations(prompts, num_tokens)
         predictions = []
         for prompt, ids in zip(batch, continuations, strict=True):
             answer = model.tokenizer.decode(ids[: prompt.answer_size], skip_special_tokens=False).strip()
-            size = len(prompt.tokens)
-            predictions.append(
-                Prediction(prompt.length, prompt.depth, size, prompt.text, answer, prompt.key, answer == prompt.key)
+            prediction = Prediction(
+                length=prompt.length,
+                depth=prompt.depth,
+                tokens=len(prompt.tokens),
+                prompt=prompt.text,
+                prediction=answer,
+                reference=prompt.key,
+                correct=answer == prompt.key,
             )
+            predictions.append(prediction)
         return predictions
 
     def result(self, predictions: list[Prediction]) -> PasskeyScores:
-        return PasskeyScores(self.protocol, _pooled(Score(p.length, p.depth, p.tokens, p.correct, 1) for p in predictions))
+        scores = [Score(each.length, each.depth, each.tokens, each.correct, trials=1) for each in predictions]
+        return PasskeyScores(self.protocol, _pooled(scores))
 
     def paper(self) -> dict[str, dict[str, float]]:
-        """Figure 5."""
+        """Return the values of the paper's Figure 5, which are for its own prompts."""
+        if self.protocol != "authors":
+            return {}
         names = [_name(length) for length in EXTENSION_PASSKEY.lengths]
-        return {
-            f"{EXTENSION_NAMES[method]}, Llama 2 7B": dict(zip(names, shares, strict=True))
-            for method, shares in EXTENSION_PASSKEY.rows.items()
-            if self.protocol == "authors"
-        }
+        rows = {}
+        for method, shares in EXTENSION_PASSKEY.rows.items():
+            rows[f"{EXTENSION_NAMES[method]}, Llama 2 7B"] = dict(zip(names, shares, strict=True))
+        return rows
 
 
 def _name(length: int) -> str:
@@ -225,19 +262,25 @@ def _name(length: int) -> str:
 
 
 def _prompt(model: ModelOutline, length: int, depth: float | None, question: Question) -> Prompt:
+    """Encode a question. Raise UserError if the model has too few positions for it."""
     tokens = np.array(model.tokenizer(question.prompt)["input_ids"], np.int32)
-    # A tokenizer may join the last letters of the prompt with the answer; it is the number of tokens that counts.
-    size = len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"]) - len(tokens)
-    if len(tokens) + size > model.max_positions:
+    # A tokenizer may join the last letters of the prompt with the answer. Only the number of tokens matters.
+    num_tokens = _count_tokens(model, question)
+    if num_tokens > model.max_positions:
         raise UserError(
-            f"lengths {length}: a question has {len(tokens) + size} tokens with its answer, but {model.name} has "
+            f"lengths {length}: a question has {num_tokens} tokens with its answer, but {model.name} has "
             f"{model.max_positions} positions (model.max_positions): give shorter `lengths`"
         )
-    return Prompt(length, depth, question.prompt, question.key, tokens, size)
+    return Prompt(length, depth, question.prompt, question.key, tokens, answer_size=num_tokens - len(tokens))
+
+
+def _count_tokens(model: ModelOutline, question: Question) -> int:
+    """Return the number of tokens of a question with its answer."""
+    return len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"])
 
 
 def authors_question(length: int, seed: int) -> Question:
-    """The paper's prompt for about `length` tokens of Llama 2: five lines, the garbage cut by characters."""
+    """Make the paper's prompt for about `length` tokens of Llama 2: five lines, with garbage cut by characters."""
     num_garbage = int(3.75 * length // 1024 * 1024)
     draw = np.random.RandomState(seed)
     before = draw.randint(0, num_garbage)
@@ -248,7 +291,7 @@ def authors_question(length: int, seed: int) -> Question:
 
 
 def authors(model: ModelOutline, lengths: Lengths, trials: int) -> Cells:
-    """The paper's questions: `trials` of each length."""
+    """Yield the paper's questions, `trials` for each length."""
     for length in lengths or EXTENSION_PASSKEY.lengths:
         if 3.75 * length < 1024:
             raise UserError(f"lengths {length} is too short for `protocol` authors: give at least 274, or `protocol` grid")
@@ -256,28 +299,36 @@ def authors(model: ModelOutline, lengths: Lengths, trials: int) -> Cells:
 
 
 def grid(model: ModelOutline, lengths: Lengths, trials: int) -> Cells:
-    """Questions of exact lengths at five depths: `trials` of each."""
+    """Yield questions of exact lengths, `trials` for each length and depth."""
     for length in lengths or usual_lengths(model.max_positions):
         shortest = grid_tokens(model)
         if shortest > length:
             raise UserError(f"lengths {length}: the shortest question has {shortest} tokens of {model.name}: give more")
-        too_many = length // max(1, grid_tokens(model, 2) - shortest) + 2
+        sentence_tokens = max(1, grid_tokens(model, 2) - shortest)
+        too_many = length // sentence_tokens + 2
         num_sentences = bisect_right(range(1, too_many), length, key=partial(grid_tokens, model))
         for depth in DEPTHS:
             yield length, depth, [_grid_question(num_sentences, depth, seed) for seed in range(trials)]
 
 
 def grid_tokens(model: ModelOutline, num_sentences: int = 1) -> int:
-    """Tokens of a question of `grid` with its answer, by default of the shortest question."""
-    question = _grid_question(num_sentences, 0.5, 0)
-    return len(model.tokenizer(f"{question.prompt} {question.key}")["input_ids"])
+    """Return the number of tokens of a question of `grid` with its answer, by default of the shortest question."""
+    question = _grid_question(num_sentences, depth=0.5, seed=0)
+    return _count_tokens(model, question)
 
 
 def _grid_question(num_sentences: int, depth: float, seed: int) -> Question:
     key = str(np.random.RandomState(seed).randint(10000, 100000))
-    before = round(depth * num_sentences)
-    parts = ([GARBAGE] * before, [FACT.format(key=key)], [GARBAGE] * (num_sentences - before))
-    return Question("\n".join([TASK, *(" ".join(part) for part in parts if part), QUESTION]), key)
+    num_before = round(depth * num_sentences)
+    num_after = num_sentences - num_before
+    lines = [TASK]
+    if num_before:
+        lines.append(" ".join([GARBAGE] * num_before))
+    lines.append(FACT.format(key=key))
+    if num_after:
+        lines.append(" ".join([GARBAGE] * num_after))
+    lines.append(QUESTION)
+    return Question("\n".join(lines), key)
 
 
 # Value of --protocol -> (model, lengths, trials) -> cells.

@@ -22,24 +22,30 @@ from megatape.utils.options import Count, option
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_TOKENS = 2**15  # of the text of `evaluate_perplexity`
-AUTHORS_STRIDE = 256  # of the paper's windows, and the default of sliding ones
-MAX_CHARACTERS = 64  # of a token, more than the mean of any text has
-NUM_POSITIONS = 64  # points of the curve over positions
-MAX_NATS = 700  # exp of more than 709 is no float
-BATCH_TOKENS = 2**12  # per forward pass, whose logits are [4096, V]
+# Maximum number of tokens in the text of `evaluate_perplexity`.
+MAX_TOKENS = 2**15
+# Stride of the paper's windows, and the default for sliding windows.
+AUTHORS_STRIDE = 256
+# Characters per token, more than the mean of any text.
+MAX_CHARACTERS = 64
+# Maximum number of points of the curve over positions.
+NUM_POSITIONS = 64
+# Largest loss whose perplexity is computed. exp overflows above 709.
+MAX_NATS = 700
+# Maximum number of tokens in a forward pass, whose logits are [4096, V].
+BATCH_TOKENS = 2**12
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window of the text, of which the last predictions count.
+    """A window of the text. Only its last predictions count.
 
     Attributes:
-        length: The context length that it belongs to.
-        begin: Number of its first token in the text.
-        tokens: int64 [N + 1], of which N are predicted.
-        num_scored: The predictions that count.
-        text_bytes: Bytes of the text that the windows of this length score; None if they score a token more than once.
+        length: Context length of the window.
+        begin: Index of the window's first token in the text.
+        tokens: Ids, int64 [N + 1]. The last N are predicted.
+        num_scored: Number of predictions that count.
+        text_bytes: Bytes of the text scored by all windows of this length, None if they score a token more than once.
     """
 
     length: int
@@ -54,12 +60,12 @@ class Prediction:
     """Losses of a window.
 
     Attributes:
-        length: Of the window.
-        begin: Of the window.
-        size: Tokens that are predicted.
-        scored: Predictions that count.
-        losses: Sums (nats) of those that count, in up to NUM_POSITIONS ranges of positions.
-        text_bytes: Of the window.
+        length: Context length of the window.
+        begin: Index of the window's first token in the text.
+        size: Number of predicted tokens.
+        scored: Number of predictions that count.
+        losses: Sums of the losses that count (nats), in up to NUM_POSITIONS ranges of positions.
+        text_bytes: Bytes of the text scored by all windows of this length, None if they score a token more than once.
     """
 
     length: int
@@ -75,14 +81,14 @@ class LengthScore:
     """Results at one length.
 
     Attributes:
-        length: In tokens.
-        tokens: Predictions that count.
-        nats: Mean loss of a token.
-        error: Its standard error, from the means of the windows; None where these overlap.
-        nats_per_byte: Mean loss of a byte of the text that is scored; None where windows score a token more than once.
-        positions: Tokens before those that count: the middles of NUM_POSITIONS ranges.
+        length: Context length in tokens.
+        tokens: Number of predictions that count.
+        nats: Mean loss per token.
+        error: Standard error of the loss from the means of the windows, None if windows overlap.
+        nats_per_byte: Mean loss per byte of the scored text, None if windows score a token more than once.
+        positions: Number of tokens before the predictions that count: the middles of up to NUM_POSITIONS ranges.
         by_position: Mean loss in each range.
-        errors_by_position: Their standard errors, as `error`.
+        errors_by_position: Standard error in each range, None if windows overlap.
     """
 
     length: int
@@ -115,23 +121,28 @@ class PerplexityScores:
 
     @property
     def measures(self) -> list[Measure]:
-        """Perplexity and, where every token counts once, nats per byte at each length."""
+        """Perplexity and, if every token counts once, nats per byte at each length."""
         measures = []
         for score in self.scores:
-            error = None if score.error is None else score.perplexity * score.error
+            error = None
+            if score.error is not None:
+                error = score.perplexity * score.error
             measures.append(Measure(_name(score.length), score.perplexity, error, score.tokens))
         for score in self.scores:
-            if score.nats_per_byte is not None:
-                error = None if score.error is None else score.nats_per_byte / score.nats * score.error
-                measures.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
+            if score.nats_per_byte is None:
+                continue
+            error = None
+            if score.error is not None:
+                error = score.nats_per_byte / score.nats * score.error
+            measures.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
         return measures
 
     def describe(self) -> dict[str, Any]:
-        """The results of each length."""
+        """Return the results of each length."""
         return {"lengths": [asdict(score) | {"perplexity": score.perplexity} for score in self.scores]}
 
     def draw(self, figure: "Figure") -> None:
-        """Perplexity over lengths, and loss over positions of the windows of each length."""
+        """Draw the perplexity over lengths, and the loss over positions in the windows of each length."""
         figure.set_size_inches(11, 4.5)
         over_lengths, over_positions = figure.subplots(1, 2)
         lengths = [score.length for score in self.scores]
@@ -171,10 +182,10 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
     prediction = Prediction
 
     def batches(self, model: ModelOutline) -> list[list[Window]]:
-        """Windows of equal length, which score the same tokens at all lengths but for mode "authors".
+        """Make batches of windows of equal length. Except in mode "authors", all lengths score the same tokens.
 
         Raises:
-            FileNotFoundError: There is no such text.
+            FileNotFoundError: The text is missing.
             UserError: The text is too short or not in the model's tokens, lengths do not divide the longest in mode "disjoint",
                 or a stride is given for another mode than "sliding" or above a length.
         """
@@ -187,8 +198,10 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
                 f"lengths {max(lengths)}: {self.data} has {tokens.size} tokens (`max_tokens` {self.max_tokens}), and one "
                 "more than the longest length is needed: give shorter lengths, or more text"
             )
+        stride = self.stride
+        if stride is None:
+            stride = AUTHORS_STRIDE
         batches = []
-        stride = AUTHORS_STRIDE if self.stride is None else self.stride
         for length in lengths:
             windows = _windows(tokens, self.mode, length, max(lengths), stride)
             text_bytes = _text_bytes(model, tokens, windows)
@@ -196,10 +209,11 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         return batches
 
     def run(self, model: EvaluationModel, batch: list[Window]) -> list[Prediction]:
-        """The losses of each window."""
+        """Compute the losses of each window."""
         predictions = []
         for window, losses in zip(batch, _losses(model, batch), strict=True):
-            sums = [float(part.sum()) for part in np.array_split(losses, min(NUM_POSITIONS, losses.size))]
+            ranges = np.array_split(losses, min(NUM_POSITIONS, losses.size))
+            sums = [float(part.sum()) for part in ranges]
             size = window.tokens.size - 1
             predictions.append(Prediction(window.length, window.begin, size, window.num_scored, sums, window.text_bytes))
         return predictions
@@ -209,13 +223,15 @@ class Perplexity(Task[Window, Prediction, PerplexityScores]):
         return PerplexityScores(self.mode, [_score(length, list(windows)) for length, windows in by_length])
 
     def paper(self) -> dict[str, dict[str, float]]:
-        """Table 4, which has other texts than most evaluations: both of its sets."""
-        return {
-            f"{EXTENSION_NAMES[method]}, Llama 2 7B on {text}": dict(zip(map(_name, table.lengths), values, strict=True))
-            for text, table in EXTENSION_PERPLEXITY.items()
-            for method, values in table.rows.items()
-            if self.mode == "authors"
-        }
+        """Return both sets of the paper's Table 4, which has other texts than most evaluations."""
+        if self.mode != "authors":
+            return {}
+        rows = {}
+        for text, table in EXTENSION_PERPLEXITY.items():
+            names = [_name(length) for length in table.lengths]
+            for method, values in table.rows.items():
+                rows[f"{EXTENSION_NAMES[method]}, Llama 2 7B on {text}"] = dict(zip(names, values, strict=True))
+        return rows
 
 
 def evaluate_perplexity(
@@ -240,19 +256,32 @@ def evaluate_perplexity(
         UserError: The split is shorter than `longest`.
     """
     dataset = TokenDataset(data, "validation", longest)
+    num_sequences = max(1, MAX_TOKENS // longest)
     windows: list[Window] = []
-    for sequence in select_samples(dataset.num_samples, max(1, MAX_TOKENS // longest), selection):
+    for sequence in select_samples(dataset.num_samples, num_sequences, selection):
         windows += _windows(dataset.tokens(sequence), "disjoint", length, longest)
-    batches = _batched(windows)
-    return math.exp(min(MAX_NATS, fmean(float(losses.mean()) for batch in batches for losses in _losses(model, batch))))
+
+    means = []
+    for batch in _batched(windows):
+        for losses in _losses(model, batch):
+            means.append(float(losses.mean()))
+    return math.exp(min(MAX_NATS, fmean(means)))
 
 
 def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
-    """The first ids of a text, int64 [at most max_tokens]: a data directory's validation split, a .bin file, or a text file.
+    """Read the first token ids of a text.
+
+    Args:
+        model: Outline of the model.
+        path: Data directory, whose validation split is read, .bin file or text file.
+        max_tokens: Maximum number of tokens to read.
+
+    Returns:
+        Token ids, int64 [at most max_tokens].
 
     Raises:
-        FileNotFoundError: There is no such text.
-        UserError: Ids are not the model's.
+        FileNotFoundError: The text is missing.
+        UserError: The ids are not the model's.
     """
     if path.is_dir():
         split = StoredSplit(path, "validation")
@@ -267,7 +296,8 @@ def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
     else:
         try:
             with path.open(encoding="utf-8") as file:
-                text = file.read(MAX_CHARACTERS * max_tokens)  # of a huge corpus, only its beginning
+                # The file may be a huge corpus, so only its beginning is read.
+                text = file.read(MAX_CHARACTERS * max_tokens)
         except UnicodeDecodeError as error:
             raise UserError(f"data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
         tokens = np.array(model.tokenizer(text)["input_ids"][:max_tokens], np.int64)
@@ -280,13 +310,25 @@ def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
 
 
 def _check_tokenizer(model: ModelOutline, split: StoredSplit, tokens: np.ndarray) -> None:
-    """Raise UserError if the data's tokenizer is not the model's, by the first document of the text."""
-    text = tokens[1:] if tokens.size and tokens[0] == split.bos_id else tokens
-    ends = np.flatnonzero(text == split.eos_id)
-    ours = text[: ends[0] if ends.size else text.size].tolist()
-    tokenizer = split.tokenizer()
-    theirs = model.tokenizer(tokenizer.decode(ours), add_special_tokens=False)["input_ids"]
-    if ours[:-1] != theirs[: len(ours) - 1]:  # a text that is cut off may end in another token
+    """Compare the data's tokenizer with the model's on the first document. Raise UserError if they differ.
+
+    Args:
+        model: Outline of the model.
+        split: Split of the data directory.
+        tokens: First tokens of the split.
+    """
+    document = tokens
+    if document.size and document[0] == split.bos_id:
+        document = document[1:]
+    ends = np.flatnonzero(document == split.eos_id)
+    if ends.size:
+        document = document[: ends[0]]
+
+    ours = document.tolist()
+    text = split.tokenizer().decode(ours)
+    theirs = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    # A document that is cut off may end in another token.
+    if ours[:-1] != theirs[: len(ours) - 1]:
         raise UserError(
             f"data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "
             "text file, or data that was prepared with the model's"
@@ -294,10 +336,22 @@ def _check_tokenizer(model: ModelOutline, split: StoredSplit, tokens: np.ndarray
 
 
 def _windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride: int = AUTHORS_STRIDE) -> list[Window]:
-    """Windows of `length` tokens of a text, whose longest windows have `longest`. stride: of mode "sliding"."""
-    size = num_scored = length
-    if mode == "authors":  # L tokens make L - 1 predictions
-        size = num_scored = length - 1
+    """Cut a text into windows.
+
+    Args:
+        tokens: Ids of the text.
+        mode: Mode of the task.
+        length: Tokens of a window.
+        longest: Tokens of the longest windows on this text.
+        stride: Number of tokens between windows in mode "sliding".
+    """
+    # Predictions of a window.
+    size = length
+    num_scored = length
+    if mode == "authors":
+        # L tokens make L - 1 predictions.
+        size = length - 1
+        num_scored = length - 1
         begins = range(0, tokens.size - length + 1, AUTHORS_STRIDE)
     elif mode == "sliding":
         if not 1 <= stride <= length:
@@ -316,12 +370,15 @@ def _windows(tokens: np.ndarray, mode: str, length: int, longest: int, stride: i
 
 
 def _text_bytes(model: ModelOutline, tokens: np.ndarray, windows: list[Window]) -> int | None:
-    """Bytes of the text that the windows score; None if they score a token more than once."""
-    num_scored = windows[0].num_scored
-    first, last = (window.begin + window.tokens.size for window in (windows[0], windows[-1]))
-    if len(windows) * num_scored != last - first + num_scored:
+    """Count the bytes of the text that the windows score. Return None if they score a token more than once."""
+    first = windows[0]
+    last = windows[-1]
+    begin = first.begin + first.tokens.size - first.num_scored
+    end = last.begin + last.tokens.size
+    if len(windows) * first.num_scored != end - begin:
         return None
-    return len(model.tokenizer.decode(tokens[first - num_scored : last].tolist(), skip_special_tokens=True).encode())
+    text = model.tokenizer.decode(tokens[begin:end].tolist(), skip_special_tokens=True)
+    return len(text.encode())
 
 
 def _batched(windows: list[Window]) -> list[list[Window]]:
@@ -329,39 +386,54 @@ def _batched(windows: list[Window]) -> list[list[Window]]:
 
 
 def _losses(model: EvaluationModel, batch: list[Window]) -> Iterator[np.ndarray]:
-    """The losses that count, float64 [num_scored], of each window of a batch."""
+    """Yield the losses that count of each window in a batch, float64 [num_scored]."""
     import torch
     from torch.nn.functional import cross_entropy
 
     samples = torch.from_numpy(np.stack([window.tokens for window in batch]))
     logits = model.logits(samples[:, :-1])
-    losses = cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten().to(logits.device), reduction="none")
-    for window, row in zip(batch, losses.view(len(batch), -1).cpu().double().numpy(), strict=True):
+    targets = samples[:, 1:].flatten().to(logits.device)
+    losses = cross_entropy(logits.flatten(0, 1), targets, reduction="none")
+    rows = losses.view(len(batch), -1).cpu().double().numpy()
+    for window, row in zip(batch, rows, strict=True):
         yield row[row.size - window.num_scored :]
 
 
 def _score(length: int, windows: list[Prediction]) -> LengthScore:
+    """Compute the results at one length from the losses of its windows."""
     num_scored = windows[0].scored
     text_bytes = windows[0].text_bytes
+    # Sums by window and range of positions.
     sums = np.array([window.losses for window in windows])
     total = float(sums.sum())
     num_tokens = len(windows) * num_scored
-    sizes = np.array([part.size for part in np.array_split(np.empty(num_scored), sums.shape[1])])
-    # The token after the first input has one token before it; only the last predictions of a window count.
+    ranges = np.array_split(np.empty(num_scored), sums.shape[1])
+    sizes = np.array([part.size for part in ranges])
+    # The first predicted token has one token before it. Only the last predictions of a window count.
     positions = windows[0].size - num_scored + np.cumsum(sizes) - (sizes - 1) / 2
-    nats_per_byte = error = errors = None
+
+    nats_per_byte = None
+    error = None
+    errors = None
     if text_bytes is not None:
         nats_per_byte = total / text_bytes
         if len(windows) > 1:
             error = _error(sums.sum(1) / num_scored)
             errors = _error(sums / sizes)
-    by_position = (sums.mean(0) / sizes).tolist()
-    mean = total / num_tokens
-    return LengthScore(length, num_tokens, mean, error, nats_per_byte, positions.tolist(), by_position, errors)
+    return LengthScore(
+        length=length,
+        tokens=num_tokens,
+        nats=total / num_tokens,
+        error=error,
+        nats_per_byte=nats_per_byte,
+        positions=positions.tolist(),
+        by_position=(sums.mean(0) / sizes).tolist(),
+        errors_by_position=errors,
+    )
 
 
 def _error(means: np.ndarray) -> Any:
-    """The standard error of the mean of windows, [windows, ...]: a number, or a list."""
+    """Return the standard error of the mean over windows, [windows, ...], as a number or a list."""
     return (means.std(0, ddof=1) / math.sqrt(len(means))).tolist()
 
 
