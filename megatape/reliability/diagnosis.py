@@ -12,7 +12,8 @@ from typing import NamedTuple
 from megatape.distributed.topology import name_ranks
 from megatape.reliability.limits import WatchLimits
 
-STRAGGLER_SHARE = 0.2  # of a step's time, for which a straggler is busy beyond the others
+# Share of a step's time by which a straggler is busy longer than the median of the others.
+STRAGGLER_SHARE = 0.2
 
 
 class Heartbeat(NamedTuple):
@@ -43,14 +44,15 @@ class Heartbeat(NamedTuple):
 
 @dataclass
 class Peer:
-    """A rank that this rank watches.
+    """Rank watched by this rank.
 
     Attributes:
-        rank: Its number.
-        heartbeat: The newest heartbeat.
+        rank: Number of the rank.
+        heartbeat: Newest heartbeat.
         silent: Seconds without a new heartbeat.
         behind: Seconds in its phase without a new collective while another rank has begun more.
-        behind_in_background: The same for the work of the background thread.
+        behind_in_background: Seconds in the work of its background thread without a new collective while another rank has
+            begun more there.
         has_left: Whether it has ended its work without an error.
     """
 
@@ -66,11 +68,11 @@ class Peer:
 
 
 class CollectiveFailure(NamedTuple):
-    """A collective that failed, because a rank is gone or by the network.
+    """Failed collective. The cause is a dead rank or the network.
 
     Attributes:
-        rank: The first rank that reported it, rarely the one at fault.
-        error: Its error.
+        rank: First rank that reported the failure, rarely the one at fault.
+        error: Error of that rank.
         seconds: Time since this rank learned of it.
     """
 
@@ -87,8 +89,10 @@ def observe(peers: Sequence[Peer], heartbeats: Mapping[int, Heartbeat], period: 
     for peer in peers:
         last = peer.heartbeat
         peer.heartbeat = heartbeats.get(peer.rank, peer.heartbeat)
-        peer.silent = peer.silent + period if peer.heartbeat == last else 0.0
         now = peer.heartbeat
+        peer.silent += period
+        if now != last:
+            peer.silent = 0.0
         peer.behind += period
         if (last.num_collectives, last.phase) != (now.num_collectives, now.phase):
             peer.behind = 0.0
@@ -117,7 +121,9 @@ def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFail
         The cause, which names the rank at fault; None while the run may continue.
     """
     for peer in peers:
-        max_silence = limits.suspicion if failure else min(limits.silence, peer.heartbeat.limit)
+        max_silence = min(limits.silence, peer.heartbeat.limit)
+        if failure is not None:
+            max_silence = limits.suspicion
         if peer.silent > max_silence and not peer.has_left:
             return f"{peer} died, is frozen or was cut off in {peer.heartbeat.phase}: no heartbeat for {max_silence:.0f} s"
     if len(peers) == 1:
@@ -135,7 +141,8 @@ def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFail
         waiting = [peer.rank for peer in peers if peer.heartbeat.num_background > background.num_background]
         waited = f"{name_ranks(waiting)} waited {background.background_limit:.0f} s for it"
         return f"{last_in_background} hangs in {background.background}: {waited}"
-    if failure and failure.seconds > limits.suspicion + 2 * limits.period:  # by now a dead rank would have been silent
+    # Wait until a dead rank would have been silent for too long.
+    if failure is not None and failure.seconds > limits.suspicion + 2 * limits.period:
         if last.behind and last.rank != failure.rank:
             return f"{last} hangs in {beat.phase}, and others gave up waiting for it: {failure}"
         if last_in_background.behind_in_background and last_in_background.rank != failure.rank:
@@ -159,8 +166,8 @@ def find_stragglers(peers: Sequence[Peer]) -> dict[int, str]:
         share = shares[peer.rank]
         usual = statistics.median(shares[rank] for rank in shares if rank != peer.rank)
         if share - usual > STRAGGLER_SHARE:
+            work = "it reads samples and makes forward passes"
             warnings[peer.rank] = (
-                f"{peer} keeps the others waiting: it reads samples and makes forward passes for {share:.0%} of a step, the "
-                f"others for {usual:.0%}"
+                f"{peer} keeps the others waiting: {work} for {share:.0%} of a step, the others for {usual:.0%}"
             )
     return warnings

@@ -13,7 +13,8 @@ from megatape.utils.files import create_private
 from megatape.utils.waiting import wait_until
 
 SECRET_BYTES = 32
-VISIBILITY_TIMEOUT = 75.0  # seconds; NFS clients cache for up to 60 that a file does not exist
+# Seconds to wait for a file of another host. NFS clients cache for up to 60 s that a file does not exist.
+VISIBILITY_TIMEOUT = 75.0
 
 
 def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
@@ -29,9 +30,11 @@ def wait_until_visible(path: Path, timeout: float = VISIBILITY_TIMEOUT) -> bool:
 
     def is_visible() -> bool:
         for folder in reversed(path.parents[:3]):
+            # Opening a folder makes an NFS client ask the server whether the folder has changed.
             with suppress(OSError):
-                os.listdir(folder)  # opening a folder makes an NFS client ask the server whether it changed
-        return os.path.exists(path)  # False, too, while the file system reports errors: all ranks end this alike
+                os.listdir(folder)
+        # Also False while the file system reports errors, so that all ranks end the same way.
+        return os.path.exists(path)
 
     return wait_until(is_visible, timeout, interval=0.2)
 
@@ -83,7 +86,16 @@ def share_secret(directory: Path, topology: Topology, patience: float = VISIBILI
 
 
 def check_shared(directory: Path, topology: Topology, patience: float = VISIBILITY_TIMEOUT) -> None:
-    """Create the run's folder. Raises PathError on all ranks if one of them cannot see what another wrote there."""
+    """Create the run's folder, and check that all ranks share it. Collective.
+
+    Args:
+        directory: Folder of the run.
+        topology: All ranks.
+        patience: Seconds to wait until a file of the main rank is visible.
+
+    Raises:
+        PathError: The main rank cannot write there, or another rank does not see its file. Raised on all ranks.
+    """
     token = directory / ".shared"
     needed = f"run.directory {directory} must be one folder that all ranks see and can write: "
 
@@ -94,12 +106,14 @@ def check_shared(directory: Path, topology: Topology, patience: float = VISIBILI
         except OSError as error:
             raise path_error(error, f"{needed}{error}") from error
 
-    on_main(create, topology)  # no rank looks for the token before it exists
+    # No rank looks for the token before it exists.
+    on_main(create, topology)
     blind_host = ""
     if not wait_until_visible(token, patience):
         blind_host = socket.gethostname()
-    blind = [host for host in gather_values(blind_host, topology) if host]
+    blind_hosts = {host for host in gather_values(blind_host, topology) if host}
     if topology.is_main:
         token.unlink()
-    if blind:
-        raise PathError(f"{needed}a file of the main rank is not visible on {', '.join(sorted(set(blind)))}")
+    if blind_hosts:
+        hosts = ", ".join(sorted(blind_hosts))
+        raise PathError(f"{needed}a file of the main rank is not visible on {hosts}")
