@@ -1,8 +1,7 @@
-"""Every private name of torch that this package uses, read from version 2.13.0.
+"""All private names of torch that this package uses, as of version 2.13.0.
 
-Functions import what they need when they are called: some of it takes seconds.
-tests/utils/test_torch_internals.py calls each of them, so that another version fails with the name that it
-does not have, and finds private names in other files.
+Functions import slow modules when they are called. tests/utils/test_torch_internals.py calls each function, so another version
+of torch fails with the missing name. It also finds private names in other files.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +19,10 @@ from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-# Attention as one kernel of any device: operators, and those that torch has formulas of FLOPs for.
+# Names imported for other modules, which also import every name below.
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"]
+
+# Attention as one operator on any device -> operator with the same FLOPs, for which torch has a formula.
 ATTENTION_OPERATORS = {
     torch.ops.aten._scaled_dot_product_fused_attention_overrideable: torch.ops.aten._scaled_dot_product_efficient_attention,
     torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward: (
@@ -30,7 +32,12 @@ ATTENTION_OPERATORS = {
 
 
 def fake_group(name: str, size: int) -> dist.ProcessGroup:
-    """A process group of rank 0 of `size` ranks that do not exist. Its backend sends nothing."""
+    """Return a process group whose backend sends nothing.
+
+    Args:
+        name: Name of the group.
+        size: Number of ranks. This process is rank 0, and the others do not exist.
+    """
     group = dist.ProcessGroup(dist.HashStore(), 0, size)
     kind = dist.ProcessGroup.BackendType.CUSTOM
     backend = FakeProcessGroup._create_internal(0, size)
@@ -42,12 +49,13 @@ def fake_group(name: str, size: int) -> dist.ProcessGroup:
 
 
 def set_default_timeout(timeout: timedelta) -> None:
-    """Give this timeout to groups made later without one: torch has 10 minutes for NCCL and 30 for gloo."""
-    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
+    """Set the default timeout of process groups. torch's own is 10 minutes for NCCL and 30 for gloo."""
+    distributed_c10d.default_pg_timeout = timeout
+    distributed_c10d.default_pg_nccl_timeout = timeout
 
 
 def clone_default_store() -> dist.Store:
-    """The store at which the ranks met, over a connection of its own."""
+    """Return the store of the ranks' rendezvous, over a new connection."""
     return distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -62,8 +70,11 @@ def count_collectives(description: str) -> tuple[int, int]:
     """
     others = 0
     described = 0
-    for group in list(distributed_c10d._world.pg_map):  # a copy: the main thread may make a group meanwhile
-        with suppress(RuntimeError):  # a backend that does not count
+    # Copied, because the main thread may create a group meanwhile.
+    groups = list(distributed_c10d._world.pg_map)
+    for group in groups:
+        # Backends that do not count raise a RuntimeError.
+        with suppress(RuntimeError):
             count = group._get_sequence_number_for_group()  # type: ignore[attr-defined]
             if group.group_desc == description:
                 described += count
@@ -73,7 +84,11 @@ def count_collectives(description: str) -> tuple[int, int]:
 
 
 def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1], in float32; one kernel on a GPU."""
+    """Compute the RMS norm in float32, by one kernel on a GPU.
+
+    Returns:
+        x * scale * weight, and scale = 1 / sqrt(mean(x^2) + eps) [..., 1].
+    """
     out, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
     return out, scale
 
@@ -81,7 +96,18 @@ def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tenso
 def fused_rms_norm_backward(
     grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor, needs: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of x and weight, each if it is needed, on a GPU or on shapes; scale: from `fused_rms_norm`."""
+    """Compute the gradients of `fused_rms_norm`, on a GPU or on the meta device.
+
+    Args:
+        grad: Gradient of the output.
+        x: Input.
+        scale: Second result of `fused_rms_norm`.
+        weight: Weight.
+        needs: Whether x and weight need a gradient.
+
+    Returns:
+        Gradients of x and weight. A gradient that is not needed is None.
+    """
     # Grouped queries without a rotation give a gradient with strides, which a kernel might not expect.
     d_x, d_weight = torch.ops.aten._fused_rms_norm_backward(grad.contiguous(), x, weight.shape, scale, weight, needs)
     return d_x, d_weight
@@ -89,37 +115,40 @@ def fused_rms_norm_backward(
 
 @contextmanager
 def fused_on_shapes() -> Iterator[None]:
-    """On the meta device, too, dispatch modes see attention and `fused_rms_norm` as one operator, and not as its parts."""
+    """Let dispatch modes see attention and `fused_rms_norm` as one operator on the meta device, instead of their parts."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
-        kwargs.pop("enable_gqa", None)  # which this operator needs not be told
-        return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(q, k, v, attn_mask, *args, **kwargs)[0]
+        # This operator supports grouped queries without the argument.
+        kwargs.pop("enable_gqa", None)
+        outputs = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(q, k, v, attn_mask, *args, **kwargs)
+        return outputs[0]
 
     def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor | None, ...]:
         return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
     with torch.library._scoped_library("aten", "IMPL") as library:
         library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
-        # Its caller has a backward pass of its own.
+        # The caller of the norm has its own backward pass.
         library.impl("_fused_rms_norm", torch.library.fallthrough_kernel, "AutogradMeta")
         backward = "_scaled_dot_product_fused_attention_overrideable_backward"
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{backward}", "Meta"):  # in torch 2.11
+        # torch 2.11 has no kernel on the meta device.
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{backward}", "Meta"):
             library.impl(backward, gradients, "Meta")
         yield
 
 
 def prefer_attention_kernels(order: list[SDPBackend]) -> None:
-    """Let scaled_dot_product_attention take the first of these kernels that supports a call."""
+    """Set the order in which scaled_dot_product_attention tries its kernels."""
     torch._C._set_sdp_priority_order([kernel.value for kernel in order])  # type: ignore[attr-defined]
 
 
 def attention_kernel(q: Tensor, k: Tensor, v: Tensor) -> SDPBackend:
-    """The kernel that causal scaled_dot_product_attention takes for these."""
+    """Return the kernel that causal scaled_dot_product_attention selects for these tensors."""
     return SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=True))
 
 
 def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """x weight^T of two FP8 matrices with one scale, in bfloat16."""
+    """Return x weight^T in bfloat16, for FP8 matrices with the same scale."""
     return torch._scaled_mm(x, weight.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
@@ -134,9 +163,11 @@ def zero_all(tensors: list[Tensor]) -> None:
 
 
 def is_view(func: Any) -> bool:
-    """Whether an ATen operator only looks at its input in another way."""
-    returned = [each.alias_info for each in func._schema.returns]
-    return func is torch.ops.aten._unsafe_view.default or any(info is not None and not info.is_write for info in returned)
+    """Whether the result of an ATen operator is a view of its input."""
+    if func is torch.ops.aten._unsafe_view.default:
+        return True
+    aliases = [result.alias_info for result in func._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def has_cpp_compiler() -> bool:
@@ -152,17 +183,21 @@ def has_cpp_compiler() -> bool:
 
 
 def limit_recompilations() -> None:
-    """Compile a function for at most 64 shapes. Lengths, training and evaluation soon meet torch's limit of 8."""
+    """Compile a function for at most 64 shapes. Different lengths in training and evaluation soon reach torch's limit of 8."""
     torch._dynamo.config.recompile_limit = 64
 
 
 def fail_beyond_recompile_limit() -> None:
-    """Raise an error for a function of too many shapes, which would run uncompiled."""
+    """Raise an error beyond the limit of recompilations. Otherwise torch would run the function uncompiled."""
     torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def aot_backend(compiler: Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]) -> Any:
-    """A backend of torch.compile that gives `compiler` the graphs of forward and backward pass, as Inductor gets them."""
+    """Return a backend of torch.compile that calls a compiler with the same graphs as Inductor's.
+
+    Args:
+        compiler: Called with the graph of the forward or of the backward pass, and its example inputs.
+    """
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
