@@ -17,7 +17,7 @@ from megatape.config import ClusterConfig, Config, load_config, parse_config
 from megatape.tools.planner.links import links
 from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.stages import plan_stages
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 from megatape.utils.units import format_bytes, format_range
 
 ROOT = Path(__file__).parents[1]

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from megatape.errors import UserError
-from megatape.utils.files import read_json, read_lines, read_regular, rename, write_atomically
+from megatape.utils.atomic import rename, write_atomically
+from megatape.utils.files import read_regular
+from megatape.utils.json_files import read_json
+from megatape.utils.json_lines import read_lines
 from megatape.utils.units import plural
 
 # Suffix of checkpoints that were moved aside because they failed verification, and its name in earlier versions.

@@ -13,7 +13,7 @@ from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
-from megatape.utils.files import MAX_LINE_BYTES
+from megatape.utils.json_lines import MAX_LINE_BYTES
 from tests.helpers.run_context import make_context
 
 

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from megatape.config import Section
 from megatape.errors import MissingPath, UserError, choose_one, path_errors
-from megatape.utils.files import as_type, read_json
+from megatape.utils.json_files import read_json
+from megatape.utils.validation import as_type
 
 
 class Gpu(Section):

@@ -10,7 +10,7 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.utils.files import Result, retry_transient_errors
+from megatape.utils.retries import Result, retry_transient_errors
 
 
 @dataclass(frozen=True)

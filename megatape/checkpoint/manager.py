@@ -22,7 +22,7 @@ from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved
 from megatape.reliability.pace import PhaseKind
 from megatape.run_folder import named_step
-from megatape.utils.files import retry_transient_errors
+from megatape.utils.retries import retry_transient_errors
 from megatape.zero.engine import Engine
 from megatape.zero.snapshot import Snapshot
 from megatape.zero.state import ZeroState

@@ -28,16 +28,10 @@ from megatape.config import Section
 from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import MissingPath, UserError, content_errors
 from megatape.run_folder import RunFolder
-from megatape.utils.files import (
-    FileName,
-    as_type,
-    create_file,
-    json_content,
-    named_if_full,
-    open_regular,
-    read_json,
-    write_atomically,
-)
+from megatape.utils.atomic import write_atomically
+from megatape.utils.files import FileName, create_file, named_if_full, open_regular
+from megatape.utils.json_files import json_content, read_json
+from megatape.utils.validation import as_type
 
 MANIFEST = "manifest.json"
 STATE = "state.json"

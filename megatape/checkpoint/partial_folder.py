@@ -9,7 +9,7 @@ from pathlib import Path
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.reliability.holder import NONCE_DIGITS
 from megatape.reliability.lease import Lease
-from megatape.utils.files import rename
+from megatape.utils.atomic import rename
 
 # Suffix of partial folders.
 PARTIAL = ".tmp"

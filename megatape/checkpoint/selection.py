@@ -12,7 +12,9 @@ from megatape.distributed.exchange import on_all
 from megatape.errors import CheckpointError, PathError, UserError, path_error
 from megatape.reliability.shared_folder import wait_until_visible
 from megatape.run_folder import CORRUPTED, ROLLED_BACK, named_step
-from megatape.utils.files import rename, retry_transient_errors, sync
+from megatape.utils.atomic import rename
+from megatape.utils.files import sync
+from megatape.utils.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from megatape.checkpoint.manifest import ANOTHER
 from megatape.data.counts import Count
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import UserError, content_errors
-from megatape.utils.files import as_type, read_json
+from megatape.utils.json_files import read_json
+from megatape.utils.validation import as_type
 
 # Maximum number of samples in a step. A resume computes a digest of the last step's samples.
 MAX_STEP_SAMPLES = 2**24

@@ -23,7 +23,8 @@ from megatape.distributed.exchange import gather_values, on_all, on_main
 from megatape.distributed.topology import Topology
 from megatape.errors import PathError, TrainingDiverged, UserError, content_errors, path_error
 from megatape.reliability.shared_folder import wait_until_visible
-from megatape.utils.files import rename, sync
+from megatape.utils.atomic import rename
+from megatape.utils.files import sync
 from megatape.utils.units import plural
 from megatape.zero.snapshot import Snapshot
 from megatape.zero.state import ZeroState

@@ -34,6 +34,8 @@ def run(options: Options) -> None:
     from megatape.tools.average import average
 
     readers = [verified_checkpoint(checkpoint, options.base) for checkpoint in options.checkpoints]
-    made = average(readers, options.weighting, options.output)
-    shares = ", ".join(f"{share:.1%} of step {step}" for step, share in zip(made.steps, made.shares, strict=True))
-    print(f"wrote {options.output}: {shares}; the rest is that of step {made.steps[-1]}")
+    record = average(readers, options.weighting, options.output)
+    shares: list[str] = []
+    for step, share in zip(record.steps, record.shares, strict=True):
+        shares.append(f"{share:.1%} of step {step}")
+    print(f"wrote {options.output}: {', '.join(shares)}; the rest is that of step {record.steps[-1]}")

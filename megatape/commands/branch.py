@@ -24,7 +24,7 @@ class Options(FrozenBaseOptions):
 
 
 def run(options: Options) -> None:
-    """Verify the checkpoint, make the folder of the new run, and print what to type next."""
+    """Verify the checkpoint, create the folder of the new run, and print the next command."""
     check_model_folder(options.checkpoint, CHECKPOINT)
 
     from megatape.checkpoint.reader import verified_checkpoint
@@ -40,5 +40,6 @@ def run(options: Options) -> None:
     if options.base:
         command += ["--base", str(options.base)]
     if is_masked(config.data.path):
-        command += ["--set", f"data.path={config.data.path}"]  # The user fills in what is masked.
+        # The user has to fill in the masked password.
+        command += ["--set", f"data.path={config.data.path}"]
     print(shlex.join(command))

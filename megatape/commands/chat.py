@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from megatape.commands.prompts import conversation_with, with_system
 from megatape.commands.terminal import note, show, take_lines
 from megatape.errors import UserError, check_text, path_errors
-from megatape.utils.files import write_atomically
+from megatape.utils.atomic import write_atomically
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message

@@ -6,7 +6,8 @@ from typing import Any, Literal
 from megatape.commands.parser import Parser
 from megatape.utils.options import CommandOptions, option
 
-PATHS = re.compile(r"FILE|FOLDER|DIR|OUT|RUN|CHECKPOINT|CONFIG")  # in the name of an option's value
+# Placeholders of values that are paths.
+PATHS = re.compile(r"FILE|FOLDER|DIR|OUT|RUN|CHECKPOINT|CONFIG")
 
 
 class Options(CommandOptions):
@@ -31,14 +32,22 @@ def run(options: Options) -> None:
 
 
 def _add_values(parser: Parser, paths: dict[str, Any]) -> None:
-    """Tell shtab the values of options: the names that their help lists, or `paths`."""
+    """Declare the values of all options to shtab.
+
+    Args:
+        parser: Parser, with the parsers of its commands.
+        paths: shtab's completion of paths.
+    """
     for action in parser.options:
-        value = str(action.metavar)
-        if names := parser.completions.get(action.dest):
+        metavar = str(action.metavar)
+        names = parser.completions.get(action.dest)
+        if names:
             action.choices = names
-        elif value.startswith("{"):
-            action.choices = value.strip("{}").split(",")
-        elif PATHS.search(value):
+        elif metavar.startswith("{"):
+            action.choices = metavar.strip("{}").split(",")
+        elif PATHS.search(metavar):
             action.complete = paths  # type: ignore[attr-defined]
-    for command in parser.commands.choices.values() if parser.commands else ():
+    if parser.commands is None:
+        return
+    for command in parser.commands.choices.values():
         _add_values(command, paths)

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer(path: Path) -> "Tokenizer":
-    """The tokenizer in a file or folder; warns if models that train with it cannot be exported.
+    """Load a tokenizer, and print a warning if models trained with it cannot be exported.
 
-    Raises FileNotFoundError or UserError.
+    Args:
+        path: File or folder of the tokenizer.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        UserError: It is not a tokenizer.
     """
     from megatape.data.tokenizers.files import load_tokenizer
     from megatape.hf.tokenizer import special_tokens
@@ -35,21 +40,29 @@ def read_tokenizer(path: Path) -> "Tokenizer":
 
 
 def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
-    """Print which records were skipped, if any."""
+    """Print the number of skipped records and of files without checksums, each with an example.
+
+    Args:
+        counts: Counts of the records that were read.
+        max_record_bytes: Maximum size of a record.
+    """
     if counts.too_long:
+        records = plural(counts.too_long, "record")
         print(
-            f"skipped {plural(counts.too_long, 'record')} longer than {max_record_bytes:,} bytes (raise --max-record-bytes to "
-            f"keep them), the first one: {counts.first_too_long}"
+            f"skipped {records} longer than {max_record_bytes:,} bytes (raise --max-record-bytes to keep them), the first one: "
+            f"{counts.first_too_long}"
         )
     if counts.unverified:
-        noun = "file has" if counts.unverified == 1 else "files have"
+        files_have = plural(counts.unverified, "compressed file has", "compressed files have")
         print(
-            f"{counts.unverified:,} compressed {noun} no checksums, so damage may go unnoticed (pack with zstd --check, or xz "
-            f"--check=crc64), the first one: {counts.first_unverified}"
+            f"{files_have} no checksums, so damage may go unnoticed (pack with zstd --check, or xz --check=crc64), the first "
+            f"one: {counts.first_unverified}"
         )
     if counts.bad:
-        examples = map(mask, counts.bad_examples)
-        print(f"skipped {plural(counts.bad, 'bad record')}, the first ones:", *examples, sep="\n  ")
+        records = plural(counts.bad, "bad record")
+        print(f"skipped {records}, the first ones:")
+        for example in counts.bad_examples:
+            print(f"  {mask(example)}")
 
 
 def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
@@ -65,12 +78,17 @@ def report_written(index: "Index", output: Path) -> None:
     for name, split in index.splits.items():
         documents = plural(split.documents, "document")
         tokens = plural(split.tokens, "token")
-        print(f"{name}: {documents}, {tokens}, {plural(len(split.shards), 'shard')}")
+        shards = plural(len(split.shards), "shard")
+        print(f"{name}: {documents}, {tokens}, {shards}")
     print(f"wrote {output}")
 
 
-def token_bar(what: str) -> "tqdm[NoReturn]":
-    """A progress bar of tokens."""
+def token_bar(action: str) -> "tqdm[NoReturn]":
+    """Return a progress bar that counts tokens.
+
+    Args:
+        action: Participle in front of the number, such as "written".
+    """
     from tqdm import tqdm
 
-    return tqdm(desc=what, unit=" tokens", unit_scale=True, delay=0.5)
+    return tqdm(desc=action, unit=" tokens", unit_scale=True, delay=0.5)

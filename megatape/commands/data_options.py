@@ -57,7 +57,7 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
     expect: Path | None = option(None, metavar="FILE")
 
     def read_source(self, **more: Any) -> "Source":
-        """Return the source, and print which files are skipped because of their names.
+        """Return the source, and print the files that are skipped because of their names.
 
         Args:
             more: Other fields of the source.

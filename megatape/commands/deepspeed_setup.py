@@ -5,16 +5,16 @@ import os
 
 
 def prepare_deepspeed(verbose: bool = False) -> None:
-    """Check the environment variables that DeepSpeed reads on import, and unless `verbose` only log its errors.
+    """Check the environment variables that DeepSpeed reads on import, and log only errors of DeepSpeed and of torch's C++ code.
 
-    The same holds for the log of torch's C++ code: when rank 0 has ended, each other rank would print a warning with stack
-    frames for every call that no longer reaches the store. Torch reads the variable on import.
+    Call it before importing torch, which reads TORCH_CPP_LOG_LEVEL on import. Otherwise each rank would print a warning with
+    stack frames for every call that no longer reaches the store after rank 0 has ended.
 
     Args:
         verbose: Whether to show the whole logs of DeepSpeed and torch.
 
     Raises:
-        UserError: As `limits_of_environment`.
+        UserError: A variable has an invalid value.
     """
     from megatape.reliability.limits import limits_of_environment
 

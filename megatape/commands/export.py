@@ -7,7 +7,7 @@ from megatape.commands.options import FrozenBaseOptions
 from megatape.config.run import Dtype
 from megatape.errors import UserError
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.utils.files import check_absent
+from megatape.utils.atomic import check_absent
 from megatape.utils.options import option
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def run(options: Options) -> None:
     from megatape.hf.export import export
     from megatape.hf.model_folder import open_model_folder
 
-    if (options.checkpoint / SETTINGS).is_file():
-        if options.base is None or options.dtype or options.adapter or options.without_adapter or options.weights == "ema":
+    is_adapter = (options.checkpoint / SETTINGS).is_file()
+    if is_adapter:
+        has_form = options.dtype or options.adapter or options.without_adapter or options.weights == "ema"
+        if options.base is None or has_form:
             remedy = "give `base` DIR, the model to merge it into, and nothing else"
             raise UserError(f"{options.checkpoint} is an adapter: {remedy}")
         merge_adapter(options.checkpoint, open_model_folder(options.base).files, options.out)
@@ -63,12 +65,14 @@ def run(options: Options) -> None:
         export_adapter(checkpoint, options.out)
     else:
         export(checkpoint, options.out, merge=not options.without_adapter)
-    what = "the moving average of " if options.weights == "ema" else ""
-    print(f"exported {what}step {checkpoint.step}, {checkpoint.tokens:,} tokens, to {options.out}")
+    average = ""
+    if options.weights == "ema":
+        average = "the moving average of "
+    print(f"exported {average}step {checkpoint.step}, {checkpoint.tokens:,} tokens, to {options.out}")
 
 
 def _verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
-    """The checkpoint, or an import as the checkpoint of step 0, whose files have the hashes that were recorded."""
+    """Return the checkpoint, or an import as the checkpoint of step 0, after verifying the hashes of its files."""
     from megatape.checkpoint.reader import CheckpointReader, EmaReader, verified_checkpoint
     from megatape.hf.importing.checkpoint import ImportCheckpoint
     from megatape.hf.importing.record import IMPORT
@@ -77,10 +81,17 @@ def _verified(options: Options) -> "CheckpointReader | ImportCheckpoint":
     if any((options.checkpoint / name).is_file() for name in (SINGLE, INDEX)):
         raise UserError(f"{options.checkpoint} is in transformers' format already: `megatape import` it to change its encoding")
     if not (options.checkpoint / IMPORT).is_file():
-        kind = EmaReader if options.weights == "ema" else CheckpointReader
+        kind = CheckpointReader
+        if options.weights == "ema":
+            kind = EmaReader
         return verified_checkpoint(options.checkpoint, options.base, kind=kind)
-    for name, given in {"base": options.base, "adapter": options.adapter, "weights": options.weights == "ema"}.items():
-        if given:
+    excluded = {
+        "base": options.base is not None,
+        "adapter": options.adapter,
+        "weights": options.weights == "ema",
+    }
+    for name, is_given in excluded.items():
+        if is_given:
             raise UserError(f"{name}: {options.checkpoint} is an import, of which nothing was trained yet: leave it out")
     checkpoint = ImportCheckpoint(options.checkpoint)
     checkpoint.verify()

@@ -13,7 +13,7 @@ from megatape.commands.prompts import checked_conversation, read_conversation, r
 from megatape.commands.terminal import show, take_lines, visible_json
 from megatape.errors import UserError, check_text, path_errors
 from megatape.hf.sampling import CHAT_TOKENS, Sampling
-from megatape.utils.files import check_absent
+from megatape.utils.atomic import check_absent
 from megatape.utils.options import option
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from megatape.errors import UserError, choose_one, path_errors
-from megatape.utils.files import check_absent, write_atomically
+from megatape.utils.atomic import check_absent, write_atomically
 from megatape.utils.options import CommandOptions, option
 from megatape.utils.software import project_file
 
@@ -23,15 +23,20 @@ class Options(CommandOptions):
 
 @path_errors()
 def run(options: Options) -> None:
-    """Write the file and print what to type next, or list the names."""
+    """Write the file and print a command to run next, or list the names."""
     folder = project_file("configs")
-    names = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.json"))
+    names: list[str] = []
+    for path in folder.rglob("*.json"):
+        names.append(str(path.relative_to(folder).with_suffix("")))
+    names.sort()
     if options.name is None:
         print(*names, sep="\n")
         return
     if options.name not in names:
         raise UserError(f"no configuration {options.name}: {choose_one(options.name, names)}")
-    output = options.output or Path(f"{Path(options.name).name}.json")
+    source = folder / f"{options.name}.json"
+    output = options.output or Path(source.name)
     check_absent(output)
-    write_atomically(output, (folder / f"{options.name}.json").read_bytes())
-    print(f"wrote {output}; now, for example: megatape plan --config {shlex.quote(str(output))}")
+    write_atomically(output, source.read_bytes())
+    quoted = shlex.quote(str(output))
+    print(f"wrote {output}; now, for example: megatape plan --config {quoted}")

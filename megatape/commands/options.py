@@ -11,7 +11,11 @@ from megatape.utils.options import CommandOptions, option
 
 
 def describe(entries: Mapping[str, Entry]) -> str:
-    """The help of an option that takes a name of a registry."""
+    """Return the help of an option whose value is a name in a registry.
+
+    Args:
+        entries: Registry.
+    """
     return "; ".join(f"{name}: {entry.description}" for name, entry in entries.items())
 
 
@@ -46,7 +50,12 @@ class ConfigOptions(OverrideOptions, ImportOptions):
     config: str = option(metavar="FILE")
 
     def load(self) -> Config:
-        """The configuration. Raises FileNotFoundError or UserError."""
+        """Load the configuration.
+
+        Raises:
+            FileNotFoundError: The file is missing.
+            UserError: The configuration is invalid.
+        """
         return load_config(self.config, self.set)
 
 
@@ -85,7 +94,14 @@ class ModelOptions(FrozenBaseOptions):
     trust_remote_code: bool = False
 
     def check_folders(self, *models: Path) -> None:
-        """Check that the models and the adapter exist, without importing torch. Raises MissingPath."""
+        """Check that the models and the adapter exist, without importing torch.
+
+        Args:
+            models: Folders of the models.
+
+        Raises:
+            MissingPath: A folder is missing.
+        """
         for model in models:
             check_model_folder(model)
         if self.adapter is not None:

@@ -38,9 +38,17 @@ class Options(ConfigOptions):
 
 def run(options: Options) -> None:
     """Print the plan."""
-    cluster = {"nodes": options.nodes, "gpus_per_node": options.gpus_per_node, "gpu": options.gpu, "host_gib": options.host_gib}
-    stated = [f"cluster.{key}={value}" for key, value in cluster.items() if value is not None]
-    config = load_config(options.config, [*options.set, *stated])
+    cluster = {
+        "nodes": options.nodes,
+        "gpus_per_node": options.gpus_per_node,
+        "gpu": options.gpu,
+        "host_gib": options.host_gib,
+    }
+    overrides = list(options.set)
+    for key, value in cluster.items():
+        if value is not None:
+            overrides.append(f"cluster.{key}={value}")
+    config = load_config(options.config, overrides)
     from megatape.tools.planner.report import report
     from megatape.tools.planner.search_report import search_report
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatape.errors import MissingPath, UserError, check_text, content_errors, path_errors
-from megatape.utils.files import as_type, parse_json, read_json
+from megatape.utils.json_files import parse_json, read_json
+from megatape.utils.validation import as_type
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message

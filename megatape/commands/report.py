@@ -1,6 +1,7 @@
 """megatape report: `megatape report runs/tape_155m runs/rope_155m --output report`."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from megatape.commands.options import ImportOptions
@@ -25,16 +26,24 @@ class Options(ImportOptions):
 
 
 def run(options: Options) -> None:
-    """Write the page, with `watch` again and again."""
+    """Write the page. With `watch`, write it again while the runs train."""
     from megatape.lab.report.page import watch_report, write_report
 
-    where = options.runs, options.evaluations, options.output
-    printed: set[str] = set()  # with `watch` each warning is printed once
-    for page, notes in [write_report(*where)] if options.watch is None else watch_report(*where, options.watch):
-        for note in [note for note in notes if note not in printed]:
-            print(f"warning: {note}", file=sys.stderr)
+    if options.watch is None:
+        page, warnings = write_report(options.runs, options.evaluations, options.output)
+        _print_warnings(warnings)
+        print(f"wrote {page}", flush=True)
+        return
+    # Print the page and each warning once.
+    printed: set[str] = set()
+    for page, warnings in watch_report(options.runs, options.evaluations, options.output, options.watch):
+        _print_warnings(warning for warning in warnings if warning not in printed)
         if str(page) not in printed:
             print(f"wrote {page}", flush=True)
-        printed |= {*notes, str(page)}
-    if options.watch is not None:
-        print("watched until all runs had finished, or until Ctrl-C: open pages reload no more")
+        printed |= {*warnings, str(page)}
+    print("watched until all runs had finished, or until Ctrl-C: open pages reload no more")
+
+
+def _print_warnings(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)

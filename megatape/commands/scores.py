@@ -32,9 +32,17 @@ def run(options: Options) -> None:
     predictions = read_predictions(options.predictions)
     questions = read_set(options.scrolls, chosen.name, options.split, encode=lambda text: [])
     check_coverage(predictions, questions, options.predictions)
-    found = mean_scores([score(chosen.metric, predictions[each.id], each.references) for each in questions])
-    rows = [(name, f"{mean:.4f}", "" if error is None else f"± {error:.4f}") for name, (mean, error) in found.items()]
-    if chosen.metric == "exact_match":
-        low, high = wilson(found[chosen.metric][0] / 100, len(questions))
-        rows = [(*rows[0][:2], f"({low:.4f} to {high:.4f})")]
-    print(f"{chosen.name}, {options.split}: {len(questions):,} questions", columns(rows), sep="\n")
+    scores = []
+    for question in questions:
+        scores.append(score(chosen.metric, predictions[question.id], question.references))
+    rows: list[tuple[str, str, str]] = []
+    for metric, (mean, error) in mean_scores(scores).items():
+        uncertainty = ""
+        if chosen.metric == "exact_match":
+            low, high = wilson(mean / 100, len(questions))
+            uncertainty = f"({low:.4f} to {high:.4f})"
+        elif error is not None:
+            uncertainty = f"± {error:.4f}"
+        rows.append((metric, f"{mean:.4f}", uncertainty))
+    print(f"{chosen.name}, {options.split}: {len(questions):,} questions")
+    print(columns(rows))

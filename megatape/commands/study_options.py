@@ -26,7 +26,12 @@ class SubjectOptions(ImportOptions):
     data: Path | None = option(None, metavar="FOLDER")
 
     def load(self) -> "list[Subject]":
-        """The models. Raises UserError or FileNotFoundError as `load_subjects`."""
+        """Load the models and their text.
+
+        Raises:
+            UserError: A checkpoint or the text is unsuitable.
+            FileNotFoundError: A checkpoint or the text is missing.
+        """
         from megatape.lab.study.attention.subjects import load_subjects
 
         return self.fill(load_subjects)

@@ -21,12 +21,15 @@ class Options(ConfigOptions):
 
 
 def run(options: Options) -> int:
-    """Run until the end. Returns the last status."""
+    """Train, and start the run again after failures. Returns the last exit status."""
     from megatape.run_folder import RunFolder
     from megatape.tools.cluster.supervisor import supervise
 
-    folder = RunFolder(Path(options.load().run.directory))
-    overrides = [word for item in options.set for word in ("--set", item)]
-    config = str(Path(options.config).absolute())
-    command = [*quiet_launcher(options.command), *arguments(), "--config", config, *overrides, "--resume", "auto"]
+    run_config = options.load().run
+    folder = RunFolder(Path(run_config.directory))
+    config = Path(options.config).absolute()
+    command = [*quiet_launcher(options.command), *arguments(), "--config", str(config)]
+    for override in options.set:
+        command += ["--set", override]
+    command += ["--resume", "auto"]
     return supervise(command, folder, options.restarts, ends_process=True)

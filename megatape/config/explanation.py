@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator
 from megatape.config.annotations import sections_in
 from megatape.config.kinds import ByKind
 from megatape.errors import did_you_mean
-from megatape.utils.files import describe_fault
+from megatape.utils.validation import describe_fault
 
 
 @dataclass(frozen=True)

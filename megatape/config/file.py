@@ -13,7 +13,9 @@ from megatape.config.explanation import explain
 from megatape.config.model import ModelConfig
 from megatape.config.section import RECORDED, Section
 from megatape.errors import ConfigError, MissingPath, path_errors
-from megatape.utils.files import create_private, json_content, parse_json, read_json, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.files import create_private
+from megatape.utils.json_files import json_content, parse_json, read_json
 from megatape.utils.masking import mask_values
 
 Parsed = TypeVar("Parsed", bound=Section)

@@ -15,7 +15,7 @@ from megatape.hf.origins import origins_of
 from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
 from megatape.hf.weights.model_weights import parameter_shapes
 from megatape.hf.weights.weight_files import SHARD_BYTES, write_weights
-from megatape.utils.files import new_folder
+from megatape.utils.atomic import new_folder
 
 
 @path_errors()

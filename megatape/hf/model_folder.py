@@ -16,7 +16,7 @@ from megatape.hf.weights.folder_weights import find_weights
 from megatape.hf.weights.model_weights import ModelWeights
 from megatape.registry import FAMILIES
 from megatape.run_folder import RunFolder
-from megatape.utils.files import read_json
+from megatape.utils.json_files import read_json
 
 
 @dataclass(frozen=True)

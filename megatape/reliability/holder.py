@@ -15,8 +15,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from megatape.utils.files import as_type, parse_json
+from megatape.utils.json_files import parse_json
 from megatape.utils.units import format_time
+from megatape.utils.validation import as_type
 
 NONCE_DIGITS = 16  # hexadecimal digits of a holder's unique name
 

@@ -22,7 +22,8 @@ from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, UserError
 from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.holder import Holder, read_holder, this_process
-from megatape.utils.files import file_system_time, open_regular, read_regular, rename
+from megatape.utils.atomic import rename
+from megatape.utils.files import file_system_time, open_regular, read_regular
 from megatape.utils.units import format_time
 from megatape.utils.waiting import wait_until
 

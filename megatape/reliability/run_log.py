@@ -13,7 +13,8 @@ from typing import Any, Literal, TextIO
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.utils.files import append_lines, sync
+from megatape.utils.files import sync
+from megatape.utils.json_lines import append_lines
 from megatape.utils.masking import mask, mask_values
 
 LOG = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from megatape.checkpoint.state import Average
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import differences
 from megatape.errors import UserError, path_errors
-from megatape.utils.files import link_file, new_folder, sync
+from megatape.utils.atomic import new_folder
+from megatape.utils.files import link_file, sync
 
 
 @path_errors()

@@ -9,7 +9,8 @@ from megatape.config import Config, parse_config, save_config
 from megatape.errors import UserError, path_errors
 from megatape.optim.schedules import WsdOptions, step_learning_rate
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.utils.files import link_file, new_folder, sync, write_atomically
+from megatape.utils.atomic import new_folder, write_atomically
+from megatape.utils.files import link_file, sync
 
 
 @path_errors()

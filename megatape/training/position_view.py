@@ -11,7 +11,8 @@ from safetensors.numpy import save
 
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder
-from megatape.utils.files import open_regular, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.files import open_regular
 
 # Maximum number of tokens of the text whose dot products are kept.
 MAX_TOKENS = 64

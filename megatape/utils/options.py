@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from megatape.errors import UserError
-from megatape.utils.files import Result, describe_fault
+from megatape.utils.retries import Result
+from megatape.utils.validation import describe_fault
 
 Value = TypeVar("Value")
 

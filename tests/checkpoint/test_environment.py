@@ -12,14 +12,14 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.utils import files
+from megatape.utils import retries
 
 
 @pytest.mark.parametrize("rank, calls", [(0, 2), (1, 0)])
 def test_the_main_rank_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, calls: int) -> None:
     """After a transient error, and at once not after another one."""
     outcomes: list[str | OSError] = ["done", OSError(errno.EIO, "away")]
-    monkeypatch.setattr(files, "WAITS", (0.0,))
+    monkeypatch.setattr(retries, "WAITS", (0.0,))
     monkeypatch.setattr(exchange, "gather_values", lambda mine, *_: [mine] if rank == 0 else [["done", None], mine])
     folder, topology = RunFolder(tmp_path), Topology(rank, rank + 1, 0)
     lease = Lease(folder.lease)

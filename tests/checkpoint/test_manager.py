@@ -18,7 +18,8 @@ from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import Callback
 from megatape.training.trainer import Trainer
-from megatape.utils.files import MAX_DEPTH, read_lines
+from megatape.utils.json_files import MAX_DEPTH
+from megatape.utils.json_lines import read_lines
 from tests.helpers.workers import run_workers
 
 STEPS = 3

@@ -24,7 +24,7 @@ from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.trainer import Start, Trainer
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 from tests.helpers.workers import Workers, run_workers
 
 MODULE = "tests.end_to_end.test_background_saves"

@@ -24,8 +24,8 @@ from megatape.training import pretrain as pretrain_module
 from megatape.training.prefetch import Prefetcher
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
-from megatape.utils import files
-from megatape.utils.files import read_lines
+from megatape.utils import retries
+from megatape.utils.json_lines import read_lines
 from tests.helpers.workers import Workers, run_workers
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)
@@ -88,7 +88,7 @@ def _train(kind: str, config: Config, topology: Topology) -> bool:
     with (
         patch.object(Prefetcher, "start", disturbed),
         patch.object(Lease, "wait", waited),
-        patch.object(files, "WAITS", (0.01, 0.02)),
+        patch.object(retries, "WAITS", (0.01, 0.02)),
         hold(folder.lease, topology, TIMEOUTS) as lease,
     ):
         return Trainer(config, open_data(config), topology, lease).train()

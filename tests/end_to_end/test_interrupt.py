@@ -29,7 +29,7 @@ from megatape.run_folder import RunFolder
 from megatape.tools.ledger import prove
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.trainer import Start, Trainer
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT, Workers, free_port, run_workers
 

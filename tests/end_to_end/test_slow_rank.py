@@ -15,7 +15,7 @@ from megatape.model.transformer import Transformer
 from megatape.reliability.limits import WatchLimits
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 from tests.helpers.workers import Workers
 
 

@@ -13,7 +13,7 @@ from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.training.evaluation import Validation
 from megatape.training.step import StepMetrics
-from megatape.utils.files import append_lines
+from megatape.utils.json_lines import append_lines
 from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_callbacks, make_context
 from tests.helpers.small_run import small_config

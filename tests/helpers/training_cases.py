@@ -24,7 +24,7 @@ from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.trainer import Start, Trainer
-from megatape.utils import files
+from megatape.utils import retries
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def _unreadable(count: int) -> Iterator[None]:
     """Hashing a checkpoint's files meets an error of the file system."""
     error = OSError(errno.EIO, os.strerror(errno.EIO), "disk")
     failing = _times(count, error, CheckpointReader.verify, lambda *_: True)
-    with patch.object(CheckpointReader, "verify", failing), patch.object(files, "WAITS", (0.01, 0.01)):
+    with patch.object(CheckpointReader, "verify", failing), patch.object(retries, "WAITS", (0.01, 0.01)):
         yield
 
 
@@ -96,7 +96,7 @@ def _unsaved(count: int) -> Iterator[None]:
     """The main rank cannot write the generators' state."""
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), RNG)
     failing = _times(count, error, writer.save_tensors, lambda _, path: path.name == RNG)
-    with patch.object(writer, "save_tensors", failing), patch.object(files, "WAITS", (0.01, 0.01)):
+    with patch.object(writer, "save_tensors", failing), patch.object(retries, "WAITS", (0.01, 0.01)):
         yield
 
 

@@ -11,7 +11,7 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog, show_lines
 from megatape.run_folder import RunFolder
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 
 
 @pytest.mark.parametrize(

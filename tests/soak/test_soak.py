@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from megatape.run_folder import RunFolder
-from megatape.utils.files import write_atomically
+from megatape.utils.atomic import write_atomically
 from tests.helpers.runs import flip_byte
 from tests.helpers.workers import run_workers
 from tests.soak.__main__ import main

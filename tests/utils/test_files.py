@@ -15,26 +15,12 @@ import pytest
 from megatape.checkpoint.manifest import write_file
 from megatape.data.shards.legacy import LegacyShard
 from megatape.errors import ExistingPath, PathError, UserError
-from megatape.utils.files import (
-    MAX_DEPTH,
-    MAX_JSON_BYTES,
-    MAX_LINE_BYTES,
-    FileName,
-    append_lines,
-    as_type,
-    create_file,
-    create_private,
-    json_content,
-    link_file,
-    locked,
-    new_folder,
-    open_regular,
-    parse_json,
-    read_json,
-    read_lines,
-    rename,
-    write_atomically,
-)
+from megatape.utils.atomic import new_folder, rename, write_atomically
+from megatape.utils.files import FileName, create_file, create_private, link_file, open_regular
+from megatape.utils.json_files import MAX_DEPTH, MAX_JSON_BYTES, json_content, parse_json, read_json
+from megatape.utils.json_lines import MAX_LINE_BYTES, append_lines, read_lines
+from megatape.utils.locks import locked
+from megatape.utils.validation import as_type
 from tests.helpers.load import scaled
 
 

@@ -28,5 +28,7 @@ def run(options: Options) -> None:
     with token_bar("exported") as bar:
         index = export_data(options.directory, options.format, options.output, bar.update)
     for name, split in index.splits.items():
-        print(f"{name}: {plural(split.documents, 'document')}, {plural(split.tokens, 'token')}")
+        documents = plural(split.documents, "document")
+        tokens = plural(split.tokens, "token")
+        print(f"{name}: {documents}, {tokens}")
     print(f"wrote {options.output}")

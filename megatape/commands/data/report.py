@@ -1,9 +1,13 @@
 """megatape data report: `megatape data report runs/data/c4 --verify --output runs/data_report`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megatape.utils.options import CommandOptions, option
 from megatape.utils.tables import columns
+
+if TYPE_CHECKING:
+    from megatape.data.shards.entries import Index
 
 
 class Options(CommandOptions):
@@ -25,24 +29,46 @@ def run(options: Options) -> None:
     from megatape.data.finetuning.preview import describe_examples
     from megatape.data.printable import printable, printable_lines
     from megatape.data.shards.contents import read_contents
-    from megatape.data.shards.document_tables import DocumentTables
-    from megatape.data.shards.reader import SplitReader
     from megatape.lab.report.data_page import data_tables, write_data_report
 
     directory = options.directory
     contents = read_contents(directory)
     for caption, table in data_tables(contents).items():
-        print(f"{caption}\n{columns([[label, *cells] for label, cells in table.rows], table.header)}\n")
+        rows = [[label, *cells] for label, cells in table.rows]
+        print(caption)
+        print(columns(rows, table.header))
+        print()
     for sample in contents.samples:
-        title = ", ".join(filter(None, [sample.split, printable(sample.place), printable(sample.url)]))
-        print(title, printable_lines(sample.text), "", sep="\n")
+        titles = [sample.split, printable(sample.place), printable(sample.url)]
+        print(", ".join(title for title in titles if title))
+        print(printable_lines(sample.text))
+        print()
     if contents.index.answers:
-        print(*describe_examples(directory, contents.index), sep="\n")
+        for line in describe_examples(directory, contents.index):
+            print(line)
     if options.verify:
-        for name in contents.index.splits:
-            members = sum(1 for _ in SplitReader(directory, contents.index, name).members())
-            print(f"{name}: {members} members verified")
-            if name in contents.index.document_tables:
-                list(DocumentTables(directory, contents.index, name).isolate().each())
-    if options.output:
-        print(f"wrote {write_data_report(contents, options.output)}")
+        _verify(directory, contents.index)
+    if options.output is not None:
+        page = write_data_report(contents, options.output)
+        print(f"wrote {page}")
+
+
+def _verify(directory: Path, index: "Index") -> None:
+    """Read all members of all shards and all document tables, which compares their hashes.
+
+    Args:
+        directory: Data directory.
+        index: Its index.
+    """
+    from megatape.data.shards.document_tables import DocumentTables
+    from megatape.data.shards.reader import SplitReader
+
+    for name in index.splits:
+        num_members = 0
+        for _ in SplitReader(directory, index, name).members():
+            num_members += 1
+        print(f"{name}: {num_members} members verified")
+        if name in index.document_tables:
+            tables = DocumentTables(directory, index, name).isolate()
+            for _ in tables.each():
+                pass

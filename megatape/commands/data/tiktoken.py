@@ -24,7 +24,7 @@ def run(options: Options) -> None:
     """Write the folder."""
     from megatape.data.shards.index import store_tokenizer
     from megatape.data.tokenizers.tiktoken import ENCODINGS, END, convert
-    from megatape.utils.files import new_folder
+    from megatape.utils.atomic import new_folder
 
     name = options.encoding or options.file.stem
     if name not in ENCODINGS:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from megatape.commands.data_options import SourceOptions
 from megatape.errors import MissingPath, path_errors
-from megatape.utils.files import check_absent, write_atomically
+from megatape.utils.atomic import check_absent, write_atomically
 from megatape.utils.options import Count, option
 
 
@@ -31,10 +31,11 @@ def run(options: Options) -> None:
     check_absent(options.output)
     if not options.output.parent.is_dir():
         raise MissingPath(f"output {options.output}: no folder {options.output.parent}: create it or choose another")
-    limit = MAX_TRAINING_BYTES if options.max_training_bytes is None else options.max_training_bytes
+    limit = options.max_training_bytes or MAX_TRAINING_BYTES
     texts = sample_texts(options.read_source(), limit)
     model = train_tokenizer(texts, options.vocab_size, limit)
     write_atomically(options.output, model)
     tokenizer = SentencePieceTokenizer(model)
-    print(f"trained {tokenizer.vocab_size} tokens on {min(sum(len(text.encode()) for text in texts), limit):,} bytes of text")
+    num_bytes = sum(len(text.encode()) for text in texts)
+    print(f"trained {tokenizer.vocab_size} tokens on {min(num_bytes, limit):,} bytes of text")
     print(f"wrote {options.output}, sha256 {tokenizer.sha256}")

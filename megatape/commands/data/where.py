@@ -5,7 +5,8 @@ from typing import Literal
 
 from megatape.utils.options import CommandOptions, option
 
-TEXT_TOKENS = 64  # shown on either side
+# Number of tokens to show before and after the place.
+CONTEXT_TOKENS = 64
 
 
 class Options(CommandOptions):
@@ -33,12 +34,17 @@ def run(options: Options) -> None:
 
     split = StoredSplit(options.directory, options.split)
     tables = split.tables.isolate()
-    found = tables.find(options.token) if options.token is not None else tables.document(options.document or 0)
-    place = found.first if options.token is None else options.token
+    if options.token is not None:
+        found = tables.find(options.token)
+        place = options.token
+    else:
+        found = tables.document(options.document or 0)
+        place = found.first
     tokenizer = split.tokenizer()
-    begin = max(found.first, place - TEXT_TOKENS)
-    end = min(found.first + found.tokens, place + 1 + TEXT_TOKENS)
+    begin = max(found.first, place - CONTEXT_TOKENS)
+    end = min(found.first + found.tokens, place + 1 + CONTEXT_TOKENS)
     ids = split.stream(begin, end)
+    text = tokenizer.decode(ids)
     token = split.stream(place, place + 1)
     length = f"{found.bytes:,} bytes, {found.tokens:,} tokens from {found.first:,} on"
     print(f"document:  {found.number:,} of {options.split}, {length}")
@@ -47,4 +53,5 @@ def run(options: Options) -> None:
     if found.scores:
         print(f"scores:    {printable(found.scores)}")
     print(f"token:     {place - found.first:,} of the document, id {token[0]}, {tokenizer.decode(token)!r}")
-    print(f"text of tokens {begin:,} to {end - 1:,}:", printable_lines(tokenizer.decode(ids)), sep="\n")
+    print(f"text of tokens {begin:,} to {end - 1:,}:")
+    print(printable_lines(text))

@@ -2,9 +2,9 @@
 
 from megatape.commands.data_messages import token_bar
 from megatape.commands.data_options import NewDataOptions
-from megatape.utils.files import as_type
 from megatape.utils.options import option
 from megatape.utils.units import plural
+from megatape.utils.validation import as_type
 
 
 class Options(NewDataOptions):
@@ -31,7 +31,8 @@ def run(options: Options) -> None:
     for name, split in index.splits.items():
         problems = plural(split.documents, "problem")
         tokens = plural(split.tokens, "token")
-        print(f"{name}: {problems}, {tokens}, {plural(len(split.shards), 'shard')}")
+        shards = plural(len(split.shards), "shard")
+        print(f"{name}: {problems}, {tokens}, {shards}")
     longest = longest_document(options.digits)
     print(f"the longest problem has {longest} tokens: data.sequence_length must be at least {longest - 1}")
     print(f"wrote {options.output}")

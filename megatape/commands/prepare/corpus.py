@@ -3,6 +3,7 @@
 import os
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megatape.commands.data_messages import read_tokenizer, report_skipped, report_written
 from megatape.commands.data_options import HeldOutOptions, SourceOptions
@@ -12,7 +13,11 @@ from megatape.utils.masking import mask
 from megatape.utils.options import Count, option
 from megatape.utils.units import plural
 
-NUM_INPUTS = 20  # of which is said what became of their documents
+if TYPE_CHECKING:
+    from megatape.data.shards.entries import Index
+
+# Maximum number of inputs whose counts of documents are printed.
+MAX_PRINTED_INPUTS = 20
 
 
 class Options(HeldOutOptions, SourceOptions):
@@ -64,7 +69,7 @@ class Options(HeldOutOptions, SourceOptions):
 
 
 def run(options: Options) -> None:
-    """Write the data directory, or show what would become of documents."""
+    """Write the data directory, or show the result of cleaning."""
     from tqdm import tqdm
 
     from megatape.data.cleaning.decisions import Cleaning
@@ -87,27 +92,46 @@ def run(options: Options) -> None:
         return
     if options.output is None:
         raise UserError("output is missing: name the data directory to write, or give `dry_run`")
-    tokenizer = read_tokenizer(options.tokenizer) if options.tokenizer else None
+    tokenizer = None
+    if options.tokenizer is not None:
+        tokenizer = read_tokenizer(options.tokenizer)
     corpus = options.fill(PreparationOptions, source=source, tokenizer=tokenizer, cleaning=cleaning)
-    task = parse_task(options.task) if options.task else task_of_environment()
+    if options.task:
+        task = parse_task(options.task)
+    else:
+        task = task_of_environment()
+    workers = options.workers or os.cpu_count() or 1
     with tqdm(desc="read", unit="B", unit_scale=True, delay=0.5) as bar:
 
         def show(done: Progress) -> None:
             seconds = max(bar.format_dict["elapsed"], 1e-3)
-            rates = f"{done.text_bytes / seconds / 1e6:.1f} MB/s of text, {done.tokens / seconds:,.0f} tokens/s"
-            bar.set_postfix_str(f"{plural(done.written, 'document')}, {plural(done.tokens, 'token')}, {rates}", refresh=False)
+            documents = plural(done.written, "document")
+            tokens = plural(done.tokens, "token")
+            megabytes_per_second = done.text_bytes / seconds / 1e6
+            tokens_per_second = done.tokens / seconds
+            rates = f"{megabytes_per_second:.1f} MB/s of text, {tokens_per_second:,.0f} tokens/s"
+            bar.set_postfix_str(f"{documents}, {tokens}, {rates}", refresh=False)
             bar.total = done.total_bytes or None
             bar.update(done.read_bytes - bar.n)
 
-        workers = options.workers or os.cpu_count() or 1
         index, counts = prepare(corpus, options.output, workers=workers, task=task, redo=options.redo, progress=show)
-    for name, documents in islice(index.ledger.items(), NUM_INPUTS):
-        dropped = "".join(f", {count:,} {reason}" for reason, count in documents.dropped.items())
-        if documents.skipped_files:
-            dropped += f"; {plural(documents.skipped_files, 'file')} skipped by name"
-        print(f"{mask(name)}: {plural(documents.read, 'document')} read, {documents.written:,} written{dropped}")
-    if len(index.ledger) > NUM_INPUTS:
-        print(f"and {plural(len(index.ledger) - NUM_INPUTS, 'more input')}: `megatape data report {options.output}` shows them")
+    _report_inputs(index, options.output)
     if counts is not None:
         report_skipped(counts, options.max_record_bytes)
     report_written(index, options.output)
+
+
+def _report_inputs(index: "Index", output: Path) -> None:
+    """Print the number of read, written and dropped documents of each input."""
+    for name, documents in islice(index.ledger.items(), MAX_PRINTED_INPUTS):
+        read = plural(documents.read, "document")
+        line = f"{mask(name)}: {read} read, {documents.written:,} written"
+        for reason, count in documents.dropped.items():
+            line += f", {count:,} {reason}"
+        if documents.skipped_files:
+            skipped = plural(documents.skipped_files, "file")
+            line += f"; {skipped} skipped by name"
+        print(line)
+    if len(index.ledger) > MAX_PRINTED_INPUTS:
+        rest = plural(len(index.ledger) - MAX_PRINTED_INPUTS, "more input")
+        print(f"and {rest}: `megatape data report {output}` shows them")

@@ -18,7 +18,7 @@ from megatape.registry import FORMATS
 from megatape.utils.options import Count, option
 
 if TYPE_CHECKING:
-    from megatape.data.finetuning.example_source import ExampleSource
+    from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
     from megatape.data.tokenizers.tokenizer import Tokenizer
 
 
@@ -89,25 +89,33 @@ def run(options: Options) -> None:
             bar.update(counts.examples - bar.n)
 
         index, counts, notes = prepare_examples(source, options.output, tokenizer, show)
-    print(*notes, *describe_examples(options.output, index), sep="\n")
-    for reason, place in counts.first_dropped.items():
-        print(f"the first record dropped ({reason}): {place}")
+    for line in (*notes, *describe_examples(options.output, index)):
+        print(line)
+    _report_dropped(counts)
     report_skipped(counts, options.max_record_bytes)
     print(f"wrote {options.output}")
 
 
 def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int) -> None:
+    """Show every token of the first examples, and which are learned."""
     from megatape.data.finetuning.example_source import ExampleCounts
     from megatape.data.finetuning.prepare import read_examples
     from megatape.data.finetuning.preview import LEGEND, show_example
 
     form = FORMATS[source.format].load()(tokenizer, source.limits)
     counts = ExampleCounts()
-    print(*form.notes, LEGEND, sep="\n")
+    for line in (*form.notes, LEGEND):
+        print(line)
     for place, split, example in islice(read_examples(source, form, counts), num_examples):
         num_learned = sum(end - begin for begin, end in example.answers)
         print(f"\n{place}: {len(example.ids):,} tokens, {num_learned:,} learned, {split}")
-        print(*show_example(example, tokenizer), sep="\n")
-    for reason, first in counts.first_dropped.items():
-        print(f"the first record dropped ({reason}): {first}")
+        for line in show_example(example, tokenizer):
+            print(line)
+    _report_dropped(counts)
     report_skipped(counts, source.max_record_bytes)
+
+
+def _report_dropped(counts: "ExampleCounts") -> None:
+    """Print the first record dropped for each reason."""
+    for reason, place in counts.first_dropped.items():
+        print(f"the first record dropped ({reason}): {place}")

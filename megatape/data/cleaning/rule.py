@@ -17,7 +17,7 @@ from megatape.data.shards.hashes import content_hash, file_sha256
 from megatape.data.sources.document import Document
 from megatape.errors import MissingPath, UserError, choose_one, path_errors
 from megatape.registry import RULES
-from megatape.utils.files import describe_fault
+from megatape.utils.validation import describe_fault
 
 
 class DocumentDropped(Exception):

@@ -14,7 +14,7 @@ from megatape.data.shards.hashes import document_hash, splits_of, table_hashes
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import RecordError, UserError, path_errors
 from megatape.registry import FORMATS
-from megatape.utils.files import new_folder
+from megatape.utils.atomic import new_folder
 from megatape.utils.units import plural
 
 # Name of a count in the index.

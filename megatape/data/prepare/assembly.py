@@ -15,7 +15,7 @@ from megatape.data.sources.kept_documents import SUFFIX
 from megatape.data.sources.reading import check_bad, check_found
 from megatape.data.sources.source import Source
 from megatape.errors import UserError
-from megatape.utils.files import check_absent, rename
+from megatape.utils.atomic import check_absent, rename
 
 
 def finish(

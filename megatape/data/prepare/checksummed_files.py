@@ -11,7 +11,9 @@ from typing import Any
 import xxhash
 
 from megatape.errors import UserError, content_errors
-from megatape.utils.files import as_type, open_regular, read_json
+from megatape.utils.files import open_regular
+from megatape.utils.json_files import read_json
+from megatape.utils.validation import as_type
 
 # File with the XXH3 of the content of each file, 32 hexadecimal digits.
 CHECKSUMS = "checksums.json"

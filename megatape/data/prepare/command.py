@@ -23,7 +23,8 @@ from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import UserError, path_errors
 from megatape.imports import given
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.utils.files import check_absent, name_path
+from megatape.utils.atomic import check_absent
+from megatape.utils.files import name_path
 
 # The command gives up after this many worker deaths in a row without a finished unit.
 MAX_DEATHS = 4

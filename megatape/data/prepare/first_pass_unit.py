@@ -27,7 +27,8 @@ from megatape.data.prepare.checksummed_files import ChecksummedFiles, check_file
 from megatape.data.prepare.progress import OnProgress, Progress
 from megatape.data.shards.entries import token_dtype
 from megatape.errors import UserError
-from megatape.utils.files import as_type, json_content, read_json
+from megatape.utils.json_files import json_content, read_json
+from megatape.utils.validation import as_type
 
 DOCUMENTS = "documents.jsonl"
 TOKENS = "tokens.bin"

@@ -33,7 +33,10 @@ from megatape.errors import ExistingPath, UserError, content_errors
 from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.holder import read_holder
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.utils.files import PARTIAL, as_type, json_content, read_json, rename, sync, temporary_name, write_atomically
+from megatape.utils.atomic import rename, write_atomically
+from megatape.utils.files import PARTIAL, sync, temporary_name
+from megatape.utils.json_files import json_content, read_json
+from megatape.utils.validation import as_type
 
 PLAN = "plan.json"
 LEASE_SUFFIX = ".claim"

@@ -27,7 +27,10 @@ from megatape.data.shards.reader import OnTokens, SplitReader
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.utils.files import link_file, locked, name_path, new_folder, read_json, sync, write_atomically
+from megatape.utils.atomic import new_folder, write_atomically
+from megatape.utils.files import link_file, name_path, sync
+from megatape.utils.json_files import read_json
+from megatape.utils.locks import locked
 
 KIND = "merge"
 # Temporary names in a directory that others are appended to.

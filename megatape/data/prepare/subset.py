@@ -20,7 +20,8 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.table_writer import ROWS
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.utils.files import create_file, new_folder
+from megatape.utils.atomic import new_folder
+from megatape.utils.files import create_file
 
 KIND = "subset"
 # Maximum number of tokens read at a time.

@@ -24,7 +24,7 @@ from megatape.data.prepare.unit_writer import UnitWriter
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer, IdsDiffer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.utils.files import write_atomically
+from megatape.utils.atomic import write_atomically
 
 LOG = logging.getLogger(__name__)
 

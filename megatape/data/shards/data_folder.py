@@ -10,7 +10,7 @@ from megatape.data.io.files import copy_file, is_url
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.hashes import file_sha256
 from megatape.errors import UserError
-from megatape.utils.files import rename
+from megatape.utils.atomic import rename
 from megatape.utils.masking import is_masked
 
 

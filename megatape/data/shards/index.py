@@ -13,7 +13,10 @@ from megatape.data.shards.ledger import check_ledger
 from megatape.data.shards.legacy import upgrade_splits
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
-from megatape.utils.files import PARTIAL, as_type, json_content, read_json, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.files import PARTIAL
+from megatape.utils.json_files import json_content, read_json
+from megatape.utils.validation import as_type
 
 FORMAT = "megatape-shards"
 VERSION = 4

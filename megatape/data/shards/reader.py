@@ -21,7 +21,7 @@ from megatape.data.shards.entries import Index, Shard
 from megatape.data.shards.shard_file import ShardFile, max_open_shards
 from megatape.data.shards.verifier import MEMBER_CACHE_SIZE, Corrupted, MemberVerifier, Verifier
 from megatape.errors import MissingPath, UserError
-from megatape.utils.files import retry_transient_errors
+from megatape.utils.retries import retry_transient_errors
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
-from megatape.utils.files import new_folder
+from megatape.utils.atomic import new_folder
 from megatape.utils.targets import HIDES_ANSWERS
 
 KIND = "synthetic"

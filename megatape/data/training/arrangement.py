@@ -28,7 +28,10 @@ from megatape.data.counts import Count
 from megatape.data.shards.layout import CHECKSUM_BYTES, CHUNK_BYTES, checksums
 from megatape.data.shards.shard_file import ShardFile
 from megatape.errors import UserError
-from megatape.utils.files import as_type, create_file, parse_json, retry_transient_errors, temporary_name
+from megatape.utils.files import create_file, temporary_name
+from megatape.utils.json_files import parse_json
+from megatape.utils.retries import retry_transient_errors
+from megatape.utils.validation import as_type
 
 FORMAT = 1
 SPAN = np.dtype([("begin", "<i8"), ("inputs", "<i4")])

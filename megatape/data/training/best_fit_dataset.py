@@ -12,7 +12,7 @@ from megatape.data.training.arrangement import Arrangement, ArrangementInMemory,
 from megatape.data.training.best_fit import pack
 from megatape.data.training.packed_dataset import PackedDataset
 from megatape.errors import UserError
-from megatape.utils.files import locked
+from megatape.utils.locks import locked
 
 LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from megatape.data.training.best_fit import alone, pack
 from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.packed_dataset import PackedDataset
 from megatape.errors import UserError, content_errors
-from megatape.utils.files import retry_transient_errors
+from megatape.utils.retries import retry_transient_errors
 from megatape.utils.targets import HIDES_ANSWERS, IGNORE_INDEX, target_mask
 
 

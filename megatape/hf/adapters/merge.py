@@ -20,7 +20,7 @@ from megatape.hf.dtypes import dtype_named
 from megatape.hf.weights.folder_weights import FolderWeights, find_weights
 from megatape.hf.weights.tensor_headers import read_object
 from megatape.hf.weights.weight_files import write_weights
-from megatape.utils.files import new_folder
+from megatape.utils.atomic import new_folder
 
 ADVICE = "export the adapter again"
 

@@ -15,7 +15,7 @@ from megatape.hf.importing.config import starting_config
 from megatape.hf.importing.record import IMPORT, ImportRecord
 from megatape.hf.weights.folder_weights import FolderWeights, find_weights
 from megatape.hf.weights.tensor_headers import INDEX
-from megatape.utils.files import new_folder
+from megatape.utils.atomic import new_folder
 
 LOG = logging.getLogger(__name__)
 

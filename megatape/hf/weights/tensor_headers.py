@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from megatape.errors import MissingPath, UserError, content_errors
-from megatape.utils.files import FileName, as_type, read_json
+from megatape.utils.files import FileName
+from megatape.utils.json_files import read_json
+from megatape.utils.validation import as_type
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

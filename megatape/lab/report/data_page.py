@@ -6,7 +6,7 @@ from megatape.data.printable import printable
 from megatape.data.shards.contents import Bin, Contents
 from megatape.errors import path_errors
 from megatape.lab.report.template import PAGE, fill
-from megatape.utils.files import new_folder
+from megatape.utils.atomic import new_folder
 from megatape.utils.tables import Table
 from megatape.utils.units import format_bytes
 

@@ -16,7 +16,8 @@ from megatape.data.shards.index import load_index
 from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
 from megatape.run_folder import RunFolder
-from megatape.utils.files import read_lines, real_paths
+from megatape.utils.files import real_paths
+from megatape.utils.json_lines import read_lines
 from megatape.utils.masking import mask_values
 
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")

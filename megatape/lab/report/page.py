@@ -9,7 +9,8 @@ from megatape.lab.report import curves, evaluations, positions, runs
 from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import progress
 from megatape.lab.report.template import GENERATOR, PAGE, fill
-from megatape.utils.files import new_folder, open_regular, write_atomically
+from megatape.utils.atomic import new_folder, write_atomically
+from megatape.utils.files import open_regular
 
 # Maximum share of the time for rendering the page.
 MAX_RENDER_SHARE = 0.1

@@ -23,7 +23,7 @@ from megatape.lab.study.suite.statistics import LEVEL
 from megatape.lab.study.suite.summary import REFERENCE, Summary
 from megatape.lab.study.suite.table import sections
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from megatape.utils.files import write_atomically
+from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count
 
 # Maximum points per curve. More lengths are pooled with their neighbours.

@@ -27,10 +27,11 @@ from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.lengths import equal_lengths
 from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task, wilson
 from megatape.lab.tasks.scores import METRICS, Metric, mean_scores, rouge_scorer, score
-from megatape.utils.files import as_type, read_json
+from megatape.utils.json_files import read_json
 from megatape.utils.options import Count, Listed, option
 from megatape.utils.tables import markdown
 from megatape.utils.units import plural
+from megatape.utils.validation import as_type
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from megatape.config import Config, ModelConfig, parse_config
 from megatape.errors import MissingPath, UserError
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import middle
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath
-from megatape.utils.files import MAX_JSON_BYTES
+from megatape.utils.json_files import MAX_JSON_BYTES
 
 
 def test_a_plan_of_millions_of_files(tmp_path: Path, tokenizer: Tokenizer) -> None:

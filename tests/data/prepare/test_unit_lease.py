@@ -21,7 +21,7 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.holder import this_process
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.utils.files import write_atomically
+from megatape.utils.atomic import write_atomically
 from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
 

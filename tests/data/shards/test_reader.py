@@ -18,7 +18,7 @@ from megatape.data.shards.entries import Index
 from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.shard_file import MAX_DESCRIPTORS, ShardFile
-from megatape.utils import files
+from megatape.utils import retries
 from tests.helpers.data_directory import (
     Documents,
     MakeDirectory,
@@ -202,7 +202,7 @@ def test_a_short_disturbance_is_waited_out(
     make_directory: MakeDirectory, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is opened again, as a stale handle of NFS needs it."""
-    monkeypatch.setattr(files, "WAITS", (0.0,))
+    monkeypatch.setattr(retries, "WAITS", (0.0,))
     reader, _ = opened(make_directory(documents))
     expected = member_of(reader, 0)
     read = ShardFile.read

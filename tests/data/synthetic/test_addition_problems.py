@@ -17,7 +17,7 @@ from megatape.data.synthetic.addition_problems import (
 )
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.data.training.document_dataset import DocumentDataset
-from megatape.utils.files import as_type
+from megatape.utils.validation import as_type
 from tests.helpers.command import Command
 
 ROOT = Path(__file__).parents[3]

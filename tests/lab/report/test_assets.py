@@ -18,7 +18,7 @@ from megatape.lab.report.suite_page import write_page
 from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.tasks.engine.task import Measure
 from megatape.run_folder import RunFolder
-from megatape.utils.files import append_lines
+from megatape.utils.json_lines import append_lines
 from tests.helpers.contrast import contrast
 from tests.helpers.reports import HOSTILE, make_results, make_run
 from tests.helpers.suite_records import SECONDS, make_records

@@ -20,7 +20,7 @@ from rich.console import Console
 from megatape.lab.report.monitor import Monitor
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
-from megatape.utils.files import append_lines
+from megatape.utils.json_lines import append_lines
 from tests.helpers.command import Command
 from tests.helpers.reports import make_run, train_with_own_module
 from tests.helpers.slow import slow_but

@@ -18,7 +18,7 @@ from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.tools.cluster.restarts import SUPERVISOR_POLICY
 from megatape.tools.cluster.supervisor import supervise
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 from tests.helpers.command import Command
 from tests.helpers.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
 from tests.helpers.workers import ROOT, free_port

@@ -7,7 +7,7 @@ from megatape.config import parse_config
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import middle
 from megatape.tools.planner.speed import plan_speed
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 from tests.helpers.published_speeds import RESULTS, PublishedSpeed, published_speeds
 from tests.helpers.slow import slow_but
 

@@ -27,7 +27,7 @@ from megatape.training.position_view import PositionView
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
-from megatape.utils.files import read_lines
+from megatape.utils.json_lines import read_lines
 from megatape.utils.software import package_version, versions
 from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_callbacks, make_context

@@ -12,7 +12,7 @@ from typing import Any
 from megatape.errors import ExistingPath, MissingPath, UserError
 from megatape.lab.benchmark.gpu.parts import PARTS
 from megatape.lab.encodings import BASELINE
-from megatape.utils.files import append_lines, read_lines
+from megatape.utils.json_lines import append_lines, read_lines
 from megatape.utils.tables import markdown
 
 RESULTS = "results.jsonl"

@@ -12,7 +12,7 @@ from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
 from megatape.lab.benchmark.gpu.results import RESULTS, Journal, Result, Results, measured, read_results, report
 from megatape.lab.benchmark.gpu.worker import LOST, TINY
 from megatape.lab.processes import child, ending, interruptible
-from megatape.utils.files import write_atomically
+from megatape.utils.atomic import write_atomically
 from megatape.utils.python_process import python_command
 
 TABLE = "table.md"

@@ -10,7 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 from megatape.config import Config
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.errors import UserError
-from megatape.utils.files import first_fault, json_content, read_json, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.json_files import json_content, read_json
+from megatape.utils.validation import first_fault
 
 # Name of the figure for all validation samples. Names of the figures for parts of the data begin with it.
 VALIDATION_LOSS = "validation loss"

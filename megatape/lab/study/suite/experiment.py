@@ -16,7 +16,8 @@ from megatape.lab.study.suite.records import SCORES, Record, Scores, read_record
 from megatape.lab.study.suite.sizes import Sizing
 from megatape.registry import ENCODINGS
 from megatape.run_folder import RunFolder
-from megatape.utils.files import json_content, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.json_files import json_content
 
 # Seed of the learning-rate search. The reported runs use seeds 1, 2, ...
 TUNING_SEED = 0

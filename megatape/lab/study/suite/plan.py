@@ -15,9 +15,11 @@ from megatape.lab.encodings import parse_names
 from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.suite.sizes import ALL, SIZES
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from megatape.utils.files import as_type, json_content, read_json, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.json_files import json_content, read_json
 from megatape.utils.options import Count
 from megatape.utils.units import plural
+from megatape.utils.validation import as_type
 
 # File of a dry run's plan in the folder of the suite.
 PLAN = "plan.json"

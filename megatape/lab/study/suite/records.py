@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
 from megatape.lab.study.engine.outcome import Result
-from megatape.utils.files import first_fault, read_regular, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.files import read_regular
+from megatape.utils.validation import first_fault
 
 # File of the scores in a run's folder.
 SCORES = "scores.json"

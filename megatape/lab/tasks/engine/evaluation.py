@@ -16,7 +16,7 @@ from megatape.lab.tasks.engine.journal import Journal
 from megatape.lab.tasks.engine.provenance import examples_hash, software
 from megatape.lab.tasks.engine.ranks import SINGLE_RANK, EvaluationRanks
 from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
-from megatape.utils.files import write_atomically
+from megatape.utils.atomic import write_atomically
 
 # Version of the format of results.json.
 FORMAT = 1

@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from megatape.errors import ExistingPath, UserError
-from megatape.utils.files import append_lines, as_type, json_content, parse_json, read_json, read_lines, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.json_files import json_content, parse_json, read_json
+from megatape.utils.json_lines import append_lines, read_lines
+from megatape.utils.validation import as_type
 
 # Key of the hash in a line of predictions.
 HASH = "sha256"

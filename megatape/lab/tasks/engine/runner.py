@@ -17,7 +17,8 @@ from megatape.lab.tasks.engine.provenance import model_hash
 from megatape.lab.tasks.engine.ranks import EvaluationRanks
 from megatape.lab.tasks.engine.table import table
 from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ResultT, Task
-from megatape.utils.files import real_paths, write_atomically
+from megatape.utils.atomic import write_atomically
+from megatape.utils.files import real_paths
 from megatape.utils.options import Line
 
 

@@ -1,0 +1,121 @@
+"""Untrusted JSON files: reading and encoding them within limits."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from megatape.errors import UserError
+from megatape.utils.files import open_regular
+
+MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index and the plan of a data directory
+MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
+
+
+def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Return the value of a JSON file.
+
+    Args:
+        path: The file.
+        unique_keys: Whether to refuse objects with a duplicate key.
+        max_bytes: Maximum size of the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        JSONDecodeError: It is not JSON.
+        UserError: It is too large, a pipe or a device, nested more than MAX_DEPTH levels deep, or has a duplicate key.
+    """
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise UserError(f"larger than {max_bytes:,} bytes")
+    return parse_json(content, unique_keys)
+
+
+def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: JSON text.
+        unique_keys: Whether to refuse objects with a duplicate key. Otherwise the last value of a key counts.
+
+    Raises:
+        JSONDecodeError: The text is not JSON. This is a ValueError.
+        UserError: The text is nested more than MAX_DEPTH levels deep, or an object has a duplicate key.
+    """
+    hook = None
+    if unique_keys:
+        hook = _unique
+    try:
+        value = json.loads(text, object_pairs_hook=hook)
+    except RecursionError:
+        raise UserError(f"nested more than {MAX_DEPTH} levels deep") from None
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any, max_depth: int = MAX_DEPTH) -> None:
+    """Check the nesting depth of a JSON value.
+
+    Args:
+        value: JSON value.
+        max_depth: Maximum number of levels.
+
+    Raises:
+        UserError: The value is nested deeper.
+    """
+    level = [value]
+    for _ in range(max_depth + 1):
+        containers = [value for value in level if isinstance(value, dict | list | tuple)]
+        if not containers:
+            return
+        level = []
+        for container in containers:
+            if isinstance(container, dict):
+                level += container.values()
+            else:
+                level += container
+    raise UserError(f"nested more than {max_depth} levels deep")
+
+
+def json_content(
+    value: Any,
+    name: str,
+    indent: int | None = None,
+    max_bytes: int = MAX_JSON_BYTES,
+    default: Callable[[Any], Any] | None = None,
+) -> bytes:
+    """Encode a JSON file within the limits of `read_json`.
+
+    Args:
+        value: Value to encode.
+        name: Name of the file in error messages.
+        indent: Spaces per level, None for a single line.
+        max_bytes: Maximum size that the reader accepts.
+        default: Converts values of types that JSON does not have.
+
+    Returns:
+        Content of the file.
+
+    Raises:
+        UserError: The value is too deeply nested or too large to be read again.
+        TypeError: The value contains a type that is neither JSON's nor converted.
+    """
+    try:
+        check_depth(value)
+    except UserError as error:
+        raise UserError(f"{name} would be {error}, and could not be read again") from None
+    content = json.dumps(value, indent=indent, default=default).encode()
+    if len(content) > max_bytes:
+        raise UserError(f"{name} would have {len(content):,} bytes, and more than {max_bytes:,} could not be read again")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object with these keys and values. Raises UserError for a duplicate key."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise UserError(f"duplicate key {key} in one object")
+        found[key] = value
+    return found

@@ -1,0 +1,81 @@
+"""Files with a JSON object a line. They grow while other processes read them, and a killed process may leave them torn."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from megatape.errors import UserError
+from megatape.utils.files import named_if_full, open_in_place, open_regular
+
+# Lines of this length or longer are not read. Ours have less than a tenth of it.
+MAX_LINE_BYTES = 2**20
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every line shorter than MAX_LINE_BYTES with a JSON object, and the object. A missing file has no lines.
+
+    Args:
+        path: File to read.
+
+    Raises:
+        OSError: The file cannot be read.
+        UserError: The file is a pipe or a device, which may never end.
+    """
+    with suppress(FileNotFoundError), open_regular(path) as file:
+        begins = True  # a line, not the next part of one that is too long
+        while part := file.readline(MAX_LINE_BYTES):
+            whole = begins and len(part) < MAX_LINE_BYTES
+            begins = part.endswith(b"\n")
+            if not whole:
+                continue
+            try:
+                text = part.decode("utf-8").rstrip("\r\n")
+                entry = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(entry, dict):
+                yield text, entry
+
+
+def json_line(entry: dict[str, Any], path: Path) -> bytes:
+    """Encode an object as a line of a file for `read_lines`.
+
+    Args:
+        entry: Object to encode.
+        path: Path of the file, for error messages.
+
+    Raises:
+        UserError: The line would be too long to be read again.
+    """
+    line = json.dumps(entry).encode() + b"\n"
+    if len(line) >= MAX_LINE_BYTES:
+        raise UserError(f"{path}: a line of {len(line):,} bytes could not be read again: the limit is {MAX_LINE_BYTES - 1:,}")
+    return line
+
+
+def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = True) -> None:
+    """Add a line for each object.
+
+    Args:
+        path: The file, which is created if needed.
+        entries: The objects.
+        durable: The lines are on disk when this returns, and other hosts see them on a shared file system.
+
+    Raises:
+        OSError: The file cannot be written. Some of the lines may be in it.
+        PathError: The file is a link, a pipe or a device.
+        UserError: A line is too long for `read_lines`. Nothing was written.
+    """
+    lines = [json_line(entry, path) for entry in entries]
+    with open_in_place(path) as file, named_if_full(path):
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")  # a torn last line must not spoil the next one
+        file.writelines(lines)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
