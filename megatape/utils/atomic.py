@@ -14,9 +14,13 @@ from megatape.utils.retries import retry_transient_errors
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill: it is renamed to `output` when the block ends well and removed when it does not.
+    """Create a folder for the block to fill. It is renamed to `output` after the block, or removed if the block fails.
 
-    Raises FileExistsError if `output` exists when the block begins or ends.
+    Args:
+        output: Folder to create.
+
+    Raises:
+        FileExistsError: `output` exists when the block begins or ends.
     """
     check_absent(output)
     folder = temporary_name(output)

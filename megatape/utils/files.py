@@ -18,18 +18,34 @@ from pydantic import AfterValidator
 
 from megatape.errors import ExistingPath, PathError, UserError
 
-PARTIAL = ".partial"  # end of the name of the folder in which a data directory is prepared
+# Suffix of the folder in which a data directory is prepared.
+PARTIAL = ".partial"
 
 
+# Errors of a full disk.
 FULL = {errno.ENOSPC, errno.EDQUOT}
-DEFAULT_MODE = 0o666  # Permissions of a new file, before the umask is applied.
+# Permissions of a new file, before the umask is applied.
+DEFAULT_MODE = 0o666
 NO_OUTPUT = "a link, a pipe or a device, through which nothing is written: remove it, or replace it by the file"
 
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[io.BufferedReader]:
-    """A file to read. Raises OSError, or UserError for a pipe or a device, which may never end."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # else pipes wait
+    """Open a file for reading.
+
+    Args:
+        path: File to open.
+
+    Raises:
+        OSError: The file cannot be opened.
+        UserError: The path is a pipe or a device, which may never end.
+    """
+
+    def open_at_once(name: str, flags: int) -> int:
+        # Without O_NONBLOCK, opening a pipe would wait for its other end.
+        return os.open(name, flags | os.O_NONBLOCK)
+
+    with open(path, "rb", opener=open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise UserError(f"{path}: a pipe or a device, not a file: replace it by the original file")
         yield file
@@ -118,6 +134,11 @@ def _check_file_name(name: str) -> str:
 FileName = Annotated[str, AfterValidator(_check_file_name)]  # in a folder: no path that leads elsewhere
 
 
+def temporary_name(path: Path) -> Path:
+    """Return a new name in the same folder, for a file or folder that is renamed to `path` once it is complete."""
+    return path.with_name(f"{path.name}.{token_hex(8)}.tmp")
+
+
 def name_path(error: BaseException, path: Path) -> None:
     """Let the error of a full disk, which names no file, name the path that was being written."""
     if isinstance(error, OSError) and error.errno in FULL and error.strerror and error.filename is None:
@@ -135,8 +156,9 @@ def named_if_full(path: Path) -> Iterator[None]:
 
 
 def real_paths(folders: Sequence[Path]) -> list[Path]:
-    """Paths of the folders without links. Raises UserError if one is given twice."""
-    paths = [Path(os.path.realpath(folder)) for folder in folders]  # Path.resolve raises no OSError for a loop of links
+    """Return the paths of folders without links. Raises UserError if one is given twice."""
+    # Not Path.resolve, which raises no OSError for a loop of links.
+    paths = [Path(os.path.realpath(folder)) for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
             raise UserError(f"{folder} is given twice")
@@ -158,13 +180,8 @@ def create_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def temporary_name(path: Path) -> Path:
-    """A new name beside `path`, for what is renamed to `path` when it is complete."""
-    return path.with_name(f"{path.name}.{token_hex(8)}.tmp")
-
-
 def file_system_time(folder: Path) -> float:
-    """The present time in seconds since the epoch, by the clock of the file system that has `folder`."""
+    """Return the present time in seconds since the epoch, by the clock of the file system that has `folder`."""
     probe = temporary_name(folder / "clock")
     try:
         probe.touch()
@@ -175,7 +192,8 @@ def file_system_time(folder: Path) -> float:
 
 def sync(path: Path) -> None:
     """Wait until a file's content or a folder's entries are on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # O_NONBLOCK: opening a pipe must not wait for a writer
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:
@@ -224,7 +242,9 @@ def check_regular(path: Path) -> Path:
     mode = original.lstat().st_mode
     if stat.S_ISREG(mode):
         return original
-    found = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+    found = "a pipe or a device"
+    if stat.S_ISDIR(mode):
+        found = "a folder"
     if path.is_symlink():
         found = f"a link to {found}"
     raise UserError(f"{path}: {found}, not a file: replace it by the original file")

@@ -10,12 +10,12 @@ from typing import Any
 from megatape.errors import UserError
 from megatape.utils.files import named_if_full, open_in_place, open_regular
 
-# Lines of this length or longer are not read. Ours have less than a tenth of it.
+# Maximum size of a line with JSON. Longer lines are skipped. Our lines have less than a tenth of this.
 MAX_LINE_BYTES = 2**20
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every line shorter than MAX_LINE_BYTES with a JSON object, and the object. A missing file has no lines.
+    """Yield every line with a JSON object of at most MAX_LINE_BYTES, and the object. A missing file has no lines.
 
     Args:
         path: File to read.
@@ -25,11 +25,12 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         UserError: The file is a pipe or a device, which may never end.
     """
     with suppress(FileNotFoundError), open_regular(path) as file:
-        begins = True  # a line, not the next part of one that is too long
+        # Whether the next part begins a line, instead of continuing one that is too long.
+        begins_line = True
         while part := file.readline(MAX_LINE_BYTES):
-            whole = begins and len(part) < MAX_LINE_BYTES
-            begins = part.endswith(b"\n")
-            if not whole:
+            is_whole_line = begins_line and len(part) < MAX_LINE_BYTES
+            begins_line = part.endswith(b"\n")
+            if not is_whole_line:
                 continue
             try:
                 text = part.decode("utf-8").rstrip("\r\n")
@@ -74,7 +75,8 @@ def append_lines(path: Path, entries: Iterable[dict[str, Any]], durable: bool = 
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
-                file.write(b"\n")  # a torn last line must not spoil the next one
+                # End a torn last line, so that it does not spoil the next one.
+                file.write(b"\n")
         file.writelines(lines)
         file.flush()
         if durable:

@@ -33,7 +33,8 @@ def locked(path: Path, wait: bool = True, remove: bool = False) -> Iterator[IO[b
         with open_in_place(path) as file:
             fcntl.flock(file, operation)
             if remove and not _has_name(file, path):
-                continue  # the previous holder has removed the file, and another process may have created a new one
+                # The previous holder has removed the file, and another process may have created a new one.
+                continue
             try:
                 yield file
             finally:

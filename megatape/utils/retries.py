@@ -10,7 +10,8 @@ LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 # Errors of a shared file system while a server or the network is away.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ESHUTDOWN}
-WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds between attempts
+# Seconds between attempts.
+WAITS = (1.0, 2.0, 4.0, 8.0)
 
 
 def is_transient(error: OSError) -> bool:
