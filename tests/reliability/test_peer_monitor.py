@@ -1,0 +1,94 @@
+"""The monitor of peers, with messages in a store in memory: no threads, no waiting."""
+
+import pytest
+import torch.distributed as dist
+
+from megatape.distributed.topology import Topology
+from megatape.errors import ExitStatus
+from megatape.reliability.diagnosis import STRAGGLER_SHARE, Heartbeat
+from megatape.reliability.limits import WatchLimits
+from megatape.reliability.peer_monitor import PeerMonitor
+from megatape.reliability.watch_messages import Verdict, WatchMessages
+
+LIMITS = WatchLimits(period=2.0, silence=4.0, suspicion=2.0)
+NUM_RANKS = 3
+
+
+@pytest.fixture
+def ranks() -> list[WatchMessages]:
+    """Messages of each rank."""
+    store = dist.HashStore()
+    return [WatchMessages(store, rank) for rank in range(NUM_RANKS)]
+
+
+def send_heartbeats(ranks: list[WatchMessages], number: int, *busy_shares: float) -> None:
+    for rank, messages in enumerate(ranks):
+        busy_share = None
+        if busy_shares:
+            busy_share = busy_shares[rank]
+        messages.send_heartbeat(Heartbeat(60.0, "step 7", number, busy_share, f"host n{rank}, process 8", number))
+
+
+def create_monitor(ranks: list[WatchMessages], rank: int, warnings: list[str]) -> PeerMonitor:
+    return PeerMonitor(Topology(rank, NUM_RANKS, 0), LIMITS, ranks[rank], warnings.append)
+
+
+def test_a_silent_rank_ends_all(ranks: list[WatchMessages]) -> None:
+    main = create_monitor(ranks, 0, [])
+    other = create_monitor(ranks, 1, [])
+    for number in range(2):
+        send_heartbeats(ranks[:2], number)
+        assert main.look() is None
+        assert other.look() is None
+    send_heartbeats(ranks[:2], number=2)
+    verdict = main.look()
+    assert other.look() == verdict, "a rank that does not watch rank 2"
+    assert verdict == Verdict(
+        "rank 2 (which never started) died, is frozen or was cut off in starting: no heartbeat for 4 s",
+        is_diagnosis=True,
+        status=ExitStatus.DIED,
+    )
+
+
+def test_a_rank_that_has_left_may_be_silent(ranks: list[WatchMessages]) -> None:
+    monitor = create_monitor(ranks, 0, [])
+    ranks[2].leave()
+    for number in range(6):
+        send_heartbeats(ranks[:2], number)
+        assert monitor.look() is None
+
+
+def test_the_first_verdict_holds(ranks: list[WatchMessages]) -> None:
+    first = Verdict("rank 1 failed: its disk is full", is_diagnosis=False, status=ExitStatus.USER_ERROR)
+    assert ranks[1].publish_verdict(first)
+    assert not ranks[2].publish_verdict(first._replace(cause="rank 2 failed"))
+    assert create_monitor(ranks, 0, []).look() == first
+
+
+def test_a_verdict_never_means_success(ranks: list[WatchMessages]) -> None:
+    ranks[1].publish_verdict(Verdict("all is well", is_diagnosis=False, status=0))
+    verdict = ranks[0].verdict()
+    assert verdict is not None and verdict.status == ExitStatus.DIED
+
+
+def test_a_failed_collective_of_living_ranks(ranks: list[WatchMessages]) -> None:
+    monitor = create_monitor(ranks, 0, [])
+    ranks[2].report_failed_collective("RuntimeError: gloo: connection lost")
+    ranks[1].report_failed_collective("RuntimeError: a later one")
+    verdict = None
+    for number in range(5):
+        send_heartbeats(ranks, number)
+        verdict = monitor.look()
+    assert verdict is not None
+    assert verdict.cause.startswith("all ranks are alive, but a collective failed")
+    assert verdict.cause.endswith("rank 2: RuntimeError: gloo: connection lost")
+
+
+def test_each_straggler_is_reported_once(ranks: list[WatchMessages]) -> None:
+    warnings: list[str] = []
+    monitor = create_monitor(ranks, 0, warnings)
+    for number in range(3):
+        send_heartbeats(ranks, number, 0.3, 0.4 + STRAGGLER_SHARE, 0.3)
+        assert monitor.look() is None
+    assert len(warnings) == 1
+    assert warnings[0].startswith("rank 1 (host n1, process 8) keeps the others waiting")
