@@ -35,10 +35,11 @@ def private_folder(is_first: bool = True) -> Path | None:
         LOG.debug("there is no folder for temporary files: %s", error)
         return None
     atexit.register(shutil.rmtree, own, ignore_errors=True)
-    level = logging.WARNING if is_first else logging.DEBUG
-    LOG.log(
-        level, "%s %s: kernels are compiled again at each start, in %s; remove it, or let its owner do so", folder, fault, own
-    )
+    level = logging.DEBUG
+    if is_first:
+        level = logging.WARNING
+    remedy = "remove it, or let its owner do so"
+    LOG.log(level, "%s %s: kernels are compiled again at each start, in %s; %s", folder, fault, own, remedy)
     return own
 
 
@@ -46,7 +47,8 @@ def _fault(folder: Path) -> str:
     """Create the folder if needed, and return the reason why it is not trusted, or "" if it is."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()  # not stat: another user may have planted a link
+    # Not stat, because another user may have planted a link.
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "is not a folder"
     if found.st_uid != os.getuid():

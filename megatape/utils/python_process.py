@@ -77,6 +77,8 @@ def _set_search_path(environment: dict[str, str], folders: list[str]) -> None:
 
 def _is_installed() -> bool:
     """Whether a new Python process finds this package without the folder that this process started in."""
-    specs = (finder.find_spec("megatape", None) for finder in sys.meta_path)
-    spec = next(filter(None, specs), None)
-    return spec is not None and spec.origin is not None and Path(spec.origin).parent == PROGRAM.parent
+    for finder in sys.meta_path:
+        spec = finder.find_spec("megatape", None)
+        if spec is not None:
+            return spec.origin is not None and Path(spec.origin).parent == PROGRAM.parent
+    return False
