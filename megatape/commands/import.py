@@ -30,7 +30,7 @@ class Options(ImportOptions):
 
 
 def run(options: Options) -> None:
-    """Check the model, compare it with transformers' own, write the folder, and print what to type next."""
+    """Check the model, compare it with transformers' own, write the folder, and print commands to run next."""
     if options.download is None:
         check_model_folder(options.folder, PRETRAINED)
 

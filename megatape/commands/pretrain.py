@@ -24,14 +24,15 @@ class Options(LaunchedOptions, FrozenBaseOptions, ConfigOptions):
 
 
 def run(options: Options) -> int:
-    """Train. Returns the status of megatape.training.pretrain.pretrain."""
+    """Train. Returns the exit status."""
     config = options.load()
     if options.dry_run:
         from megatape.tools.planner.report import report
 
         print(report(config))
         return 0
-    stop_with_launcher()  # before torch is imported, which takes long
+    # Before importing torch, which takes long.
+    stop_with_launcher()
     prepare_deepspeed(options.verbose)
     from megatape.training.pretrain import pretrain
     from megatape.training.trainer import Start

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from megatape.errors import UserError
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters except tab and line feed
+# Control characters except tab and line feed.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
@@ -34,7 +35,7 @@ def show(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print to the standard error, which has no answers of the model."""
+    """Print to the standard error, so that the standard output only has answers of the model."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -49,7 +50,8 @@ def take_lines(take: Callable[[str], None]) -> None:
         prompt = "> "
     while True:
         try:
-            line = input(prompt).removesuffix("\n")  # Several pasted lines are one message, which may end with a line feed.
+            # Several pasted lines are one message, which may end with a line feed.
+            line = input(prompt).removesuffix("\n")
             if line.strip():
                 take(line)
         except EOFError:

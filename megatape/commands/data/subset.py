@@ -39,6 +39,7 @@ def run(options: Options) -> None:
     """Write the data directory."""
     from megatape.data.prepare.subset import Selection, subset
 
+    selection = options.fill(Selection)
     with token_bar("written") as bar:
-        index = subset(options.directory, options.output, options.fill(Selection), bar.update)
+        index = subset(options.directory, options.output, selection, bar.update)
     report_written(index, options.output)
