@@ -103,7 +103,9 @@ class ArrangementInMemory(Arrangement):
         self.num_inputs = int(self._spans["inputs"].sum(dtype=np.int64))
 
     def spans(self, sample: int) -> list[tuple[int, int]]:
-        return self._spans[self._starts.item(sample) : self._starts.item(sample + 1)].tolist()
+        begin = self._starts.item(sample)
+        end = self._starts.item(sample + 1)
+        return self._spans[begin:end].tolist()
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,8 @@ class StoredArrangement(Arrangement):
         self.num_samples = int(self.shard_samples.sum())
         self.num_inputs = summary.num_inputs
         self._first_sample = _whole_chunks(summary.num_spans * SPAN.itemsize)
-        num_chunks = (self._first_sample + _whole_chunks((self.num_samples + 1) * SAMPLE.itemsize)) // CHUNK_BYTES
+        sample_bytes = _whole_chunks((self.num_samples + 1) * SAMPLE.itemsize)
+        num_chunks = (self._first_sample + sample_bytes) // CHUNK_BYTES
         self._checksums = self._exactly(num_chunks * CHUNK_BYTES, num_chunks * CHECKSUM_BYTES)
         if xxhash.xxh3_128_hexdigest(self._checksums) != summary.checksums_hash:
             raise self._corrupted("its checksums have changed")
@@ -173,12 +176,13 @@ class StoredArrangement(Arrangement):
         last = start + end * dtype.itemsize
         first_chunk = first // CHUNK_BYTES
         last_chunk = -(last // -CHUNK_BYTES)
-        content = self._exactly(first_chunk * CHUNK_BYTES, (last_chunk - first_chunk) * CHUNK_BYTES)
-        if checksums(content, self._identity) != self._checksums[first_chunk * CHECKSUM_BYTES : last_chunk * CHECKSUM_BYTES]:
-            raise self._corrupted(
-                f"bytes {first_chunk * CHUNK_BYTES:,} to {last_chunk * CHUNK_BYTES - 1:,} do not have their checksums"
-            )
-        return np.frombuffer(content, dtype, end - begin, first - first_chunk * CHUNK_BYTES)
+        first_byte = first_chunk * CHUNK_BYTES
+        end_byte = last_chunk * CHUNK_BYTES
+        content = self._exactly(first_byte, end_byte - first_byte)
+        expected = self._checksums[first_chunk * CHECKSUM_BYTES : last_chunk * CHECKSUM_BYTES]
+        if checksums(content, self._identity) != expected:
+            raise self._corrupted(f"bytes {first_byte:,} to {end_byte - 1:,} do not have their checksums")
+        return np.frombuffer(content, dtype, end - begin, first - first_byte)
 
     def _exactly(self, offset: int, size: int) -> bytes:
         content = b""
@@ -227,12 +231,14 @@ def store(path: Path, identity: str, parts: Iterable[Part]) -> None:
 def _write(file: IO[bytes], starts: IO[bytes], identity: str, parts: Iterable[Part]) -> None:
     """Write all sections. `starts` is a temporary file for the section of samples while the spans are written."""
     spans = _Section(file, identity)
-    num_spans = num_inputs = 0
+    num_spans = 0
+    num_inputs = 0
     shard_samples = []
     starts.write(np.zeros(1, SAMPLE).tobytes())
     for part in parts:
         spans.write(_span_array(part).tobytes())
-        starts.write((num_spans + np.cumsum(part.sizes)).astype(SAMPLE).tobytes())
+        ends = num_spans + np.cumsum(part.sizes)
+        starts.write(ends.astype(SAMPLE).tobytes())
         num_spans += part.order.size
         num_inputs += int(part.inputs.sum(dtype=np.int64))
         shard_samples.append(part.sizes.size)
@@ -242,8 +248,16 @@ def _write(file: IO[bytes], starts: IO[bytes], identity: str, parts: Iterable[Pa
     while content := starts.read(WRITE_BYTES):
         samples.write(content)
     samples.close()
+
     sums = bytes(spans.checksums + samples.checksums)
-    summary = Summary(FORMAT, identity, num_spans, num_inputs, shard_samples, xxhash.xxh3_128_hexdigest(sums))
+    summary = Summary(
+        format=FORMAT,
+        identity=identity,
+        num_spans=num_spans,
+        num_inputs=num_inputs,
+        shard_samples=shard_samples,
+        checksums_hash=xxhash.xxh3_128_hexdigest(sums),
+    )
     text = json.dumps(asdict(summary)).encode()
     end = np.array([(len(text), xxhash.xxh3_64_intdigest(text))], END)
     file.write(sums + text + end.tobytes())
@@ -259,14 +273,16 @@ class _Section:
         self.checksums = bytearray()
 
     def write(self, content: bytes) -> None:
+        """Append to the section. Incomplete chunks wait for more content."""
         self._buffer += content
-        whole = len(self._buffer) // CHUNK_BYTES * CHUNK_BYTES
-        chunks = bytes(self._buffer[:whole])
-        del self._buffer[:whole]
+        num_bytes = len(self._buffer) // CHUNK_BYTES * CHUNK_BYTES
+        chunks = bytes(self._buffer[:num_bytes])
+        del self._buffer[:num_bytes]
         self._file.write(chunks)
         self.checksums += checksums(chunks, self._identity)
 
     def close(self) -> None:
+        """Fill the last chunk with zeros and write it."""
         self.write(bytes(-len(self._buffer) % CHUNK_BYTES))
 
 
