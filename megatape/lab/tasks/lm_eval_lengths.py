@@ -1,4 +1,4 @@
-"""lm-eval's RULER and BABILong at a chosen length, in a file of its own since lm-eval may not be installed.
+"""lm-eval's RULER and BABILong at a chosen length, in a separate file because lm-eval may not be installed.
 
 lm-eval writes RULER's texts when it loads a task. This file gives it the model's tokenizer and copies of what it would
 download, and repairs three things: lm-eval does not count the beginning of the answer, it always writes 500 texts, and some of
@@ -22,33 +22,39 @@ import nltk
 import numpy as np
 import requests
 import tqdm
-import wonderwords  # noqa: F401 RULER's words: a missing package is known before a task is loaded
+import wonderwords  # noqa: F401 RULER needs it. Importing it here reports a missing package before a task is loaded.
 from lm_eval.api.task import ConfigurableTask
 from transformers import AutoTokenizer
 
 from megatape.errors import UserError
 from megatape.utils.replacing import replaced
 
-# beginnings of the names of their modules
+# Prefixes of the names of modules.
 RULER = "lm_eval.tasks.ruler."
 BABILONG = "lm_eval.tasks.babilong."
-SEED = 42  # RULER's own
-ANSWER = 50  # tokens of ruler_fwe's answers, the only ones that lm-eval leaves out when it counts
-EXAMPLE = 500  # the most tokens of the example in ruler_vt's prompts
-# texts that are drawn for the largest, and tokens by which others may exceed it
+# RULER's own seed.
+SEED = 42
+# Number of tokens in the answers of ruler_fwe, the only answers that lm-eval does not count.
+ANSWER_TOKENS = 50
+# Maximum number of tokens of the example in the prompts of ruler_vt.
+EXAMPLE_TOKENS = 500
+# Number of texts drawn to find the longest one, and the number of tokens by which others may exceed it.
 DRAWS = 20
-SLACK = 40
+SLACK_TOKENS = 40
+# Tokens that lm-eval reserves for the answers of each task.
+VT_ANSWER_TOKENS = 30
+CWE_ANSWER_TOKENS = 120
 _DOWNLOAD = ConfigurableTask.download
 
 
 @dataclass(frozen=True)
 class Length:
-    """A length, and the model whose tokens it counts. Called with a text, it is the tokenizer of RULER's generators.
+    """A length in tokens of a model. Called with a text, it acts as the tokenizer of RULER's generators.
 
     Attributes:
-        tokens: The length.
+        tokens: Length in tokens.
         model: Name of the model.
-        tokenizer: The model's.
+        tokenizer: Tokenizer of the model.
     """
 
     tokens: int
@@ -56,22 +62,24 @@ class Length:
     tokenizer: Any = field(compare=False)
 
     def __call__(self, text: str) -> SimpleNamespace:
-        """The ids of a text, and those of its last line again.
+        """Encode a text, followed by its last line again.
 
-        The last line is the question, and the beginning of the answer, which lm-eval adds to a text later, repeats it.
+        The last line is the question. lm-eval later adds the beginning of the answer, which repeats the question.
         """
         ids = self.tokenizer(text)["input_ids"]
-        question = self.tokenizer(text[text.rfind("\n") + 1 :])["input_ids"]
-        return SimpleNamespace(input_ids=[*ids, *max(question, ids[:ANSWER], key=len)])
+        last_line = text[text.rfind("\n") + 1 :]
+        question = self.tokenizer(last_line)["input_ids"]
+        answer = max(question, ids[:ANSWER_TOKENS], key=len)
+        return SimpleNamespace(input_ids=[*ids, *answer])
 
     def load(self, manager: Any, name: str, max_examples: int | None, offline: bool) -> dict[str, Any]:
-        """What lm-eval's manager loads, with the length of the texts in the names of tasks and groups.
+        """Load a task or group with lm-eval's manager. The names of tasks and groups get the length of the texts.
 
         Args:
             manager: TaskManager of lm-eval.
-            name: Of a task or group.
-            max_examples: Texts to write (default: RULER's 500).
-            offline: Whether the working directory has all that lm-eval would download.
+            name: Name of the task or group.
+            max_examples: Number of texts to write, None for RULER's 500.
+            offline: Whether the working directory has everything that lm-eval would download.
 
         Raises:
             UserError: A task has no lengths, or its shortest text does not fit.
@@ -82,7 +90,8 @@ class Length:
             stack.enter_context(replaced(AutoTokenizer, "from_pretrained", lambda *_, **__: self))
             stack.enter_context(replaced(ConfigurableTask, "download", partialmethod(_download, self)))
             if offline:
-                stack.enter_context(replaced(nltk.data, "path", [str(Path("nltk_data").resolve()), *nltk.data.path]))
+                nltk_data = str(Path("nltk_data").resolve())
+                stack.enter_context(replaced(nltk.data, "path", [nltk_data, *nltk.data.path]))
                 stack.enter_context(replaced(nltk, "download", lambda *_: False))
                 stack.enter_context(replaced(requests, "get", _read_copy))
             loaded = manager.load([name])
@@ -96,18 +105,22 @@ class Length:
 
 
 def forget_texts() -> None:
-    """Let lm-eval import RULER's modules again, which keep a tokenizer, essays and the number of texts of an earlier load."""
-    for name in [name for name in sys.modules if name.startswith(RULER)]:
-        del sys.modules[name]
+    """Let lm-eval import RULER's modules again. They keep the tokenizer, essays and number of texts of an earlier load."""
+    for name in list(sys.modules):
+        if name.startswith(RULER):
+            del sys.modules[name]
 
 
 def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None = None) -> None:
+    """Make the texts of a task at a length, in place of lm-eval's ConfigurableTask.download."""
     config = task.config
     module = getattr(task.config.custom_dataset, "__module__", "")
     if module.startswith(RULER):
         _check_room(config.task, sys.modules[module], length)
         config.process_results = partial(_share, config.process_results)
-        getattr(sys.modules[module], "RNG", random).seed(SEED)  # of ruler_cwe
+        # ruler_cwe has a generator of its own.
+        generator = getattr(sys.modules[module], "RNG", random)
+        generator.seed(SEED)
         config.metadata |= {"max_seq_lengths": [length.tokens], "tokenizer": length.model}
     elif module.startswith(BABILONG):
         config.metadata |= {"max_seq_lengths": f"{length.tokens / 1024:g}k"}
@@ -119,26 +132,34 @@ def _download(task: Any, length: Length, dataset_kwargs: dict[str, Any] | None =
 
 
 def _share(process: Callable[..., dict[str, float]], document: Any, responses: list[str]) -> dict[str, float]:
-    """The score of a text, without lm-eval's -1 for other lengths."""
-    return {"acc": process(document, responses)[str(document["max_length"])]}
+    """Return the score of a text, without lm-eval's -1 for other lengths."""
+    scores = process(document, responses)
+    return {"acc": scores[str(document["max_length"])]}
 
 
 def _check_room(task: str, module: Any, length: Length) -> None:
-    """Raise UserError where lm-eval's loops would never end, because the shortest text does not fit."""
+    """Raise UserError if the shortest text does not fit, because lm-eval's loops would never end."""
 
-    def most(*settings: Any, **switches: Any) -> int:
-        """Tokens of a text of these settings with its answer."""
-        draws = (module.generate_input_output(*settings, **switches) for _ in range(DRAWS))
-        return SLACK + max(len(length("\n".join(map(str, parts))).input_ids) for parts in draws)
+    def longest_draw(*settings: Any, **switches: Any) -> int:
+        """Estimate the maximum number of tokens of a text with these settings, with its answer."""
+        sizes = []
+        for _ in range(DRAWS):
+            parts = module.generate_input_output(*settings, **switches)
+            text = "\n".join(map(str, parts))
+            sizes.append(len(length(text).input_ids))
+        return max(sizes) + SLACK_TOKENS
 
     shortest = 0
     most_tokens = length.tokens
-    if task == "ruler_vt" and (shortest := most(5, 1, 4, is_icl=True) + 30) > EXAMPLE:
-        most_tokens = EXAMPLE
-    elif task == "ruler_vt":
-        shortest += most(10, 1, 4) + 30
+    if task == "ruler_vt":
+        # lm-eval fits the example first, and then the text with it.
+        shortest = longest_draw(5, 1, 4, is_icl=True) + VT_ANSWER_TOKENS
+        if shortest > EXAMPLE_TOKENS:
+            most_tokens = EXAMPLE_TOKENS
+        else:
+            shortest += longest_draw(10, 1, 4) + VT_ANSWER_TOKENS
     elif task == "ruler_cwe":
-        shortest = most(10, length.tokens) + 120
+        shortest = longest_draw(10, length.tokens) + CWE_ANSWER_TOKENS
     elif task == "ruler_fwe":
         shortest = max(200, len(length(module.TEMPLATE).input_ids))
     if shortest > most_tokens:
@@ -149,7 +170,7 @@ def _check_room(task: str, module: Any, length: Length) -> None:
 
 
 def _read_copy(url: str, **_: Any) -> requests.Response:
-    """The copy of a file, where `wget --force-directories` puts it."""
+    """Read the copy of a file from the place where `wget --force-directories` puts it."""
     parts = urlsplit(url)
     response = requests.Response()
     response.status_code = 200

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from megatape.errors import UserError
 
-WITHOUT_NAMES = (".py", ".pyc", ".md", ".json", ".jsonl", ".txt", ".csv")  # other files are YAML, some without a suffix
+# Suffixes of files without names. Other files are YAML, some without a suffix.
+WITHOUT_NAMES = (".py", ".pyc", ".md", ".json", ".jsonl", ".txt", ".csv")
+# A line of YAML that defines a task, group or tag, or lists one.
 DEFINED = re.compile(
     rb"""^[ \t]*(?:-[ \t]*)?["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"',\[\]{}]+)"""
     rb"""|^[ \t]*-[ \t]+["']?([^\s"',\[\]{}:]+)["']?[ \t]*$""",
@@ -35,11 +37,23 @@ def check_names(names: Iterable[str], include: Path | None) -> None:
     folders = [Path(place) / "tasks" for place in found.submodule_search_locations]
     if include is not None:
         folders.append(include)
-    content = b"\n".join(path.read_bytes() for folder in folders for path in _files(folder))
+    parts = []
+    for folder in folders:
+        parts += [path.read_bytes() for path in _files(folder)]
+    content = b"\n".join(parts)
     for name in names:
         word = re.escape(name.encode(errors="replace"))
         if not re.search(rb"(?<![\w.+-])" + word + rb"(?![\w.+-])", content):
-            raise unknown_task(name, {(match[1] or match[2]).decode(errors="replace") for match in DEFINED.finditer(content)})
+            raise unknown_task(name, _defined_names(content))
+
+
+def _defined_names(content: bytes) -> set[str]:
+    """Return the names of tasks, groups and tags in the content of YAML files."""
+    names = set()
+    for match in DEFINED.finditer(content):
+        name = match[1] or match[2]
+        names.add(name.decode(errors="replace"))
+    return names
 
 
 def unknown_task(name: str, known: Iterable[str]) -> UserError:
