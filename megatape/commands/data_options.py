@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from megatape.data.sources.source import Source
 
 
-TokenFormat = Annotated[str, AfterValidator(Registered(TOKEN_FORMATS)), option(description=describe(TOKEN_FORMATS))]
+# Type of source.
+SourceKind = Annotated[str, AfterValidator(Registered(SOURCES))]
+# Format of token files written by other systems.
+TokenFormat = Annotated[
+    str,
+    AfterValidator(Registered(TOKEN_FORMATS)),
+    option(description=describe(TOKEN_FORMATS)),
+]
+# Share of at most 1. Each option has its own minimum.
+Share = Annotated[float, Field(le=1)]
 
 
 class RecordLimitOptions(CommandOptions):
@@ -30,8 +39,8 @@ class RecordLimitOptions(CommandOptions):
     """
 
     max_record_bytes: Count = option(MAX_RECORD_BYTES, metavar="N")
-    max_bad_fraction: Annotated[float, Field(le=1)] = option(MAX_BAD_FRACTION, ge=0, metavar="P")
-    max_skipped_fraction: Annotated[float, Field(le=1)] = option(MAX_SKIPPED_FRACTION, ge=0, metavar="P")
+    max_bad_fraction: Share = option(MAX_BAD_FRACTION, ge=0, metavar="P")
+    max_skipped_fraction: Share = option(MAX_SKIPPED_FRACTION, ge=0, metavar="P")
 
 
 class SourceOptions(RecordLimitOptions, ImportOptions):
@@ -48,7 +57,7 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
             sha256sum prints or SIZE NAME
     """
 
-    source: Annotated[str, AfterValidator(Registered(SOURCES))]
+    source: SourceKind
     input: tuple[str, ...] = ()
     subset: str | None = None
     split: str = "train"
