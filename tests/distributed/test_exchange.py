@@ -1,4 +1,4 @@
-"""Errors that ranks exchange keep their type, on every rank; others stay where they are."""
+"""Errors that ranks exchange keep their type on every rank. Other errors stay on their rank."""
 
 import errno
 import pickle
@@ -20,13 +20,15 @@ from tests.helpers.workers import ROOT, run_workers
 
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the other ranks exchange; this one is the first of all."""
+    """Values of the other ranks. This rank is rank 0."""
     found: list[Any] = []
     monkeypatch.setattr(exchange, "gather_values", lambda mine, *_: [mine, *found])
     return found
 
 
 def meet(error: Exception) -> Any:
+    """Return work that raises an error."""
+
     def work() -> None:
         raise error
 
@@ -46,7 +48,7 @@ def meet(error: Exception) -> Any:
     ],
 )
 def test_an_error_of_the_main_rank_keeps_its_type(error: Exception, others: list[Any]) -> None:
-    """On the main rank, and on one that only learns of it."""
+    """The error is raised on the main rank, and on a rank that learns of it."""
     others.append([None, None])
     with pytest.raises(type(error)) as met:
         on_main(meet(error), Topology(0, 2, 0))
@@ -112,7 +114,12 @@ def test_no_collective_pickles() -> None:
     pickling = re.compile(r"\b(all_gather|gather|scatter|broadcast|send|recv)_object(_list|s)?\b")
     files = list((ROOT / "megatape").rglob("*.py"))
     assert files
-    assert [path.name for path in files if re.search(pickling, path.read_text().replace("torch's all_gather_object", ""))] == []
+    pickling_files: list[str] = []
+    for path in files:
+        text = path.read_text().replace("torch's all_gather_object", "")
+        if pickling.search(text):
+            pickling_files.append(path.name)
+    assert pickling_files == []
 
 
 def exchange_values(payload: None, topology: Topology) -> list[Any]:
@@ -126,7 +133,7 @@ def test_values_of_several_lengths(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_program_stays_on_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its traceback, and without an exchange, in which the other ranks learn that this one has failed."""
+    """It keeps its traceback, and no values are gathered. The other ranks learn from the watch that this rank has failed."""
     monkeypatch.setattr(exchange, "gather_values", None)
     for error in (ValueError("too many values"), KeyError("name")):
         with pytest.raises(type(error)) as met:

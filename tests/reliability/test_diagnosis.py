@@ -1,4 +1,4 @@
-"""Each verdict of the watch, from heartbeats: no store, no threads, no waiting."""
+"""Diagnoses from heartbeats: no store, no threads, no waiting."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_a_rank_that_never_started() -> None:
 
 
 def test_hang() -> None:
-    """The rank that has begun the fewest collectives is at fault; one that waits for it may in turn keep others waiting."""
+    """The rank that has begun the fewest collectives is at fault. A rank waiting for it may in turn keep others waiting."""
     ranks = peers(9, 9, 4, 6)
     ranks[3].behind = 2 * STEP
     ranks[2].behind = STEP
@@ -108,7 +108,7 @@ def test_elapsed_time_in_the_background() -> None:
 
 
 def test_network() -> None:
-    """No rank is accused where all are alive and none is behind, nor the one that reported the failure."""
+    """No rank is accused if all are alive and none is behind. The rank that reported the failure never is."""
     cause = "all ranks are alive, but a collective failed, perhaps by the network: rank 1: RuntimeError: gloo: connection lost"
     assert diagnose(peers(5, 5, 5), LIMITS, FAILURE) == cause
     assert diagnose(peers(5, 5, 5)[:1], LIMITS, FAILURE) is None, "only rank 0, which watches all, can tell"

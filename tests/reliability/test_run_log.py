@@ -1,4 +1,4 @@
-"""Lines of ranks: their content, their target, and readers that are gone. Events can be read again."""
+"""Lines of ranks: content, stream, and readers that have gone. Events can be read again."""
 
 import io
 import logging
@@ -50,7 +50,10 @@ def test_colours_of_a_terminal(variable: str | None, coloured: bool, monkeypatch
     written = [stream.getvalue() for stream in streams.values()]
     plain = ["step 1/2  loss 2.5000  validation loss 2.25 (unigram 3)\n", "slow\n"]
     wanted = ["step 1/2  \x1b[1mloss 2.5000\x1b[0m  \x1b[1mvalidation loss 2.25\x1b[0m (unigram 3)\n", "\x1b[33mslow\x1b[0m\n"]
-    assert written == (wanted if coloured else plain)
+    if coloured:
+        assert written == wanted
+    else:
+        assert written == plain
 
 
 def test_a_reader_who_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

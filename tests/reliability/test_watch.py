@@ -40,7 +40,8 @@ def fail_on_one(_: Any, topology: Topology) -> str:
 
 def test_a_network_that_fails(tmp_path: Path) -> None:
     """No rank is accused when a collective fails although all are alive."""
-    for result in run_workers("tests.reliability.test_watch:fail_in_collective", 3, None, tmp_path, timeout=90):
+    results = run_workers("tests.reliability.test_watch:fail_in_collective", 3, None, tmp_path, timeout=90)
+    for result in results:
         assert result.startswith("RankFailed: all ranks are alive, but a collective failed"), result
         assert "rank 1: RuntimeError: gloo: connection lost" in result
 
@@ -51,7 +52,8 @@ def fail_in_collective(_: Any, topology: Topology) -> str:
 
 def test_a_rank_that_leaves_late(tmp_path: Path) -> None:
     """Rank 0 holds the store, so it leaves last: the others do not take its end for a failure."""
-    assert run_workers("tests.reliability.test_watch:leave_late", 3, None, tmp_path, timeout=90) == ["no error"] * 3
+    results = run_workers("tests.reliability.test_watch:leave_late", 3, None, tmp_path, timeout=90)
+    assert results == ["no error"] * 3
 
 
 def leave_late(_: Any, topology: Topology) -> str:
