@@ -155,7 +155,7 @@ def test_training_continues_without_its_folder(
     assert said["long"].count("another run may have taken it over: training waits until it answers") == 1
 
     assert end["stopped"].startswith("NotSaved: checkpoint ") and "steps 3 to 4 are not saved" in end["stopped"]
-    assert end["without data"].startswith("NotSaved: the data of step 6 cannot be read")
+    assert end["without data"].startswith("NotSaved: the validation data after step 5 cannot be read")
     assert "steps 3 to 5 are not saved" in end["without data"]
 
     if "taken over" in kinds:
