@@ -51,7 +51,8 @@ class Backend(ABC):
     def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
         """Return the reason why this backend does not support a layer, or None if it does.
 
-        Subclasses check their own limits first, then return this default, which covers the ring: only `blocked` supports it.
+        Subclasses check their own limits first, then return this default, which refuses the ring. Only `blocked` supports it,
+        and returns None.
         The smoke test (model/smoke_test.py) finds the failures that only occur on the actual device.
         """
         if requirements.ring:

@@ -91,9 +91,7 @@ class FireBias(LayerBias):
 
 
 class Fire(Encoding):
-    """The state is constant: the positions in float32 (exact up to 2^24).
-
-        score(i, j) = q_i . k_j / sqrt R + f_h(log(|c (i - j)| + 1) / log(|c max(i, 512 |t|)| + 1))
+    """FIRE, see the module. The state is constant: the positions in float32 (exact up to 2^24).
 
     It has one row if the position ids have one row in memory, because all samples have the same ids. Comparing their values
     would block until the device is idle.

@@ -143,10 +143,7 @@ def _yarn(thetas: Tensor, head_dim: int, base: float, scaling: Any) -> tuple[Ten
 
 
 class Rope(Encoding):
-    """A constant position tensor, the same for all heads.
-
-    score(i, j) = q_i^T R(i - j) k_j / sqrt R,  R(n) turns plane k by n 10,000^(-2k / R)
-    """
+    """Rotary embedding, see the module: a constant position tensor, the same for all heads."""
 
     has_position_tensor = True
 

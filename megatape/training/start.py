@@ -43,10 +43,10 @@ class InitialState:
         base: Frozen weights that checkpoints leave out because the files of training.init_from have them, None for none.
 
     Args:
-        fresh: Reads the state of a new model.
+        fresh: Reader of the state of a new model.
         weights: Weights to start with, None for a new model.
         taken: Names of the parameters that start with `weights`.
-        base: See above.
+        base: Frozen weights that checkpoints leave out, None for none.
     """
 
     step = 0

@@ -21,7 +21,7 @@ class StepOutput:
         samples: Range of the step's samples, counted from the start of the run.
         learning_rate: Scheduled rate, before the scale of each parameter group.
         digest: Digest of the samples (order.samples_digest).
-        status: Status after the step, summed over all ranks.
+        status: Status between the step and the next one, summed over all ranks.
         loss: Mean loss over the step's targets, nats; NaN if it was not computed.
         grad_norm: Gradient norm before clipping; NaN if it was not computed.
         fault: Description of a loss or gradient that is not finite, or "".

@@ -40,8 +40,8 @@ class ComputedStep:
 class Stepper(AbstractContextManager["Stepper"]):
     """Makes steps: reads their batches, runs the engine, and asks the spike policy. Collective, like its methods.
 
-    After each step all ranks sum their status, which includes the counts of the next step's batch. So a step has one exchange,
-    but the first one of a process, and the first one after a rollback, have two.
+    Between two steps all ranks sum their status, which includes the counts of the next step's batch. So a step has one
+    exchange. The first one of a process, the first one after a rollback, and a step that is computed again have two.
 
     Context manager: leaving it ends the thread that prefetches batches.
 
@@ -131,7 +131,7 @@ class Stepper(AbstractContextManager["Stepper"]):
         self._next_batch = None
 
     def exchange_status(self, consumed: int, gradients: Gradients | None = None) -> StepStatus:
-        """Return the status of all ranks before a step. Collective.
+        """Return the status of all ranks between two steps. Collective.
 
         Args:
             consumed: Number of samples before the step, over all ranks.

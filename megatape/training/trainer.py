@@ -73,7 +73,7 @@ class Start:
 
 
 class Trainer:
-    """A run, ready to continue from `state.step`. Collective over the ranks, like all its methods.
+    """A run, ready to continue from `state.step`. Collective over the ranks, like all its methods but `state_dict`.
 
     Args:
         config: Configuration of the run.
