@@ -20,7 +20,8 @@ from tests.helpers.run_context import make_context
 @pytest.mark.parametrize("end", [b"\n", b""], ids=["whole", "torn"])
 def test_a_huge_line_takes_little_memory(raw_config: dict[str, Any], tmp_path: Path, end: bytes) -> None:
     """Neither when it is read nor when the run resumes, which removes it."""
-    path, line = tmp_path / "metrics.jsonl", b'{"step": 2, "loss": "' + b"x" * 2**24 + b'"}'
+    path = tmp_path / "metrics.jsonl"
+    line = b'{"step": 2, "loss": "' + b"x" * 2**24 + b'"}'
     path.write_bytes(b'{"step": 1}\r\n' + line + end + (b'{"step": 3}\n' if end else b""))
     context = make_context(parse_config(raw_config, "test"), RunFolder(tmp_path))
     tracemalloc.start()

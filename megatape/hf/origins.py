@@ -14,6 +14,7 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config
 from megatape.data.shards.index import load_index
+from megatape.hf.folder_name import HUB_ID
 from megatape.hf.importing.record import IMPORT, read_record
 from megatape.registry import SOURCES
 
@@ -24,7 +25,6 @@ MAX_DEPTH = 8
 # Id of the data set behind the source c4.
 C4 = "allenai/c4"
 
-_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _DATA_SET = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LICENSE = re.compile(r"[\w.-]+")
 # Folder of a model in the cache of the hub's client.
@@ -82,7 +82,7 @@ def _of_model(folder: Path, depth: int) -> Origins:
         elif (folder / IMPORT).is_file():
             record = read_record(folder)
             found = _of_folder(Path(record.source))
-            if _ID.fullmatch(record.hub):
+            if HUB_ID.fullmatch(record.hub):
                 found = replace(found, base_model=record.hub)
         else:
             found = _of_folder(folder)
@@ -94,7 +94,7 @@ def _of_folder(folder: Path) -> Origins:
     metadata = _metadata(folder / CARD)
     base_model = _cached_model(folder)
     if not base_model:
-        base_model = _value(metadata, "base_model", _ID)
+        base_model = _value(metadata, "base_model", HUB_ID)
     return Origins(base_model, _value(metadata, "license", _LICENSE))
 
 

@@ -2,8 +2,7 @@
 
 from typing import Any, NamedTuple
 
-# Decoded in place of an incomplete character.
-REPLACEMENT_CHARACTER = "\ufffd"
+from megatape.data.tokenizers.byte_tokens import REPLACEMENT
 
 
 class Continuation(NamedTuple):
@@ -80,7 +79,7 @@ class StreamedText:
         """
         before = self._tokenizer.decode(self._ids[: self._num_decoded], skip_special_tokens=True)
         now = self._tokenizer.decode(self._ids, skip_special_tokens=True)
-        if now.endswith(REPLACEMENT_CHARACTER) and not is_complete:
+        if now.endswith(REPLACEMENT) and not is_complete:
             return
         if len(now) > len(before):
             self.text += now[len(before) :]

@@ -19,7 +19,6 @@ from megatape.distributed.launchers import DEEPSPEED_COMMANDS, launcher_of_envir
 LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 1.0  # seconds
-PR_SET_PDEATHSIG = 1  # of prctl(2), on Linux only: the signal that a process gets when its parent ends
 
 
 def stop_with_launcher(poll_interval: float = POLL_INTERVAL) -> None:

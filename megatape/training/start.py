@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from megatape import imports
-from megatape.checkpoint.compatibility import changed_settings, check_annealing, check_end_token, check_same_run
+from megatape.checkpoint.compatibility import changed_settings, check_annealing, check_end_token, check_order, check_same_run
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.checkpoint.manifest import describe
@@ -28,7 +28,6 @@ from megatape.nn.parameters import spec_of
 from megatape.optim.schedules import check_new_run
 from megatape.registry import EXPORT_CHECK, INITIAL_WEIGHTS
 from megatape.run_folder import read_metrics
-from megatape.training.ledger import check_order
 from megatape.training.step import NUMBERS, StepMetrics
 from megatape.utils.units import plural
 from megatape.zero.state import EMA, WEIGHT, Reader

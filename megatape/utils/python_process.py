@@ -14,6 +14,9 @@ from megatape.search_path import PACKAGE_FOLDER, SAFE_PATH, named_folders
 PROGRAM = Path(PACKAGE_FOLDER, "megatape", "child.py")
 _ENVIRONMENT_LOCK = threading.Lock()
 
+# Option of prctl(2), on Linux only: the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+
 
 def python_command(*words: str) -> list[str]:
     """Return the command that calls `main` of a module of this package, after importing the modules of --import.

@@ -64,7 +64,9 @@ def test_rounding_to_fp8(raw_config: dict[str, Any]) -> None:
     from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic  # seconds
     from torchao.float8.float8_training_tensor import LinearMMConfig
 
-    matrix, held, peak = torch.randn(128, 512, dtype=torch.bfloat16), 0, 0
+    matrix = torch.randn(128, 512, dtype=torch.bfloat16)
+    held = 0
+    peak = 0
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         hp_tensor_to_float8_dynamic(matrix, torch.float8_e4m3fn, LinearMMConfig())
     events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -78,8 +78,11 @@ def test_activations_of_ranks_of_a_sample(raw_config: dict[str, Any], tmp_path: 
 
 def measure(raw: dict[str, Any], topology: Topology) -> dict[ActivationCheckpointing, int]:
     config = configure(raw, "x", {})
-    mesh, found = make_mesh(topology, config.parallel.axes), {}
-    tensor, sequence, context = mesh["tensor"], mesh["sequence"], mesh["context"]
+    mesh = make_mesh(topology, config.parallel.axes)
+    found = {}
+    tensor = mesh["tensor"]
+    sequence = mesh["sequence"]
+    context = mesh["context"]
     for mode in MODES:
         model = build_model(config.model, tensor, sequence_axis=sequence, context_axis=context, activation_checkpointing=mode)
         for parameter in model.parameters():

@@ -59,10 +59,13 @@ def test_flops_equal_those_torch_counts(changes: dict[str, object], monkeypatch:
     """On the math path torch's counter sees every matrix product (it does not see CPU flash attention).
 
     The formula omits the L x L matrices made from the weights, because they do not grow with the tokens."""
-    config, length = ModelConfig(**SHAPE | changes | {"max_positions": 256}), 3 * CHUNK  # PaTH's is exact for whole chunks
+    # PaTH's is exact for whole chunks
+    config = ModelConfig(**SHAPE | changes | {"max_positions": 256})
+    length = 3 * CHUNK
     monkeypatch.setattr(attend, "get_backend", lambda name: Counted())
     monkeypatch.setattr(attend, "select_backend", lambda need, backends: "")
-    model, tokens = meta_model(config), torch.zeros(1, length, dtype=torch.long, device="meta")
+    model = meta_model(config)
+    tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(tokens, torch.arange(length, device="meta")[None])
     assert counter.get_total_flops() == forward_flops(config, length)

@@ -31,11 +31,13 @@ def test_parts(raw_config: dict[str, Any]) -> None:
     """What each stage shards over four data-parallel ranks, for the model's parameters."""
     raw_config["model"]["vocab_size"] = 301
     count = count_parameters(configure(raw_config, "x", {}).model).total
-    parts, hosts = {}, {}
+    parts = {}
+    hosts = {}
     for stage in (0, 1, 2, 3):
         config = configure(raw_config, "x", {"zero.stage": stage, "checkpoint.background": True})
         planned = plan_memory(config, 4, on_gpu=False)
-        parts[stage], hosts[stage] = planned.device, planned.host
+        parts[stage] = planned.device
+        hosts[stage] = planned.host
     for stage, (weights, gradients, state) in {0: (1, 1, 1), 1: (1, 1, 4), 2: (1, 4, 4), 3: (4, 4, 4)}.items():
         near = pytest.approx  # padding, and the vectors that stage 3 keeps whole
         assert parts[stage]["gradients"] == near(4 * count / gradients, rel=0.01)
@@ -48,7 +50,8 @@ def test_parts(raw_config: dict[str, Any]) -> None:
 
 def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     changes = {"zero.stage": 3, "zero.offload_optimizer": True, "zero.offload_parameters": True}
-    plain, offloaded = configure(raw_config, "x", {"zero.stage": 3}), configure(raw_config, "x", changes)
+    plain = configure(raw_config, "x", {"zero.stage": 3})
+    offloaded = configure(raw_config, "x", changes)
     before = plan_memory(plain, 2, on_gpu=False).device
     after = plan_memory(offloaded, 2, on_gpu=False)
     moved = {part: before[part] for part in ("weights", "gradients", "master weights", "moments")}

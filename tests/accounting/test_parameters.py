@@ -6,7 +6,8 @@ from tests.helpers.paper import paper
 
 def test_parameters_of_the_paper() -> None:
     """Its table: 154.89 and 155.33 x 2^20. Our gain is one number per head, theirs a 12 x 12 matrix: 12 x (144 - 12) fewer."""
-    rope, tape = count_parameters(paper("rope")), count_parameters(paper("tape"))
+    rope = count_parameters(paper("rope"))
+    tape = count_parameters(paper("tape"))
     assert f"{rope.total / 2**20:.2f}" == "154.89"
     assert f"{(tape.total + 12 * (144 - 12)) / 2**20:.2f}" == "155.33"
     assert tape.total - rope.total == tape.position == 12 * (12 + 48 * 768 + 2 * 48 * 12)

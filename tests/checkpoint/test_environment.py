@@ -21,7 +21,8 @@ def test_the_main_rank_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     outcomes: list[str | OSError] = ["done", OSError(errno.EIO, "away")]
     monkeypatch.setattr(retries, "WAITS", (0.0,))
     monkeypatch.setattr(exchange, "gather_values", lambda mine, *_: [mine] if rank == 0 else [["done", None], mine])
-    folder, topology = RunFolder(tmp_path), Topology(rank, rank + 1, 0)
+    folder = RunFolder(tmp_path)
+    topology = Topology(rank, rank + 1, 0)
     lease = Lease(folder.lease)
     environment = RunEnvironment(folder, lease, topology, RunLog(folder, lease, topology), Pace())
 

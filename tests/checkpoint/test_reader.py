@@ -13,7 +13,8 @@ from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.hf.checkpoint_source import load_model
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
-MATRIX, VECTOR = "blocks.0.mlp.up.weight", "norm.weight"
+MATRIX = "blocks.0.mlp.up.weight"
+VECTOR = "norm.weight"
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,8 @@ def test_state_of_another_version(tmp_path: Path) -> None:
     """A run gets back the whole state, including parts that this version does not know."""
     copy = tmp_path / "step-00000004"
     shutil.copytree(FIXTURE, copy)
-    state, manifest = json.loads((copy / "state.json").read_text()), load_manifest(copy)
+    state = json.loads((copy / "state.json").read_text())
+    manifest = load_manifest(copy)
     state |= {"later": {"any": [1, None]}, "guard": {"spikes": {"loss": [1.5]}, "momentum": 3}}
     text = json.dumps(state).encode()
     (copy / "state.json").write_bytes(text)

@@ -81,9 +81,12 @@ class Script:
     device = torch.device("cpu")
 
     def __init__(self, answers: list[list[int | None]], max_positions: int = 256) -> None:
-        self.answers, self.prompts, self.limits = answers, list[list[int]](), list[int]()
+        self.answers = answers
+        self.prompts = list[list[int]]()
+        self.limits = list[int]()
         self.generation_config = GenerationConfig(eos_token_id=600)
-        self.config, self.base_model = SimpleNamespace(max_position_embeddings=max_positions), None
+        self.config = SimpleNamespace(max_position_embeddings=max_positions)
+        self.base_model = None
 
     def generate(self, tokens: Tensor, stopping_criteria: list[Any], max_new_tokens: int, **options: Any) -> None:
         self.prompts.append(tokens[0].tolist())
@@ -102,7 +105,8 @@ class Talk:
     """A chat with a scripted model."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._patch = folder, monkeypatch
+        self.folder = folder
+        self._patch = monkeypatch
         self.tokenizer = read_tokenizer(folder)
 
     def answer(self, text: str) -> list[int | None]:

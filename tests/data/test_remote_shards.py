@@ -21,7 +21,8 @@ from tests.helpers.data_directory import Documents, MakeDirectory, first_byte
 from tests.helpers.load import scaled
 from tests.helpers.web import Fault, Web, served
 
-LENGTH, WINDOW = 16, 2
+LENGTH = 16
+WINDOW = 2
 
 
 @pytest.fixture
@@ -52,9 +53,12 @@ def test_a_url_gives_the_same_samples(directory: Path, web: Web, tmp_path: Path)
     remote = TokenDataset(web.url("data"), "train", LENGTH, cache=folder, window=WINDOW)
     assert (remote.fingerprint, remote.num_samples) == (local.fingerprint, local.num_samples)
     web.faults += [Fault(status=503), Fault(after=700, then="reset"), Fault(after=900, then="end")]
-    most, fetched, read = 0, mixture_of(remote), mixture_of(local)
+    most = 0
+    fetched = mixture_of(remote)
+    read = mixture_of(local)
     for place in range(local.num_samples):
-        ours, theirs = fetched.sample(place), read.sample(place)
+        ours = fetched.sample(place)
+        theirs = read.sample(place)
         assert np.array_equal(ours.tokens, theirs.tokens) and np.array_equal(ours.targets, theirs.targets)
         most = max(most, sum(map(size, folder.root.glob("*/*.tar"))))
     begun = Counter(name for method, name, part in web.requests if method == "GET" and name.endswith(".tar") and not part)

@@ -68,7 +68,8 @@ def test_pairs_equal_their_definitions(tmp_path: Path) -> None:
 
 
 def check(_: Any, topology: Topology) -> int:
-    axis, rank = make_mesh(topology, {"tensor": RANKS})["tensor"], topology.rank
+    axis = make_mesh(topology, {"tensor": RANKS})["tensor"]
+    rank = topology.rank
     for name, pair in PAIRS.items():
         inputs = [draw(pair.shape, seed).requires_grad_() for seed in range(RANKS)]
         expected = pair.definition(inputs)

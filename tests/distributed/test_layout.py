@@ -35,7 +35,8 @@ def check(_: Any, topology: Topology) -> bool:
     def heads(whole: Tensor) -> Tensor:
         return whole.chunk(RANKS, dim=2)[axis.rank]
 
-    wholes, weights = draw(0), draw(1)
+    wholes = draw(0)
+    weights = draw(1)
     for function, here, there in ((tokens_to_heads, tokens, heads), (heads_to_tokens, heads, tokens)):
         given = [here(whole).contiguous().requires_grad_() for whole in wholes]
         q, absent, k, e = function(axis, given[0], None, given[1], given[2])
@@ -71,7 +72,8 @@ def test_states_before_chunks(tmp_path: Path) -> None:
 
 
 def check_states(_: Any, topology: Topology) -> bool:
-    context, generator = make_mesh(topology, {"context": RANKS})["context"], torch.Generator().manual_seed(0)
+    context = make_mesh(topology, {"context": RANKS})["context"]
+    generator = torch.Generator().manual_seed(0)
     chunks, weights = (torch.randint(-3, 4, (2, 2 * RANKS, 2, 2), generator=generator).double() for _ in range(2))
     for combine, first in ((torch.add, torch.zeros(2, 2, 2).double()), (torch.matmul, torch.eye(2).double().expand(2, 2, 2))):
         whole = chunks.clone().requires_grad_()

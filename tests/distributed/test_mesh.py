@@ -51,7 +51,8 @@ def test_joined_axes_are_neighbours_in_the_numbering() -> None:
 def test_groups_of_a_mesh(tmp_path: Path) -> None:
     """Groups follow from the sizes of the axes, without a group for an axis of one rank."""
     found = run_workers("tests.distributed.test_mesh:group_ranks", 4, None, tmp_path)
-    tensor, data = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}, {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
+    tensor = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+    data = {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
     for rank, groups in enumerate(found):
         assert groups["two axes"] == {
             "data": data[rank],

@@ -65,7 +65,8 @@ def naive(model: Transformer, tokens: Tensor) -> Tensor:
         gained = torch.stack(moved).unflatten(0, (-1, 4)) * of["position.gain"][:, None]
         e = e + gained.unflatten(1, (2, 2)).sum(2)
         mixing = torch.einsum("li,ni,im->nlm", of["position.down"], F.silu(m @ of["position.content"].T), of["position.up"])
-        e, x = e + mixing.to(e.dtype) @ e, x + m
+        e = e + mixing.to(e.dtype) @ e
+        x = x + m
     return normalized(x, weights["norm.weight"]) @ weights["head.weight"].T
 
 

@@ -43,7 +43,8 @@ def test_bytes_are_those_of_the_foreground(raw_config: dict[str, Any], tmp_path:
     for name in STAGES:
         folders = {way: RunFolder(tmp_path / "run" / name / str(way)) for way in (False, True)}
         for step in range(1, 5):
-            hashes, states = [], []
+            hashes = []
+            states = []
             for folder in folders.values():
                 manifest = json.loads((folder.checkpoint(step) / MANIFEST).read_text())
                 hashes.append({file: entry["sha256"] for file, entry in manifest["files"].items() if file != STATE})
@@ -179,10 +180,12 @@ RUNNING: list[Trainer] = []
 
 @contextmanager
 def _writing_late(held: bool, failing: bool) -> Iterator[None]:
-    write, failures = manager.write_checkpoint, [OSError("disk")] if failing else []
+    write = manager.write_checkpoint
+    failures = [OSError("disk")] if failing else []
 
     def written(environment: RunEnvironment, contents: CheckpointContents) -> Path:
-        deadline, step = time.monotonic() + 2, contents.state["step"]
+        deadline = time.monotonic() + 2
+        step = contents.state["step"]
         background = RUNNING[0].checkpoints._background
         while held and background and background.in_flight and RUNNING[0].state.step == step and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -28,7 +28,8 @@ def test_corrupted_checkpoints_are_skipped(finished: dict[str, Any], tmp_path: P
     weights.write_bytes(weights.read_bytes()[:-100])
     (newest["missing"] / "state.json").unlink()
     (newest["unfinished"] / "manifest.json").unlink()
-    version, hopeless = newest.pop("version"), newest.pop("hopeless")
+    version = newest.pop("version")
+    hopeless = newest.pop("hopeless")
     manifest = json.loads((version / "manifest.json").read_text())
     del manifest["sha256"]
     manifest["format"] = 99

@@ -71,7 +71,8 @@ def test_resuming(tuning: dict[str, Any], tmp_path: Path) -> None:
         for key in straight.names():
             assert torch.equal(straight.tensor(key), (straight if key in held else origin).tensor(key)), (name, key)
         for kind in ("weight", "exp_avg", "exp_avg_sq"):
-            expected, found = tensors(straight.directory, kind), tensors(resumed.directory, kind)
+            expected = tensors(straight.directory, kind)
+            found = tensors(resumed.directory, kind)
             assert expected.keys() == found.keys() == held.keys()
             assert all(torch.equal(found[key], value) for key, value in expected.items()), (name, kind)
             expected, found = (tensors(of_run(tuning, run, 2), kind) for run in ("plain", f"{name}-moved"))
@@ -115,7 +116,8 @@ def test_what_is_left_out(tuning: dict[str, Any], tmp_path: Path) -> None:
     assert folders == source | {"complete": None, "new": None}
     assert readers["complete"].manifest["format"] == readers["new"].manifest["format"] == 1
     for name in source:
-        base, held = bases[name], readers[name].manifest["tensors"]["weight"]
+        base = bases[name]
+        held = readers[name].manifest["tensors"]["weight"]
         assert base and base.files == {file: FileRecord(**describe(base.directory / file)) for file in base.files}, name
         parts = ("norm", ".position." if name == "imported" else ".adapter.")
         assert held and all(any(part in key for part in parts) for key in held), name
@@ -137,7 +139,8 @@ def test_what_is_left_out(tuning: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_other_bases_are_refused(tuning: dict[str, Any], trained: dict[str, Any], tmp_path: Path, command: Command) -> None:
     """Each with its reason, and no checkpoint is set aside for it. --base says where it is, in all commands."""
-    root, origin = Path(tuning["run"]["directory"]), tmp_path / "origin"
+    root = Path(tuning["run"]["directory"])
+    origin = tmp_path / "origin"
     run_workers(CASES, 2, {"config": tuning, "cases": [{"name": "run", "set": {"training.steps": 2}}]}, tmp_path / "workers")
     checkpoint = of_run(tuning, "run", 2)
     merged = tmp_path / "merged"

@@ -52,7 +52,8 @@ def lines(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_steps_grow(raw: dict[str, Any], folder: Path, command: Command) -> None:
     """In samples, tokens and the ledger; the learning rate follows the tokens, and would be 1/8, 2/8, ... by steps."""
-    found, samples = lines(folder / "straight"), list(accumulate(SIZES))
+    found = lines(folder / "straight")
+    samples = list(accumulate(SIZES))
     assert [line["samples"] for line in found] == samples
     assert [line["tokens"] for line in found] == [LENGTH * count for count in samples]
     assert [round(line["lr"] / 1e-2, 9) for line in found] == [min(1.0, count / 16) for count in samples]

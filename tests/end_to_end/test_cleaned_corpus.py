@@ -68,7 +68,8 @@ def in_units(corpus: PreparationOptions, unit_bytes: int) -> PreparationOptions:
 
 def test_as_many_units_as_you_like(corpus: PreparationOptions, tmp_path: Path) -> None:
     """The same documents are written and counted, whether one unit is judged as it is read or many are compared."""
-    written, ledgers = [], []
+    written = []
+    ledgers = []
     for size in (2**20, 3000):
         corpus = in_units(corpus, size)
         index, _ = prepare(corpus, tmp_path / str(size))

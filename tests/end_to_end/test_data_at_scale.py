@@ -20,7 +20,8 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.mixture import Mixture
 from tests.helpers.load import scaled
 
-SHARDS, MEMBERS = 3072, 97
+SHARDS = 3072
+MEMBERS = 97
 TOKENS = MEMBERS * MEMBER_TOKENS
 COVERED = layout.covered_bytes(TOKENS, MEMBER_TOKENS, 2)
 SAMPLES = 200  # of a rank

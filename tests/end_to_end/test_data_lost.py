@@ -55,7 +55,9 @@ def wait_for_all(folder: Path, topology: Topology) -> None:
 
 def train_disturbed(payload: dict[str, Any], topology: Topology) -> list[str]:
     """The error that ends each of {"config": base, "kinds": [...], "data": folder of a copy for each}."""
-    errors, step, start = [], Loader.step, Prefetcher.start
+    errors = []
+    step = Loader.step
+    start = Prefetcher.start
     for kind in payload["kinds"]:
         raw = copy.deepcopy(payload["config"])
         data = Path(payload["data"]) / kind

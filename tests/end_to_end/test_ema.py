@@ -178,7 +178,8 @@ def test_frozen_weights_have_none(runs: dict[str, Any], folder: Path) -> None:
     (result,) = run_workers(CASES, 1, {"config": runs, "cases": [case]}, folder / "workers-frozen")[0]
     assert "error" not in result, result
     checkpoint = RunFolder(folder / "frozen").checkpoint(1)
-    reader, ema = CheckpointReader(checkpoint), EmaReader(checkpoint)
+    reader = CheckpointReader(checkpoint)
+    ema = EmaReader(checkpoint)
     assert set(reader.names()) - step_tensors(folder / "frozen", "ema", 1).keys() == {"embedding.weight"}
     assert torch.equal(ema.tensor("embedding.weight"), reader.tensor("embedding.weight"))
     assert not torch.equal(ema.tensor("head.weight"), reader.tensor("head.weight"))

@@ -149,7 +149,8 @@ def options(paths: list[Path]) -> list[str]:
 
 @pytest.mark.slow
 def test_train_resume_and_export(own: list[Path], config: Path, tmp_path: Path) -> None:
-    run, words = tmp_path / "run", [*options(own), "--config", str(config)]
+    run = tmp_path / "run"
+    words = [*options(own), "--config", str(config)]
     for number, (steps, ranks) in enumerate([(2, 2), (4, 1)]):
         changed = [*words, "--resume", "auto", "--set", f"training.steps={steps}"]
         with Workers(["pretrain", *changed], ranks, tmp_path / f"start{number}") as workers:
@@ -276,7 +277,8 @@ def test_batch_scripts_import_copies(own: list[Path], config: Path, tmp_path: Pa
     monkeypatch.syspath_prepend(tmp_path)
     for word in [*map(str, own), "package.part"]:
         imports.import_given(word)
-    array, snapshot = JobArray({"config.json": load_config(config)}, tmp_path / "run", False), tmp_path / "snapshot"
+    array = JobArray({"config.json": load_config(config)}, tmp_path / "run", False)
+    snapshot = tmp_path / "snapshot"
     take_snapshot(snapshot, array.configs)
     script = render_job(array, new_job("own", 1, 1, False), snapshot)
     copies = [snapshot / "imports" / path.name for path in own]

@@ -103,7 +103,8 @@ def test_real_text_in_the_layout_of_scrolls(command: Command, raw_config: dict[s
     ]
     for name, part in (("train", records), ("validation", records[::5])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
-    corpus, data = tmp_path / "corpus", tmp_path / "data"
+    corpus = tmp_path / "corpus"
+    data = tmp_path / "data"
     assert command("prepare", "corpus", "--source", "text", "--input", texts, "--output", corpus, "--vocab-size", 400)[0] == 0
     files = ["--input", tmp_path / "train.jsonl", "--validation", tmp_path / "validation.jsonl"]
     sizes = ["--sequence-length", N, "--max-answer-tokens", 20, "--tokenizer", corpus / "tokenizer.model"]

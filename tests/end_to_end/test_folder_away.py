@@ -37,7 +37,8 @@ class Away:
     operation."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self.aside = directory, directory.with_name(f"{directory.name}.aside")
+        self.directory = directory
+        self.aside = directory.with_name(f"{directory.name}.aside")
 
     def go(self, silence: float, lease: Lease) -> None:
         """silence: seconds since the last heartbeat, as the lease sees it."""
@@ -70,7 +71,8 @@ def _train(kind: str, config: Config, topology: Topology) -> bool:
     folder = RunFolder(Path(config.run.directory))
     away = Away(folder.directory)
     actions = _actions(kind, away, Path(config.data.path))
-    start, wait = Prefetcher.start, Lease.wait
+    start = Prefetcher.start
+    wait = Lease.wait
 
     def disturbed(self: Prefetcher, consumed: int) -> None:
         made = consumed // 8 - 1  # called in the step before

@@ -27,12 +27,11 @@ from megatape.training.stepper import Stepper
 from megatape.zero.engine import Engine
 from tests.helpers.workers import Workers
 
-SHORT, SILENCE, STEP, STALL = (
-    2.0,
-    6.0,
-    9.0,
-    600.0,
-)  # seconds; a busy machine may keep a rank that is well from its heartbeat for some
+# seconds; a busy machine may keep a rank that is well from its heartbeat for some
+SHORT = 2.0
+SILENCE = 6.0
+STEP = 9.0
+STALL = 600.0
 
 
 def start(raw_config: dict[str, Any], folder: Path, num_ranks: int, hang: str = "") -> Workers:
@@ -76,7 +75,8 @@ def hang_in_data(folder: Path) -> None:
 
 
 def hang_in_backward(folder: Path) -> None:
-    step, count = Engine.forward_backward, 0
+    step = Engine.forward_backward
+    count = 0
 
     def hang(engine: Engine, *arguments: Any) -> Any:
         nonlocal count
@@ -208,7 +208,8 @@ def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], tmp_path: P
 
 def test_the_limits_keep_the_promise() -> None:
     """Where steps take up to 5 s, all ranks have ended two minutes after one of them hangs."""
-    limits, pace = WatchLimits(), Watch(Topology(0, 2, 0), WatchLimits()).pace
+    limits = WatchLimits()
+    pace = Watch(Topology(0, 2, 0), WatchLimits()).pace
     now = 0.0
     with patch("time.monotonic", lambda: now):
         for step in range(1, 6):

@@ -89,7 +89,8 @@ def test_ctrl_c_leaves_a_checkpoint(words: list[str], raw_config: dict[str, Any]
     assert f"resumed from {checkpoint}" in workers.logs()
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(range(1, steps + 3))
     events = [(event["event"], event["step"]) for _, event in read_lines(run / "events.jsonl")]
-    first, last = (("checkpoint", steps), ("stopped", steps)), (("checkpoint", steps + 2), ("finished", steps + 2))
+    first = (("checkpoint", steps), ("stopped", steps))
+    last = (("checkpoint", steps + 2), ("finished", steps + 2))
     assert events == [("started", 0), *first, ("resumed", steps), *last]
 
 
@@ -155,7 +156,8 @@ def ask_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[Any]
 
 def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     """For each place where a signal comes: whether the run is to be started again, and how far it came."""
-    results, root = {}, Path(raw["run"]["directory"])
+    results = {}
+    root = Path(raw["run"]["directory"])
     owners = {"__enter__": Callbacks, "save": CheckpointManager, "evaluate": Trainer, "nohup": CheckpointManager}
     for place, owner in owners.items():
         raw["run"]["directory"] = str(root / place)

@@ -65,7 +65,8 @@ def _build(config: Config) -> None:
     ids=lambda path: path.stem,
 )
 def test_twins_differ_in_the_encoding_only(path: Path) -> None:
-    rope, tape = load_config(path), load_config(path.with_name(path.name.replace("rope", "tape")))
+    rope = load_config(path)
+    tape = load_config(path.with_name(path.name.replace("rope", "tape")))
     model = tape.model.model_copy(update={"encoding": "rope", "position_size": rope.model.position_size})
     training = tape.training.model_copy(update={"init_from": rope.training.init_from})
     assert rope == tape.model_copy(update={"run": rope.run, "model": model, "training": training})
@@ -73,7 +74,9 @@ def test_twins_differ_in_the_encoding_only(path: Path) -> None:
 
 def test_the_paper_s_recipe() -> None:
     config = load_config(CONFIGS / "tape_155m.json")
-    training, optimizer, schedule = config.training, config.optimizer, config.schedule
+    training = config.training
+    optimizer = config.optimizer
+    schedule = config.schedule
     assert (config.data.sequence_length, training.global_batch_size, training.steps) == (1024, 512, 10_000)
     assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-4, 0.01)
     assert isinstance(optimizer, AdamWOptions)
@@ -112,8 +115,11 @@ def test_addition(path: Path) -> None:
 
 
 def test_the_paper_s_recipe_for_scrolls() -> None:
-    config, base = load_config(CONFIGS / "finetune" / "scrolls_155m.json"), load_config(CONFIGS / "tape_155m.json")
-    training, optimizer, schedule = config.training, config.optimizer, config.schedule
+    config = load_config(CONFIGS / "finetune" / "scrolls_155m.json")
+    base = load_config(CONFIGS / "tape_155m.json")
+    training = config.training
+    optimizer = config.optimizer
+    schedule = config.schedule
     assert (config.model, config.data.samples, config.data.sequence_length) == (base.model, "examples", 1024)
     assert training.init_from == f"{base.run.directory}/checkpoints/step-{base.training.steps:08d}"
     assert (training.global_batch_size, training.steps) == (64, 1000)

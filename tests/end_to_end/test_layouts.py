@@ -26,7 +26,8 @@ from tests.helpers.workers import run_workers
 pytestmark = pytest.mark.numerics
 
 CASES = "tests.helpers.training_cases:train_cases"
-BATCH, STEPS = 16, 3
+BATCH = 16
+STEPS = 3
 AT_A_TIME = 60  # layouts whose checkpoints are on disk
 
 # The axes of the mesh that a key of the configuration sets; ranks beyond their product divide the data.
@@ -164,7 +165,8 @@ def compare(plain: Path, this: Path, bound: bounds.Bound) -> None:
     kinds = load_manifest(plain / "checkpoints" / f"step-{STEPS:08d}")["tensors"].keys()
     assert {"weight", "ema", "exp_avg"} <= kinds
     for kind in kinds:
-        found, expected = step_tensors(this, kind, STEPS), step_tensors(plain, kind, STEPS)
+        found = step_tensors(this, kind, STEPS)
+        expected = step_tensors(plain, kind, STEPS)
         assert found.keys() == expected.keys()
         for name, tensor in expected.items():
             assert_close(found[name], tensor, bound, floor=1e-12, what=(this, kind, name))

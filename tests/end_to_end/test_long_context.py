@@ -44,13 +44,15 @@ class Largest(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.elements, self.operator = 0, ""
+        self.elements = 0
+        self.operator = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.numel() > self.elements:
-                self.elements, self.operator = leaf.numel(), str(func)
+                self.elements = leaf.numel()
+                self.operator = str(func)
         return result
 
 
@@ -96,7 +98,8 @@ def test_documents_cost_their_own_pairs(moves: bool) -> None:
 @pytest.mark.parametrize("encoding", FEW)
 def test_logits_at_131072_tokens_do_not_depend_on_the_offset(encoding: str, kind: str | None) -> None:
     """Those of the last 128 tokens, which see all 131,072; the others see 128 to 255, so that the test is short."""
-    length, last = 131_072, 128
+    length = 131_072
+    last = 128
     scaling = None if kind is None else {"kind": kind, "factor": 16.0} | SCALED.get(kind, {})
     options = {"backends": ("blocked",)}  # where documents need not be apart
     model = random_model(encoding=encoding, scaling=scaling, options=options).requires_grad_(False)

@@ -65,7 +65,8 @@ def test_step_0_is_never_a_surprise(finished: dict[str, Any], data_directory: Pa
     (runs["config alone"] / "metrics.jsonl").unlink()
     for name, interval in never_saved.items():
         config = json.loads((runs[name] / "config.json").read_text())
-        config["checkpoint"]["interval"], config["training"]["steps"] = interval, 10
+        config["checkpoint"]["interval"] = interval
+        config["training"]["steps"] = 10
         (runs[name] / "config.json").write_text(json.dumps(config))
     (runs["first save"] / "checkpoints" / "step-00000004.0123abcd.tmp").mkdir(parents=True)
     for name in ("before the first save", "in the first save"):  # in the background, while more steps were made

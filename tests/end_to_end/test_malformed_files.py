@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from megatape.accounting.gpus import GPUS, load_gpu
+from megatape.checkpoint.compatibility import check_order
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
 from megatape.config.training import BatchSizes
@@ -38,7 +39,6 @@ from megatape.lab.tasks.engine.journal import Journal
 from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.tools.ledger import prove
-from megatape.training.ledger import check_order
 from megatape.training.spike_policy import SpikePolicy
 
 TESTS = Path(__file__).parents[1]
@@ -151,7 +151,8 @@ def metrics(folder: Path) -> Malformed:
 
 def samples(folder: Path) -> Malformed:
     """Lines whose hash is right."""
-    journal, prediction = Journal(folder, PasskeyPrediction), PasskeyPrediction(32, None, 20, "a", "1", "2", False)
+    journal = Journal(folder, PasskeyPrediction)
+    prediction = PasskeyPrediction(32, None, 20, "a", "1", "2", False)
     journal.add(0, [0], [prediction])
     path = folder / "samples-0.jsonl"
     line = json.loads(path.read_text())
@@ -183,7 +184,8 @@ def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    source, tokenizer = tmp_path / "a.jsonl", load_tokenizer(FIXTURES / "data/tokenizer.model")
+    source = tmp_path / "a.jsonl"
+    tokenizer = load_tokenizer(FIXTURES / "data/tokenizer.model")
     source.write_text("".join(json.dumps({"text": f"text {number}"}) + "\n" for number in range(20)))
     monkeypatch.setattr(Preparation, "finish", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -213,7 +215,8 @@ def test_answers_that_are_none(tmp_path: Path, shape: tuple[int, ...], dtype: st
 
 def check(malformed: Malformed) -> None:
     """Read every mutation of a file that can be read."""
-    path, content = malformed.path, json.loads(malformed.path.read_text())
+    path = malformed.path
+    content = json.loads(malformed.path.read_text())
     for mutated in mutations(content, malformed.whole):
         malformed.write(path, json.dumps(mutated))
         try:

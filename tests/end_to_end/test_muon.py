@@ -133,7 +133,8 @@ def compare(plain: Path, this: Path) -> None:
         for field in ("loss", "grad_norm"):
             assert_close([line[field]], [expected[step][field]], bounds.MUON_TRAINED, what=(this, step, field))
     for kind in KINDS:
-        ours, theirs = step_tensors(this, kind, step=3), step_tensors(plain, kind, step=3)
+        ours = step_tensors(this, kind, step=3)
+        theirs = step_tensors(plain, kind, step=3)
         assert ours.keys() == theirs.keys() and (theirs or kind == "weight"), (this, kind)
         for name, tensor in theirs.items():
             assert_close(ours[name], tensor, bounds.MUON_TRAINED, floor=1e-12, what=(this, kind, name))

@@ -21,7 +21,8 @@ from tests.helpers.workers import ROOT, free_port
 @pytest.mark.parametrize("killed", ["deepspeed", "deepspeed.launcher.launch"])
 def test_ranks_stop_with_a_checkpoint(raw_config: dict[str, Any], tmp_path: Path, killed: str) -> None:
     raw_config["training"]["steps"] = 1000
-    config, run = tmp_path / "config.json", Path(raw_config["run"]["directory"])
+    config = tmp_path / "config.json"
+    run = Path(raw_config["run"]["directory"])
     config.write_text(json.dumps(raw_config))
     words = ["deepspeed", "--num_accelerators", "2", "--master_port", str(free_port())]
     with (tmp_path / "log").open("w") as log:

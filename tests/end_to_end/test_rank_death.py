@@ -18,7 +18,8 @@ from tests.helpers.workers import Workers
 def test_all_end_and_name_the_rank(raw_config: dict[str, Any], tmp_path: Path, victim: int) -> None:
     raw_config["training"]["steps"] = 1000
     raw_config["parallel"] = {"tp": 2}
-    config, metrics = tmp_path / "config.json", Path(raw_config["run"]["directory"]) / "metrics.jsonl"
+    config = tmp_path / "config.json"
+    metrics = Path(raw_config["run"]["directory"]) / "metrics.jsonl"
     config.write_text(json.dumps(raw_config))
     with Workers(["pretrain", "--config", str(config)], 4, tmp_path) as workers:
         workers.wait(

@@ -48,7 +48,8 @@ def test_resumed_twice_equals_straight(raw_config: dict[str, Any], tmp_path: Pat
                 assert _hash(root / (kind + part), 6, file) == _hash(root / kind, 6, file), (kind, part, file)
             views = (RunFolder(root / name).position_view(6).read_bytes() for name in (kind, kind + part))
             assert len(set(views)) == 1, (kind, part)
-            expected, found = _numbers(root / kind), _numbers(root / (kind + part))
+            expected = _numbers(root / kind)
+            found = _numbers(root / (kind + part))
             assert found == expected[-len(found) :]
 
 
@@ -69,7 +70,8 @@ def test_generators_follow_the_seed(raw_config: dict[str, Any], tmp_path: Path) 
 
 def begin_twice(raw: dict[str, Any], topology: Topology) -> list[str]:
     """Generator state of a new run, from two states before it."""
-    config, states = parse_config(raw, "test"), []
+    config = parse_config(raw, "test")
+    states = []
     for seed in range(2):
         torch.manual_seed(seed)
         Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto"))
@@ -89,7 +91,8 @@ def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
     root = Path(raw_config["run"]["directory"])
     previous = "first"
     for number, (world_size, tensor_size, stage) in enumerate([(1, 1, 1), (4, 1, 2), (2, 2, 3), (2, 1, 0), (4, 4, 3)]):
-        name, changes = f"move{number}", {"zero.stage": stage, "parallel.tp": tensor_size}
+        name = f"move{number}"
+        changes = {"zero.stage": stage, "parallel.tp": tensor_size}
         source = _copy(root, previous, name, 4)
         cases = [
             {"name": name, "set": changes, "resume": "auto", "only_save": True},
@@ -99,7 +102,8 @@ def test_other_topology(raw_config: dict[str, Any], tmp_path: Path) -> None:
         assert starts == [{"step": 4, "samples": 32}] * 2
         for file in ("weight-00000", "exp_avg-00000", "exp_avg_sq-00000"):
             assert _hash(root / name, 4, file) == _hash(root / "first", 4, file), (name, file)
-        expected, found = _numbers(root / "first")[4:], _numbers(root / f"{name}-on")
+        expected = _numbers(root / "first")[4:]
+        found = _numbers(root / f"{name}-on")
         assert [entry["samples"] for entry in found] == [entry["samples"] for entry in expected]
         for ours, theirs in zip(found, expected, strict=True):
             assert_close([ours["loss"]], [theirs["loss"]], bounds.TRAINED, what=name)

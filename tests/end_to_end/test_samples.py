@@ -25,14 +25,21 @@ from megatape.zero.engine import Engine
 from tests.helpers.small_run import small_config
 from tests.helpers.workers import Workers
 
-LENGTH, TAGGED, SHARD = 32, 8, 8  # tokens of a sample and of what has a tag, samples of a shard
-BASE, CODES = 10, 90  # the first id of tags, and how many digits they have
+# tokens of a sample and of what has a tag, samples of a shard
+LENGTH = 32
+TAGGED = 8
+SHARD = 8
+# the first id of tags, and how many digits they have
+BASE = 10
+CODES = 90
 
 
 def train_recorded(payload: dict[str, Any], topology: Topology) -> None:
     """Train until the step "die", at whose end all ranks kill themselves. Every step that a rank has taken leaves a line."""
-    config, ledger = parse_config(payload["config"], "here"), Path(payload["ledger"]) / f"{payload['attempt']}-{topology.rank}"
-    forward_backward, update = Engine.forward_backward, Engine.update
+    config = parse_config(payload["config"], "here")
+    ledger = Path(payload["ledger"]) / f"{payload['attempt']}-{topology.rank}"
+    forward_backward = Engine.forward_backward
+    update = Engine.update
     seen: list[list[int]] = []
 
     def noted(engine: Engine, batches: list[dict[str, Any]], *rest: Any) -> Any:
@@ -116,7 +123,8 @@ def write_tagged(source: Path, directory: Path, shards: int, offset: int) -> Non
         shutil.copy(source / name, directory)
     stream = np.full(shards * SHARD * LENGTH, BASE - 1)
     numbers = np.arange(stream.size // TAGGED)
-    stream[::TAGGED], stream[1::TAGGED] = BASE + numbers % CODES, BASE + offset * CODES + numbers // CODES
+    stream[::TAGGED] = BASE + numbers % CODES
+    stream[1::TAGGED] = BASE + offset * CODES + numbers // CODES
     splits = {}
     for split in index.splits:
         writer = SplitWriter(

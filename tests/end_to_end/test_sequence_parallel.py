@@ -94,7 +94,8 @@ def test_context_equal_to_plain(config: dict[str, Any], folder: Path, sizes: tup
 def test_every_pair(config: dict[str, Any], folder: Path, sizes: tuple[int, ...]) -> None:
     """Each option at two stages on ranks of each size, so that every two of the three meet somewhere."""
     options = CONTEXT_OPTIONS if sizes in CONTEXT_SIZES else tuple(OPTIONS)
-    number, stages = [*SIZES, *CONTEXT_SIZES].index(sizes), list(STAGES)
+    number = [*SIZES, *CONTEXT_SIZES].index(sizes)
+    stages = list(STAGES)
     pairs = [(name, stages[(number + option + half) % 6]) for option, name in enumerate(options) for half in (0, 3)]
     check(config, folder, sizes, list(product(options, STAGES)) if os.environ.get("MEGATAPE_ALL_LAYOUTS") else pairs)
 
@@ -119,7 +120,8 @@ def check(config: dict[str, Any], folder: Path, sizes: tuple[int, ...], chosen: 
 def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
     """On 2 sequence- x 2 tensor-parallel ranks at stage 3 with grouped queries, and masked documents for every second one."""
     config["training"] |= {"steps": 2, "global_batch_size": 4}
-    plain, divided = [], []
+    plain = []
+    divided = []
     for number, encoding in enumerate(ENCODINGS):
         changes = {"model.encoding": encoding, "model.num_kv_heads": 4, "data.mask_documents": number % 2 == 0}
         plain.append({"name": f"one/{encoding}", "set": changes | STAGES["stage0"]})
@@ -133,7 +135,8 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
 @pytest.mark.numerics
 def test_sums_along_the_sequence(config: dict[str, Any], folder: Path) -> None:
     """A stand-in for encodings that need them exchanges the states before the chunks of two context-parallel ranks."""
-    function, divided = "tests.helpers.accumulated:train", STAGES["stage2"] | topology(1, 1, 1, 2)
+    function = "tests.helpers.accumulated:train"
+    divided = STAGES["stage2"] | topology(1, 1, 1, 2)
     config["model"]["encoding"] = "accumulated"
     train(config, folder, 1, [{"name": "plain/accumulated", "set": STAGES["stage0"]}], function)
     train(config, folder, 2, [{"name": "divided/accumulated", "set": divided}], function)
@@ -148,7 +151,8 @@ def test_checkpoints_move(config: dict[str, Any], folder: Path) -> None:
     config["checkpoint"] = {"interval": 1, "keep": 4}
     config["training"]["steps"] = 4
     ring = topology(1, 1, 1, 2) | STAGES["stage2"]
-    divided, alone = topology(1, 2, 1) | STAGES["stage3"], topology(1, 1, 1) | STAGES["stage1"]
+    divided = topology(1, 2, 1) | STAGES["stage3"]
+    alone = topology(1, 1, 1) | STAGES["stage1"]
 
     def step(run: str, number: int) -> str:
         return str(folder / run / "checkpoints" / f"step-{number:08d}")

@@ -68,7 +68,9 @@ def test_spikes(raw_config: dict[str, Any], tmp_path: Path) -> None:
 
 
 def train_runs(raw: dict[str, Any], topology: Topology) -> None:
-    spike_policy.WINDOW, spike_policy.MIN_STEPS, spike_policy.STABLE_STEPS = 16, 8, 3
+    spike_policy.WINDOW = 16
+    spike_policy.MIN_STEPS = 8
+    spike_policy.STABLE_STEPS = 3
     for name, (changes, times, origin) in RUNS.items():
         folder = RunFolder(Path(raw["run"]["directory"]) / name)
         training = raw["training"] | changes
@@ -154,7 +156,9 @@ def test_rewinds(raw_config: dict[str, Any], tmp_path: Path, cases: str) -> None
 
 
 def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
-    spike_policy.WINDOW, spike_policy.MIN_STEPS, spike_policy.STABLE_STEPS = 16, 8, 3
+    spike_policy.WINDOW = 16
+    spike_policy.MIN_STEPS = 8
+    spike_policy.STABLE_STEPS = 3
     raw = payload["config"]
     for name, (changes, jumps) in globals()[payload["cases"]].items():
         folder = RunFolder(Path(raw["run"]["directory"]) / name)

@@ -55,7 +55,10 @@ def test_every_encoding(config: dict[str, Any], folder: Path) -> None:
     config["training"] |= {"steps": 2, "global_batch_size": 4}
     options: dict[str, dict[str, Any]] = {encoding: {"model.encoding": encoding} for encoding in ENCODINGS}
     options["tape_yarn"] = {"model.scaling": {"kind": "yarn", "factor": 4.0, "original_length": 16}}
-    plain, on_two, on_four, resumed = [], [], [], []
+    plain = []
+    on_two = []
+    on_four = []
+    resumed = []
     for number, (option, changes) in enumerate(options.items()):
         shared = changes | {"model.num_kv_heads": 4, "data.mask_documents": number % 2 == 1}
         plain.append({"name": f"one/{option}", "set": shared | {"zero.stage": 0}})

@@ -52,7 +52,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
     root = tmp_path_factory.mktemp("imported")
 
     def make(name: str, encoding: str) -> Path:
-        source, out = root / name, root / f"{name}-{encoding}"
+        source = root / name
+        out = root / f"{name}-{encoding}"
         if not source.exists():
             save_tiny(name, source, DTYPES.get(name, torch.float32))
         if not out.exists():
@@ -93,7 +94,8 @@ def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Ca
         checkpoint = verified_checkpoint(run_of(base, name) / AT_ZERO)
         export(checkpoint, tmp_path / name)
         source = imported(name, "rope").parent / name
-        ours, theirs = load_file(tmp_path / name / "model.safetensors"), load_file(source / "model.safetensors")
+        ours = load_file(tmp_path / name / "model.safetensors")
+        theirs = load_file(source / "model.safetensors")
         assert ours.keys() == theirs.keys()
         for key, tensor in theirs.items():
             assert ours[key].dtype == tensor.dtype == DTYPES.get(name, torch.float32) and torch.equal(ours[key], tensor), key
@@ -114,7 +116,8 @@ def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Ca
             assert torch.equal(reader.tensor(name), initial_weight(name, parameter, 0.02, 1234)), name
         else:
             assert torch.equal(reader.tensor(name), shared[family.parameter_name(name)]), name
-        rows, columns = slice(0, parameter.shape[0]), slice(0, parameter.shape[1] if parameter.dim() > 1 else 1)
+        rows = slice(0, parameter.shape[0])
+        columns = slice(0, parameter.shape[1] if parameter.dim() > 1 else 1)
         assert not reader.read("exp_avg", name, tuple(parameter.shape), rows, columns).any()
 
 
@@ -283,7 +286,8 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
         state = run.engine.state
         initial = initial_state(config, state.parameters, run.environment, run.data.tokenizer)
         started = _measured(state, initial.read)
-    raw["training"]["trainable"], raw["run"]["directory"] = ["norms"], f"{config.run.directory}-frozen"
+    raw["training"]["trainable"] = ["norms"]
+    raw["run"]["directory"] = f"{config.run.directory}-frozen"
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
         run = Trainer(config, open_data(config), topology, lease)

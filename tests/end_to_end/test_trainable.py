@@ -55,7 +55,8 @@ def test_same_on_every_topology(raw_config: dict[str, Any], tmp_path: Path) -> N
     chosen = tensors(last, "exp_avg").keys()
     assert {"head.weight", "norm.weight", "blocks.0.position.down", "blocks.1.mlp.down.weight"} <= chosen
     assert not {"embedding.weight", "blocks.0.mlp.down.weight", "blocks.1.attention_norm.weight"} & chosen
-    before, after = tensors(first, "weight"), tensors(last, "weight")
+    before = tensors(first, "weight")
+    after = tensors(last, "weight")
     assert {name for name, tensor in after.items() if torch.equal(tensor, before[name])}.isdisjoint(
         {"head.weight", "norm.weight"}
     )
@@ -81,7 +82,8 @@ def test_bfloat16(raw_config: dict[str, Any], tmp_path: Path) -> None:
     run_workers("tests.helpers.training_cases:train_cases", 2, {"config": raw_config, "cases": cases}, tmp_path / "workers")
     for case in cases:
         weights = tensors(Path(raw_config["run"]["directory"]) / str(case["name"]) / "checkpoints/step-00000001", "weight")
-        head, embedding = weights["head.weight"], weights["embedding.weight"]
+        head = weights["head.weight"]
+        embedding = weights["embedding.weight"]
         assert torch.equal(embedding, embedding.bfloat16().float()) and not torch.equal(head, head.bfloat16().float())
 
 

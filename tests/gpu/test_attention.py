@@ -20,7 +20,9 @@ pytestmark = [*GPU, pytest.mark.numerics]
 
 VARIANTS = {"heads": (4, 4, False), "groups, documents": (6, 2, True)}  # query heads, key/value heads, masked documents
 BIASES: dict[str, BiasKind] = {"plain": "none", "moving": "none", "distance bias": "distance"}
-BATCH, LENGTH = 2, 300  # no multiple of any block
+# no multiple of any block
+BATCH = 2
+LENGTH = 300
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -44,7 +46,8 @@ def test_equals_the_formula(backend: str, attends: str, head_dim: int, dtype: to
     initial = initial_state(drawn[0][:, :, :1]).cuda()
     starts = random_document_starts(BATCH, LENGTH).cuda() if masked else None
 
-    found, expected = _found(backend, attends, ours, initial, starts), _expected(attends, exact, initial, starts)
+    found = _found(backend, attends, ours, initial, starts)
+    expected = _expected(attends, exact, initial, starts)
     for outputs in (found, expected):
         torch.stack([output.double().sin().sum() for output in outputs]).sum().backward()
     for pairs in (zip(found, expected, strict=True), zip(_gradients(ours), _gradients(exact), strict=True)):

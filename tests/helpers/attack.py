@@ -26,7 +26,8 @@ if __name__ == "__main__":
     socket.socket.connect = no_network  # type: ignore[method-assign]
     answers = {}
     for name, words in json.loads(Path(sys.argv[1]).read_text()).items():
-        output, errors = io.StringIO(), io.StringIO()
+        output = io.StringIO()
+        errors = io.StringIO()
         with redirect_stdout(output), redirect_stderr(errors):
             status = main(words)
         answers[name] = (status, output.getvalue(), errors.getvalue(), os.listdir(os.environ["MEGATAPE_MARKERS"]))

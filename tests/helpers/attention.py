@@ -60,8 +60,10 @@ def initial_state(e: Tensor) -> Tensor:
 
 def plain(q: Tensor, k: Tensor, v: Tensor, e: Tensor, document_starts: Tensor) -> tuple[Tensor, Tensor]:
     """The formula of docs/model.md, one head at a time, with complex numbers."""
-    size, group = q.shape[-1], q.shape[2] // k.shape[2]
-    content, attended_state = [], []
+    size = q.shape[-1]
+    group = q.shape[2] // k.shape[2]
+    content = []
+    attended_state = []
     for head in range(q.shape[2]):
         channel = head // group
         half = size // 2

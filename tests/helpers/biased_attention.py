@@ -35,7 +35,8 @@ def inputs(shape: tuple[int, ...], kind: str) -> tuple[list[Tensor], Callable[[l
 
 def plain(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, document_starts: Tensor) -> Tensor:
     """Attention with the bias `numbers` [B or 1, H, N, N], one head at a time."""
-    group, outputs = q.shape[2] // k.shape[2], []
+    group = q.shape[2] // k.shape[2]
+    outputs = []
     for head in range(q.shape[2]):
         scores = q[:, :, head] @ k[:, :, head // group].mT / math.sqrt(q.shape[-1]) + numbers[:, head]
         outputs.append(scores.masked_fill(~visible(document_starts), -math.inf).softmax(-1) @ v[:, :, head // group])

@@ -159,7 +159,8 @@ def all_bounds() -> dict[str, Bound]:
 def relative_difference(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
     """Largest absolute difference over the largest absolute value of `theirs`, or over `floor` if that is larger."""
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
-    difference, scale = (ours.detach() - theirs.detach()).abs().max(), theirs.detach().abs().max()
+    difference = (ours.detach() - theirs.detach()).abs().max()
+    scale = theirs.detach().abs().max()
     return float(difference / scale.clamp(min=floor))
 
 

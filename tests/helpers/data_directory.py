@@ -19,8 +19,12 @@ from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TokenDataset
 
-VOCAB_SIZE, BOS, EOS = 100, 1, 2
-MEMBER, MEMBERS = 64, 3  # tokens of a member, members of a shard
+VOCAB_SIZE = 100
+BOS = 1
+EOS = 2
+# tokens of a member, members of a shard
+MEMBER = 64
+MEMBERS = 3
 
 Documents = list[np.ndarray]
 MakeDirectory = Callable[..., Path]
@@ -80,10 +84,12 @@ def make_earlier(directory: Path) -> None:
         content["version"] = 1
         for split in content["splits"].values():
             for shard in split["shards"]:
-                stored, size = (directory / shard["file"]).read_bytes(), shard["member_tokens"]
+                stored = (directory / shard["file"]).read_bytes()
+                size = shard["member_tokens"]
                 members = []
                 for number, begin in enumerate(range(0, shard["tokens"], size)):
-                    tokens, offset = min(size, shard["tokens"] - begin), first_id(number, size, 2) - 128
+                    tokens = min(size, shard["tokens"] - begin)
+                    offset = first_id(number, size, 2) - 128
                     npy = stored[offset : offset + 128 + 2 * tokens]
                     counted = np.count_nonzero(np.load(io.BytesIO(npy)) == EOS)
                     entry = {"offset": offset, "bytes": len(npy), "tokens": tokens, "documents": int(counted)}

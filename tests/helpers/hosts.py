@@ -164,7 +164,8 @@ class Hosts:
             (self.folder / f"hosts-{host}").write_text("\n".join(lines) + "\n")
         # Without a name server here, whoever asks for the name of an address would wait for it several times for five seconds.
         (self.folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
-        key, host_key = self.folder / "key", self.folder / "host_key"
+        key = self.folder / "key"
+        host_key = self.folder / "host_key"
         for path in (key, host_key):
             _call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
         client = {

@@ -18,7 +18,8 @@ VOCAB_SIZE = 330
 class MemoryCheckpoint:
     """A model as export reads it from a checkpoint."""
 
-    step, tokens = 7, 1234
+    step = 7
+    tokens = 1234
 
     def __init__(self, model: Transformer, config: Config, tokenizer: Path) -> None:
         self.weights = dict(model.state_dict())

@@ -10,7 +10,8 @@ from megatape.data.prepare.progress import Progress
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 
-NUM_FILES, UNIT_BYTES = 6, 4000
+NUM_FILES = 6
+UNIT_BYTES = 4000
 DRIVER = """
 import os, random, signal, sys, time
 import megatape.data.prepare.batches as batches

@@ -96,7 +96,8 @@ def megatape_weights(reference_weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     parts: dict[str, list[Tensor]] = {}
     for reference_name in sorted(reference_weights):
-        name, tensor = megatape_name(reference_name), reference_weights[reference_name]
+        name = megatape_name(reference_name)
+        tensor = reference_weights[reference_name]
         if name is not None:
             parts.setdefault(name, []).append(tensor)
         elif reference_name.endswith("init_L") and tensor.item() != fire.THRESHOLD:

@@ -37,7 +37,8 @@ def make_run(
     raw = small_config(data, directory)
     raw["model"] |= {"encoding": encoding, **model}
     raw["training"] |= {"steps": steps, "seed": seed}
-    config, folder = parse_config(raw, "test"), RunFolder(directory)
+    config = parse_config(raw, "test")
+    folder = RunFolder(directory)
     directory.mkdir(parents=True)
     save_config(config, folder.config)
     context = make_context(config.model_copy(update={"logging": LoggingConfig(sinks=("jsonl",))}), folder)

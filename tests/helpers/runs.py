@@ -33,7 +33,8 @@ def compare(plain: Path, this: Path, step: int = 3) -> None:
         for field in {"loss", "grad_norm", "validation_loss"} & found.keys():
             assert_close([found[field]], [expected[field]], bounds.TRAINED, what=(this, found["step"], field))
     for kind in ("weight", "exp_avg", "exp_avg_sq"):
-        ours, theirs = step_tensors(this, kind, step), step_tensors(plain, kind, step)
+        ours = step_tensors(this, kind, step)
+        theirs = step_tensors(plain, kind, step)
         assert ours.keys() == theirs.keys()
         for name, tensor in theirs.items():
             # Softmax ignores FIRE's output bias: its gradient is rounding, and its weights stay within that of zero.

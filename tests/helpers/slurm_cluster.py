@@ -49,7 +49,8 @@ class Slurm:
     """The running cluster; it ends with its hosts."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
-        self.hosts, self.folder = hosts, folder
+        self.hosts = hosts
+        self.folder = folder
         for name in ("munge", "state", *(f"{node}/{part}" for node in NODES for part in ("spool", "tmp"))):
             (folder / name).mkdir(parents=True)
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}

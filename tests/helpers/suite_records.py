@@ -7,7 +7,8 @@ import numpy as np
 
 from megatape.lab.study.suite.records import Record
 
-ASKED, KEYS = 1000, (4, 8, 16, 32)
+ASKED = 1000
+KEYS = (4, 8, 16, 32)
 SPLITS = ("test", "long", "sparse")
 # Mean of a split's score. Encodings without an entry are like rope.
 LEVELS = {"test": 0.97, "long": 0.6, "sparse": 0.75}

@@ -13,7 +13,8 @@ def test_distance_from_what_was_seen_and_from_the_fault(name: str) -> None:
 
 
 def test_differences_are_relative_to_the_largest_expected_element() -> None:
-    ours, theirs = torch.tensor([1.0, 4.0]), torch.tensor([1.5, -8.0])
+    ours = torch.tensor([1.0, 4.0])
+    theirs = torch.tensor([1.5, -8.0])
     assert relative_difference(ours, theirs) == 1.5
     assert relative_difference(ours, theirs, floor=24.0) == 0.5
 

@@ -98,7 +98,8 @@ def served(**files: bytes) -> Iterator[Web]:
                 self.end_headers()
                 return
             asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")) if fault.ranges else None
-            begin, size = int(asked[1]) if asked else 0, len(content) + fault.announced
+            begin = int(asked[1]) if asked else 0
+            size = len(content) + fault.announced
             end = min(size, begin + fault.most) if asked else size
             self.send_response(206 if asked else 200)
             self.send_header("Content-Length", str(end - begin))

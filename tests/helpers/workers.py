@@ -68,7 +68,8 @@ class Workers:
         self.port = free_port()
         places = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": self.port}
         environment = os.environ | {name: str(value) for name, value in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        self.folder, self.ranks = folder, range(world_size)
+        self.folder = folder
+        self.ranks = range(world_size)
         request: dict[str, Any] = {"work": work, "command": command, "imports": imports}
         request |= {"folder": str(folder), "environment": dict(environment)}
         self.group = _server().ask(request)
@@ -90,7 +91,8 @@ class Workers:
 
     def status(self, rank: int) -> int | None:
         """Exit status of a rank, or None while it runs. Raises AssertionError if the ranks could not be started."""
-        file, call = self.folder / f"rank{rank}.status", self.folder / "call.status"
+        file = self.folder / f"rank{rank}.status"
+        call = self.folder / "call.status"
         if not file.exists() and call.exists() and call.read_text() != "0":
             raise AssertionError(f"the ranks were not started\n{_tail(self.folder, 'call')}")
         return int(file.read_text()) if file.exists() else None

@@ -39,7 +39,8 @@ COMMON = {
 
 
 def test_files(exported: Callable[..., Exported]) -> None:
-    tape, rope = exported("grouped").folder, exported("grouped", "rope").folder
+    tape = exported("grouped").folder
+    rope = exported("grouped", "rope").folder
     model = {
         "configuration_tape.py",
         "modeling_tape.py",

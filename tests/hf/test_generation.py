@@ -109,7 +109,8 @@ class Script:
     device = torch.device("cpu")
 
     def __init__(self, rows: list[list[int]], ends: int | list[int] | None) -> None:
-        self.rows, self.generation_config = rows, GenerationConfig(eos_token_id=ends)
+        self.rows = rows
+        self.generation_config = GenerationConfig(eos_token_id=ends)
 
     def generate(self, tokens: Tensor, stopping_criteria: list[Any], max_new_tokens: int, **options: Any) -> Tensor:
         done = torch.zeros(len(self.rows), dtype=torch.bool)
@@ -223,7 +224,8 @@ def test_an_empty_prompt_without_a_token_before_texts(command: Command, tmp_path
 def test_special_tokens_in_a_prompt_are_text(family: str, remote: bool, tmp_path: Path) -> None:
     """As they were in training, and whoever loads the tokenizer."""
     folder = save_model(FAMILIES[family](tmp_path / family))
-    tokenizer, loaded = load_tokenizer(folder), load_exported(folder, trust_remote_code=remote)
+    tokenizer = load_tokenizer(folder)
+    loaded = load_exported(folder, trust_remote_code=remote)
     text = "".join(["a", *tokenizer.special_texts, " b"])  # type: ignore[attr-defined]
     ids = read_prompt(loaded, text).ids[len(tokenizer.begin) :]
     assert not {*ids} & {*load_exported(folder).tokenizer.all_special_ids}
@@ -238,7 +240,9 @@ def test_messages_in_a_file(command: Command, tmp_path: Path) -> None:
     words = ("generate", folder, "--max-new-tokens", 12, "--prompts")
     status, printed, errors = command(*words, tmp_path / "in.jsonl")
     assert (status, errors) == (0, "")
-    theirs, loaded, turn_end = PreTrainedTokenizerFast.from_pretrained(folder), load_exported(folder), frozenset({602})
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+    loaded = load_exported(folder)
+    turn_end = frozenset({602})
     for record, line in zip(records, map(json.loads, printed.splitlines()), strict=True):
         assert line.items() >= record.items() and line["sample"] == 0
         if "messages" in record:
@@ -279,7 +283,8 @@ def test_a_terminal_without_the_texts_letters(
     exported: Callable[..., Exported], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Text is escaped, JSON stays JSON, and what a file of prompts holds comes back."""
-    folder, words = exported("plain").folder, ("--max-new-tokens", 1)
+    folder = exported("plain").folder
+    words = ("--max-new-tokens", 1)
     record = {"prompt": "für", "key": "\ud800"}
     (tmp_path / "in.jsonl").write_text(json.dumps(record))
     for source in (["--prompt", "für"], ["--prompts", tmp_path / "in.jsonl"]):
@@ -434,7 +439,8 @@ def test_models_without_a_template(
     """In fine-tuning's own form, whose answers are tokens of their own."""
     source = folder = write_qwen(tmp_path / "qwen")
     if family == "sentencepiece":
-        source, folder = sentencepiece_model, exported("plain").folder
+        source = sentencepiece_model
+        folder = exported("plain").folder
     prompts = ConversationPrompts(texts_of(folder))
     for index, expected in zip((2, 4), learned_prompts(source, MESSAGES), strict=True):
         assert prompts.prompt(Conversation(MESSAGES[:index])).ids == expected
@@ -453,7 +459,8 @@ def test_a_template_beside_an_export(exported: Callable[..., Exported], sentence
     (tmp_path / "out" / "chat_template.jinja").write_text(
         "{{ bos_token }}{% for message in messages %}[{{ message.content }}]{{ eos_token }}{% endfor %}"
     )
-    prompts, tokenizer = ConversationPrompts(texts_of(tmp_path / "out")), load_tokenizer(sentencepiece_model)
+    prompts = ConversationPrompts(texts_of(tmp_path / "out"))
+    tokenizer = load_tokenizer(sentencepiece_model)
     found = prompts.prompt(Conversation([{"role": "user", "content": "<s>over</s>"}]))
     assert found.ids == [tokenizer.bos_id, *tokenizer.encode("[<s>over</s>]"), tokenizer.eos_id]
     assert found.ends == {tokenizer.eos_id}

@@ -139,7 +139,8 @@ def test_no_code_of_a_folder_runs(addition: tuple[Path, Path], tmp_path: Path) -
         (expected,) = (line for line in answers["evaluate clean"].output.splitlines() if line.startswith("clean: "))
         assert evaluated.status == 0 and expected.replace("clean", kind) in evaluated.output.splitlines(), kind
     for command in ("generate", "evaluate"):
-        kernel, pickle = answers[f"{command} kernel"], answers[f"{command} pickle"]
+        kernel = answers[f"{command} kernel"]
+        pickle = answers[f"{command} pickle"]
         assert kernel.status == pickle.status == 2
         assert "key attn_implementation is not known to TapeConfig" in kernel.errors
         assert "no model.safetensors" in pickle.errors
@@ -151,7 +152,8 @@ MODELS = [*ENCODINGS, *((shape, "tape") for shape in SHAPES)]
 @pytest.mark.parametrize(("shape", "encoding"), slow_but([model for model in MODELS if model[0] == "grouped"], MODELS))
 def test_installed_code_is_that_of_the_folder(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     found = exported(shape, encoding)
-    ours, theirs = load_exported(found.folder).model, found.load()
+    ours = load_exported(found.folder).model
+    theirs = found.load()
     tokens = torch.arange(3, 33).view(2, 15)
     with torch.no_grad():
         assert torch.equal(ours(tokens).logits, theirs(tokens).logits)
@@ -160,7 +162,8 @@ def test_installed_code_is_that_of_the_folder(exported: Callable[..., Exported],
 
 def test_precision_is_that_of_the_folder(exported: Callable[..., Exported]) -> None:
     found = exported("grouped", "tape", precision="bfloat16")
-    ours, theirs = load_exported(found.folder).model, found.load()
+    ours = load_exported(found.folder).model
+    theirs = found.load()
     tokens = torch.arange(3, 33).view(2, 15)
     with torch.no_grad():
         assert torch.equal(ours(tokens).logits, theirs(tokens).logits)
@@ -169,7 +172,8 @@ def test_precision_is_that_of_the_folder(exported: Callable[..., Exported]) -> N
 
 def test_installed_tokenizer_is_that_of_the_folder(exported: Callable[..., Exported]) -> None:
     folder = exported("plain").folder
-    ours, theirs = load_exported(folder).tokenizer, AutoTokenizer.from_pretrained(folder)
+    ours = load_exported(folder).tokenizer
+    theirs = AutoTokenizer.from_pretrained(folder)
     texts = ["The fox", " a  b\n\n", "<s> x </s><unk>", "\u2581 é 漢 \U0001f600", "1"]
     assert ours(texts, padding=True).data == theirs(texts, padding=True).data
     assert ours.get_vocab() == theirs.get_vocab() and ours.special_tokens_map == theirs.special_tokens_map

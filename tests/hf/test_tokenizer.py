@@ -51,7 +51,8 @@ def test_export_returns_the_files(family: str, tmp_path: Path) -> None:
     for path in source.iterdir():
         if path.name != "generation_config.json":
             assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
-    ours, loaded = load_tokenizer(source), load_exported(tmp_path / "out").tokenizer
+    ours = load_tokenizer(source)
+    loaded = load_exported(tmp_path / "out").tokenizer
     for text in TEXTS[:10] + EDGE_CASES:
         expected = [*ours.begin, *ours.encode(text)]
         assert loaded(text).input_ids == expected
@@ -298,7 +299,8 @@ def test_dummy_prefix_round_trip(tmp_path: Path) -> None:
 def test_batches_begin_with_bos_and_are_padded_on_the_left(real: tuple[Tokenizer, PreTrainedTokenizerBase]) -> None:
     ours, theirs = real
     batch = theirs(["def f", "</s>"], padding=True)
-    short, long = [1, *ours.encode("def f")], [1, *ours.encode("</s>")]
+    short = [1, *ours.encode("def f")]
+    long = [1, *ours.encode("</s>")]
     width = max(len(short), len(long))
     for ids, mask, row in zip(batch.input_ids, batch.attention_mask, (short, long), strict=True):
         assert ids == [0] * (width - len(row)) + row

@@ -353,7 +353,8 @@ def reach(launch: Launch) -> Iterator[tuple[str, float, float]]:
     grid = (*launch.grid, 1, 1)[:3]
     interpreter.interpreter_builder.set_grid_dim(*grid)
     interpreter.interpreter_builder.set_grid_idx(0 if reversed_blocks else grid[0] - 1, grid[1] - 1, grid[2] - 1)
-    real, interpreter._interpreter = interpreter._interpreter, memory
+    real = interpreter._interpreter
+    interpreter._interpreter = memory
     scope = interpreter._patch_lang(launch.kernel.fn)
     try:
         arguments = {name: value if name in constants else interpreter._implicit_cvt(value) for name, value in given.items()}

@@ -73,7 +73,8 @@ def test_everything_at_once() -> None:
     config = ModelConfig(**SHAPE | {"encoding": "rope", "lora": lora})
     options: dict[str, Any] = APPLIED["fp8"] | APPLIED["shifted"] | {"trainable": ["adapters", "norms"]}
     tokens, positions = tokens_and_positions()
-    weights, found = random_model(encoding="rope", lora=lora).state_dict(), []
+    weights = random_model(encoding="rope", lora=lora).state_dict()
+    found = []
     for mode in ("none", "selective", "full"):
         model = build_model(config, activation_checkpointing=mode, **options)
         model.load_state_dict(weights)
@@ -115,7 +116,8 @@ def test_chunks_change_nothing(name: str) -> None:
     """Loss, gradients and weights after a step are those of all tokens at once, whatever else is applied."""
     torch._dynamo.reset()
     changes, options = CHUNKED[name]
-    drawn, found = random_model(**changes), []
+    drawn = random_model(**changes)
+    found = []
     tokens, positions = tokens_and_positions()
     for chunked in ({}, options | {"chunk_tokens": 17}):
         model = build_model(drawn.config, **{key: options[key] for key in ("trainable",) if key in options} | chunked)

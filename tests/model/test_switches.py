@@ -39,7 +39,8 @@ ENCODINGS = (
 
 def naive(model: Transformer, tokens: Tensor) -> Tensor:
     """Logits [N, V] of a text [N] by a model with rotary positions, one pair of tokens and one plane at a time."""
-    every, rotated = model.config.nope_every, round(8 * model.config.rotary_fraction)
+    every = model.config.nope_every
+    rotated = round(8 * model.config.rotary_fraction)
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
     x = weights["embedding.weight"][tokens]
     for layer in range(model.config.num_layers):
@@ -110,7 +111,8 @@ def test_the_state_passes() -> None:
 
 
 def test_a_fresh_tape_is_rope() -> None:
-    tape, rope = random_model(nope_every=2), random_model(encoding="rope", nope_every=2)
+    tape = random_model(nope_every=2)
+    rope = random_model(encoding="rope", nope_every=2)
     for block in tape.blocks:
         if block.position is not None:
             block.position.gain.data.zero_()
@@ -122,7 +124,8 @@ def test_a_fresh_tape_is_rope() -> None:
 @pytest.mark.parametrize("encoding", ["tape", "tape_vector", "randpe", "xpos", "selective_rope", "tape_selective_rope"])
 def test_half_of_the_planes_do_not_rotate(encoding: str) -> None:
     """With keys that have nothing but those, the model has no positions, as long as TAPE does not move them."""
-    model, expected = random_model(encoding=encoding, rotary_fraction=0.5), random_model(encoding="nope")
+    model = random_model(encoding=encoding, rotary_fraction=0.5)
+    expected = random_model(encoding="nope")
     model.load_state_dict(expected.state_dict(), strict=False)
     for block in model.blocks:
         if block.position is not None:
@@ -145,7 +148,8 @@ def test_the_scale_starts_where_scores_are_unchanged_in_the_mean() -> None:
 def test_biases_are_not_scaled() -> None:
     """Queries of zero leave the bias alone, whatever the scale."""
     for encoding in ("t5", "fox"):
-        model, scaled = random_model(encoding=encoding), random_model(encoding=encoding, attention_scale="log_n")
+        model = random_model(encoding=encoding)
+        scaled = random_model(encoding=encoding, attention_scale="log_n")
         scaled.load_state_dict(model.state_dict(), strict=False)
         assert relative_difference(scaled(*tokens_and_positions()), model(*tokens_and_positions())) > 1e-3
         for block in (*model.blocks, *scaled.blocks):

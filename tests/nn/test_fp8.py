@@ -21,7 +21,9 @@ from tests.helpers import bounds
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
 CPU = torch.device("cpu")
 RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
-SIZE, OUT = 32, (48, 16)  # of the layers that share an input, and of a layer behind the first of them
+# of the layers that share an input, and of a layer behind the first of them
+SIZE = 32
+OUT = (48, 16)
 Layers = tuple[list[ColumnLinear], RowLinear]
 
 
@@ -55,7 +57,8 @@ def input_of(x: Tensor, function: Callable[[Tensor], Tensor], selective: bool) -
 def results(made: Layers, selective: bool = False) -> list[Tensor]:
     """Outputs, and gradients of the input and of all weights. selective: inputs are computed again."""
     column, row = made
-    dtype, generator = row.weight.dtype, torch.Generator().manual_seed(1)
+    dtype = row.weight.dtype
+    generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, 32, SIZE, generator=generator).to(dtype).requires_grad_()
     d_outs = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
     gathered = input_of(x, double, selective)
@@ -102,7 +105,8 @@ def test_arguments_are_kept_in_the_place_of_the_input() -> None:
     for selective in (False, True):
         x = torch.ones(2, 32, SIZE, dtype=torch.bfloat16, requires_grad=True)
         ones = torch.ones(2, 32, OUT[0], dtype=torch.bfloat16)
-        doubled, halved = input_of(x, double, selective), input_of(ones, halve, selective)
+        doubled = input_of(x, double, selective)
+        halved = input_of(ones, halve, selective)
         inputs = [StorageWeakRef(each.whole.untyped_storage()) for each in (doubled, halved)]
         outputs = [layer(doubled.whole, gathered=doubled) for layer in (first, second)]
         outputs.append(row(halved.whole, remat=halved.remat))

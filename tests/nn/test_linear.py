@@ -23,7 +23,12 @@ from megatape.nn.recompute import recompute
 from megatape.nn.remat import Remat, remat
 from tests.helpers.workers import run_workers
 
-BATCH, TOKENS, HIDDEN, OUT, RANKS = 3, 6, 5, (8, 4, 4), 2  # halves of two samples and of one
+# halves of two samples and of one
+BATCH = 3
+TOKENS = 6
+HIDDEN = 5
+OUT = (8, 4, 4)
+RANKS = 2
 
 
 def draw(*shape: int, seed: int) -> Tensor:
@@ -43,8 +48,10 @@ def outputs_of(layers: list[ColumnLinear], x: Tensor, x_remat: Remat | None = No
 
 def measure(_: Any, topology: Topology) -> dict[str, Any]:
     """Whether three layers over one input equal plain ones, bytes saved and bytes sent, on this rank."""
-    axis, rank = make_mesh(topology, {"tensor": RANKS})["tensor"], topology.rank
-    x, weights = draw(BATCH, TOKENS, HIDDEN, seed=0).requires_grad_(), [draw(size, HIDDEN, seed=size) for size in OUT]
+    axis = make_mesh(topology, {"tensor": RANKS})["tensor"]
+    rank = topology.rank
+    x = draw(BATCH, TOKENS, HIDDEN, seed=0).requires_grad_()
+    weights = [draw(size, HIDDEN, seed=size) for size in OUT]
     for weight in weights:
         weight.requires_grad_()
     d_out = [draw(BATCH, TOKENS, size, seed=10 + size) for size in OUT]
@@ -83,7 +90,8 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
 
 def _order(axis: Axis, own: Tensor, layers: list[ColumnLinear]) -> list[str]:
     """Which collectives begin, which products run and where an exchange ends, forward and backward."""
-    order, finish = _Order(), _Pending.finish
+    order = _Order()
+    finish = _Pending.finish
 
     def note_and_finish(*args: Any) -> torch.Tensor:
         order.seen.append("end")
@@ -117,7 +125,8 @@ def test_exchange_runs_beside_the_products(results: list[dict[str, Any]]) -> Non
     """It begins after the collective that the products wait for, and ends after them, in both directions."""
     for result in results:
         split = result["order"].index("backward")
-        forward, backward = result["order"][:split], result["order"][split + 1 :]
+        forward = result["order"][:split]
+        backward = result["order"][split + 1 :]
         # A gathering for each half of the samples; the first layer takes one at a time.
         assert forward == [ALL_GATHER, ALL_GATHER, ALL_TO_ALL, *["product"] * 4, "end"]
         assert backward == [ALL_TO_ALL, ALL_GATHER, *["product"] * 6, "end", REDUCE_SCATTER]

@@ -23,7 +23,8 @@ from tests.helpers.workers import run_workers
 
 pytestmark = pytest.mark.numerics
 
-VOCAB, HIDDEN = 301, 16
+VOCAB = 301
+HIDDEN = 16
 # Elements of the logits that a rank computes at a time: one token, a number that does not divide the tokens, all.
 CHUNKS = (1, 5 * VOCAB, 10**9)
 TERMS: list[dict[str, Any]] = [
@@ -48,7 +49,8 @@ def plain(
     x: Tensor, weight: Tensor, targets: Tensor, softcap: float | None = None, z_loss: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The cross entropy, and the sum with the z-loss, to which the gradients belong."""
-    logits, targets = F.linear(x, weight).flatten(0, 1), targets.flatten()
+    logits = F.linear(x, weight).flatten(0, 1)
+    targets = targets.flatten()
     if softcap is not None:
         logits = softcap * (logits / softcap).tanh()
     entropy = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
@@ -93,7 +95,8 @@ def test_z_loss_and_softcap(chunk: int, terms: dict[str, Any], monkeypatch: pyte
 
 def test_a_kernel_takes_few_bytes_a_logit() -> None:
     """Beside products, with a soft-cap and z-loss, in several chunks: read and written once. PyTorch's operators take 50."""
-    states, vocab = 2**15, 2**14
+    states = 2**15
+    vocab = 2**14
     with torch.device("meta"), count() as work:
         x = torch.empty(1, states, 256, dtype=torch.bfloat16, requires_grad=True)
         weight = torch.empty(vocab, 256, dtype=torch.bfloat16, requires_grad=True)
@@ -149,7 +152,8 @@ def compare_with_plain(_: Any, topology: Topology) -> list[float]:
         expected, grad_x, grad_weight = exact(x, weight, targets, **terms)
         padded_grad = F.pad(grad_weight, (0, 0, 0, 4 * rows - VOCAB))
         loss.CHUNK_ELEMENTS = chunk
-        own_x, own_weight = local_tokens(x.detach(), axis).requires_grad_(), padded[mine].clone().requires_grad_()
+        own_x = local_tokens(x.detach(), axis).requires_grad_()
+        own_weight = padded[mine].clone().requires_grad_()
         found = loss.cross_entropy(own_x, own_weight, targets, LossFormula(VOCAB, axis, **terms))
         found.backward()
         assert own_x.grad is not None and own_weight.grad is not None

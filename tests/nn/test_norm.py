@@ -19,7 +19,9 @@ from tests.helpers.bounds import assert_close
 pytestmark = pytest.mark.numerics
 
 
-TOKENS, HEADS = (2, 5, 33), (2, 3, 4, 8)  # a residual stream; heads, as model.qk_norm has them
+# a residual stream; heads, as model.qk_norm has them
+TOKENS = (2, 5, 33)
+HEADS = (2, 3, 4, 8)
 EPS = 1e-5
 
 

@@ -28,7 +28,8 @@ def test_recomputation_sees_the_context_of_the_forward_pass() -> None:
 
 def test_chunks_have_the_same_tokens_of_each_rank() -> None:
     """The second argument has the tokens of two ranks. Autograd keeps the arguments alone."""
-    x, both = draw(2, 6, 3), draw(2, 12, 3)
+    x = draw(2, 6, 3)
+    both = draw(2, 12, 3)
     sizes: list[int] = []
 
     def function(x: Tensor, missing: None, both: Tensor) -> tuple[Tensor, None]:
@@ -48,10 +49,12 @@ def test_chunks_have_the_same_tokens_of_each_rank() -> None:
 
 def test_streams_are_kept_on_the_host() -> None:
     """A copy stands for the chosen tensor, whose memory is free after the forward pass; other tensors stay where they are."""
-    leaf, other = draw(4), draw(4)
+    leaf = draw(4)
+    other = draw(4)
     x = leaf * 1
     expected = (3 * leaf**2 * other).detach()
-    memory, kept = weakref.ref(x.untyped_storage()), weakref.ref(other.untyped_storage())
+    memory = weakref.ref(x.untyped_storage())
+    kept = weakref.ref(other.untyped_storage())
     with keep_on_host(x, None):
         out = recompute(lambda x, other: x**3 * other, x, other)
     del x

@@ -32,7 +32,9 @@ def draw(*shape: int) -> Tensor:
 
 def test_layers_keep_the_arguments_of_a_wrapped_tensor() -> None:
     """Of two layers with one input, which keep nothing of their own; the gradients are those of plain layers."""
-    x, y, weights = draw(2, 3, 4), draw(2, 3, 4) * 1, [draw(5, 4), draw(6, 4)]
+    x = draw(2, 3, 4)
+    y = draw(2, 3, 4) * 1
+    weights = [draw(5, 4), draw(6, 4)]
     gradients = []
     for plain in (True, False):
         total, total_remat = (x + y, None) if plain else add(x, y)
@@ -61,7 +63,8 @@ def test_a_changed_tensor_is_not_rebuilt(change: str) -> None:
 
 
 def test_there_is_no_remat_where_it_saves_nothing() -> None:
-    x, y = draw(2, 3), draw(2, 3)
+    x = draw(2, 3)
+    y = draw(2, 3)
     with torch.no_grad():
         assert add(x, y)[1] is None
     assert recompute(lambda x, y: add(x, y)[1] is None, x, y)
@@ -69,7 +72,9 @@ def test_there_is_no_remat_where_it_saves_nothing() -> None:
 
 def test_layers_of_encodings_share_a_remat_of_their_input_alone() -> None:
     """They get a plain tensor. Another tensor is saved itself."""
-    x, y, weight = draw(2, 3), draw(2, 3), draw(4, 3)
+    x = draw(2, 3)
+    y = draw(2, 3)
+    weight = draw(4, 3)
     total, total_remat = add(x, y)
     other = x * 2
     with shared_with_layers(total_remat), record_saved(exclude=[weight, x, y]) as saved:
@@ -96,7 +101,9 @@ class Operators(TorchDispatchMode):
 @pytest.mark.parametrize("rebuilt", [False, True])
 def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
     """It is summed in their products and by no sum of tensors, and equals the sum of each layer's."""
-    x, weights, found = draw(2, 5, 8), [draw(6, 8), draw(4, 8), draw(5, 8)], {}
+    x = draw(2, 5, 8)
+    weights = [draw(6, 8), draw(4, 8), draw(5, 8)]
+    found = {}
     for passing in (True, False):
         h, h_remat = remat(torch.tanh, x) if rebuilt else (torch.tanh(x), None)
         outs = []
@@ -116,7 +123,10 @@ def test_layers_share_the_gradient_of_their_input(rebuilt: bool) -> None:
 
 def test_what_autograd_saves_of_a_chain() -> None:
     """A sum, a norm of it, and a function: the layer on each saves the arguments of the first one."""
-    x, y, weight, norm = draw(1, 2, 8), draw(1, 2, 8), draw(3, 8), RMSNorm(8, 1e-5)
+    x = draw(1, 2, 8)
+    y = draw(1, 2, 8)
+    weight = draw(3, 8)
+    norm = RMSNorm(8, 1e-5)
     norm.weight.data.fill_(2.0)
     for h, h_remat in (normalize_and_rebuild(norm, *add(x, y)), remat(torch.mul, x, y)):
         assert h_remat is not None

@@ -170,7 +170,8 @@ def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
     holder._over.set()  # from now on it is silent
     assert holder._thread
     holder._thread.join()
-    other, now = Lease(path, TIMEOUTS), time.time() + offset
+    other = Lease(path, TIMEOUTS)
+    now = time.time() + offset
     for beat in (now, now + 0.1):
         os.utime(path, (beat, beat))
         if beat == now:
@@ -202,7 +203,8 @@ def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pyt
     path.parent.mkdir()
     path.write_bytes(Lease(path)._content)
     elsewhere(path)
-    lease, away = Lease(path, LeaseTimeouts(heartbeat_interval=0.01, poll_interval=0.01)), 0.0
+    lease = Lease(path, LeaseTimeouts(heartbeat_interval=0.01, poll_interval=0.01))
+    away = 0.0
     clock = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: clock() + away)
     assert not lease.attempt()
@@ -221,7 +223,8 @@ def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> No
     with pytest.raises(ValueError, match="unknown process"):
         Lease(path, TIMEOUTS).check_free()
     timeouts = replace(TIMEOUTS, expiry=TIMEOUTS.expiry if content else YEARS)
-    lease, started = Lease(path, timeouts), time.monotonic()
+    lease = Lease(path, timeouts)
+    started = time.monotonic()
     assert any(lease.attempt() for _ in range(50)), "waits without end"
     assert time.monotonic() - started >= (timeouts.expiry if content else timeouts.heartbeat_interval)
     lease.release()
@@ -274,7 +277,8 @@ def test_one_of_many_wins(path: Path, dead: bool) -> None:
 
 def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
     """Neither before nor after another run may have taken over; then it is waited for, until somebody asks for the end."""
-    lease, warnings = take(path), list[str]()
+    lease = take(path)
+    warnings = list[str]()
     assert not lease.is_late
     aside = path.parent.rename(path.parent.with_name("aside"))
     lease._over.set()

@@ -8,7 +8,9 @@ import pytest
 from megatape.reliability.limits import WatchLimits
 from megatape.reliability.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind
 
-STEP, SAVE, UNKNOWN = 60.0, 300.0, 1800.0
+STEP = 60.0
+SAVE = 300.0
+UNKNOWN = 1800.0
 
 
 class Clock:

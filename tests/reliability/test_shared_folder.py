@@ -36,7 +36,8 @@ def test_never_appears(tmp_path: Path) -> None:
 
 def test_a_file_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its errors must not end a rank alone, while the others wait for it in a collective."""
-    stat, errors = os.stat, [OSError(errno.EIO, os.strerror(errno.EIO))] * 2
+    stat = os.stat
+    errors = [OSError(errno.EIO, os.strerror(errno.EIO))] * 2
 
     def disturbed(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
         if path == tmp_path and errors:

@@ -24,7 +24,12 @@ class DisturbedRun:
     """The run of one round. config: its file. logs: folder of a folder for each start."""
 
     def __init__(self, plan: Round, config: Path, folder: RunFolder, logs: Path, disk: Disk, journal: Journal) -> None:
-        self.plan, self.config, self.folder, self.logs, self.disk, self.journal = plan, config, folder, logs, disk, journal
+        self.plan = plan
+        self.config = config
+        self.folder = folder
+        self.logs = logs
+        self.disk = disk
+        self.journal = journal
         self._steps = json.loads(config.read_text())["training"]["steps"]
         self._corrupted: set[str] = set()  # names of checkpoints
         self._starts = 0
@@ -72,7 +77,8 @@ class DisturbedRun:
         words = ["--config", str(self.config), "--resume", "auto"]
         for key, size in layout.settings.items():
             words += ["--set", f"parallel.{key}={size}"]
-        self._allowed, self._saves = set(), False
+        self._allowed = set()
+        self._saves = False
         self._start = STARTS[launcher](words, layout.num_ranks, self.logs / f"start-{self._starts + 1:02d}")
         self._starts += 1
         origin = valid[0].name if valid else None
@@ -80,7 +86,8 @@ class DisturbedRun:
 
     def _disturb(self, fault: Fault) -> bool:
         """Wait for the moment and let the fault happen. Returns whether the run goes on."""
-        start, progress = self._start, self._progress
+        start = self._start
+        progress = self._progress
         moments = {
             "start": start.ranks,
             "resume": lambda: progress.met(start),
@@ -91,7 +98,9 @@ class DisturbedRun:
             self.journal.write(event="missed", kind=fault.kind, moment=fault.moment)
             return False
         time.sleep(fault.delay * LONGEST[fault.moment])
-        kind, steps, began = KINDS[fault.kind], progress.steps, time.monotonic()
+        kind = KINDS[fault.kind]
+        steps = progress.steps
+        began = time.monotonic()
         self._allowed |= kind.statuses if steps else kind.statuses | kind.unready
         hit = act(start, progress, self.disk, fault)
         took = round(time.monotonic() - began, 2)
@@ -102,7 +111,8 @@ class DisturbedRun:
 
     def _conclude(self) -> None:
         """Look at what a start has left."""
-        start, progress = self._start, self._progress
+        start = self._start
+        progress = self._progress
         statuses = start.statuses()
         complete = self._complete()
         self.journal.write(event="end", statuses=statuses, steps=progress.steps, complete=complete)

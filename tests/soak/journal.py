@@ -10,7 +10,8 @@ class Journal:
     """A file with a line of JSON for each event."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._began = path, time.monotonic()
+        self._path = path
+        self._began = time.monotonic()
 
     def write(self, **facts: Any) -> None:
         """Add and print a line, with the seconds since the soak began."""

@@ -24,7 +24,9 @@ class Start:
     """The processes of one start of a run, all in one process group. folder: of their logs."""
 
     def __init__(self, group: int, folder: Path) -> None:
-        self.group, self.folder, self.began = group, folder, time.time()
+        self.group = group
+        self.folder = folder
+        self.began = time.time()
 
     def processes(self) -> list[psutil.Process]:
         """Those that are there."""
@@ -58,7 +60,9 @@ class Start:
         while not condition():
             now = time.monotonic()
             if now - looked > 0.1:
-                looked, before, size = now, size, sum(log.stat().st_size for log in self.folder.glob("*.log"))
+                looked = now
+                before = size
+                size = sum(log.stat().st_size for log in self.folder.glob("*.log"))
                 if size != before:  # each step is a line
                     progress = now
                 if not self.processes():

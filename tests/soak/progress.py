@@ -15,7 +15,8 @@ class Progress:
     """Of a start that is about to be made. origin: the checkpoint that it should continue from, None for a new run."""
 
     def __init__(self, folder: RunFolder, origin: Path | None) -> None:
-        self.folder, self.origin = folder, origin
+        self.folder = folder
+        self.origin = origin
         self._step = named_step(origin) if origin else 0
         self._metrics = self._state_of_metrics()
         self._partial = self._partial_folders()

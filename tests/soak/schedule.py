@@ -139,7 +139,8 @@ def rounds(seed: int) -> Iterator[Round]:
     launchers = _bag(draw, LAUNCHERS)
     stages = _bag(draw, range(4))
     models = _bag(draw, MODELS)
-    resizes, background = draw.random() < 0.5, draw.random() < 0.5
+    resizes = draw.random() < 0.5
+    background = draw.random() < 0.5
     number = 0
     while True:
         number += 1
@@ -147,7 +148,8 @@ def rounds(seed: int) -> Iterator[Round]:
         faults = []
         for _ in range(FAULTS):
             ranks = next(layouts) if resizes else layout
-            names, steps = (next(kinds), next(moments), next(corruptions)), draw.randint(1, 8)
+            names = (next(kinds), next(moments), next(corruptions))
+            steps = draw.randint(1, 8)
             faults.append(Fault(*names, steps, draw.random(), draw.random(), draw.random(), ranks, next(launchers)))
         yield Round(number, resizes, next(stages), background, layout, next(models), tuple(faults))
         resizes, background = not resizes, background ^ resizes  # all four combinations in turn

@@ -92,7 +92,8 @@ def _numbers(value: float | dict[str, float]) -> list[float]:
 
 def _compare_checkpoints(path: Path, undisturbed: Path, fixed: bool) -> None:
     try:
-        one, other = verified_checkpoint(path), CheckpointReader(undisturbed)
+        one = verified_checkpoint(path)
+        other = CheckpointReader(undisturbed)
     except ValueError as error:
         raise Failure(f"the last checkpoint of the run: {error}") from error
     if one.step != other.step:
@@ -108,7 +109,8 @@ def _compare_checkpoints(path: Path, undisturbed: Path, fixed: bool) -> None:
 
 
 def _compare_views(run: RunFolder, undisturbed: RunFolder, all_views: bool) -> None:
-    found, expected = run.list_position_views(), undisturbed.list_position_views()
+    found = run.list_position_views()
+    expected = undisturbed.list_position_views()
     if list(found) != list(expected) and (all_views or not found.keys() < expected.keys()):
         raise Failure(f"position views of steps {list(found)}, undisturbed {list(expected)}")
     for step, path in found.items():

@@ -48,7 +48,8 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
     out = stable / weighting
     status, printed, errors = command("average", *checkpoints(stable, 4, 2, 3), "--output", out, "--weighting", weighting)
     assert status == 0 and f"{parts[2] / sum(parts):.1%} of step 4; the rest is that of step 4" in printed, errors
-    reader, newest = verified_checkpoint(out), verified_checkpoint(checkpoints(stable, 4)[0])
+    reader = verified_checkpoint(out)
+    newest = verified_checkpoint(checkpoints(stable, 4)[0])
     assert reader.state["average"]["steps"] == [2, 3, 4] and reader.state["average"]["run"] == str(stable)
     for name in newest.names():
         total = sum(
@@ -63,7 +64,8 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
 
 def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path) -> None:
     """It is branched, and the branch trains; a new run begins with it, and export writes it."""
-    average, branch = tmp_path / "average", tmp_path / "branch"
+    average = tmp_path / "average"
+    branch = tmp_path / "branch"
     assert command("average", *checkpoints(stable, 1, 2), "--output", average)[0] == 0
     status, _, errors = command("branch", average, "--decay-tokens", 2 * 8 * 32, "--out", branch)
     assert status == 0, errors
@@ -90,7 +92,8 @@ def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path
 def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
     """One line each, and nothing is written."""
     first, second = checkpoints(stable, 1, 2)
-    average, changed = tmp_path / "average", tmp_path / "step-00000001"
+    average = tmp_path / "average"
+    changed = tmp_path / "step-00000001"
     assert command("average", first, second, "--output", average)[0] == 0
     shutil.copytree(first, changed)
     flip_byte(changed / "weight-00000.safetensors")

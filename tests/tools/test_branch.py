@@ -48,7 +48,8 @@ def stable(raw_config: dict[str, Any], folder: Path) -> Path:
 def test_branch_equals_a_run_configured_with_its_decay(stable: Path, command: Command) -> None:
     """It resumes after step 3; its data order, learning rates, weights and their moving average are those of `whole`, and its
     ledger covers all six steps. A decay that began a step late, or other samples, would differ."""
-    checkpoint, out = stable / "checkpoints" / "step-00000003", stable.with_name("stable-decay-4-6")
+    checkpoint = stable / "checkpoints" / "step-00000003"
+    out = stable.with_name("stable-decay-4-6")
     status, printed, errors = command("branch", checkpoint, "--decay-tokens", 3 * STEP - 5)
     assert status == 0, errors
     assert f"megatape pretrain --config {out / 'config.json'} --resume auto" in printed

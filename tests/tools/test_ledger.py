@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from megatape.checkpoint.compatibility import check_order
 from megatape.config import parse_config
 from megatape.data.training.mixture import open_data
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import CorpusUsage
-from megatape.training.ledger import check_order
 from tests.helpers.command import Command
 from tests.helpers.reports import train_with_own_module
 from tests.helpers.workers import run_workers

@@ -20,7 +20,8 @@ ARGUMENTS = {"resume": None, "profile": 0, "allow_changes": False}
 
 
 def test_differences_between_ranks(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
-    copied, other = tmp_path / "copied", tmp_path / "other"
+    copied = tmp_path / "copied"
+    other = tmp_path / "other"
     for path in (copied, other):
         shutil.copytree(data_directory, path)
     index = other / "index.json"
@@ -53,7 +54,8 @@ def open_differently(payload: dict[str, Any], topology: Topology) -> list[str]:
 
 
 def _open(raw: dict[str, Any], changes: dict[str, Any], topology: Topology) -> str:
-    raw, arguments = json.loads(json.dumps(raw)), dict(ARGUMENTS)
+    raw = json.loads(json.dumps(raw))
+    arguments = dict(ARGUMENTS)
     agreement.source_hash = lambda: changes.get("code", "the same")
     for path, value in changes.items():
         section, dot, key = path.partition(".")

@@ -160,7 +160,8 @@ def test_failing_loss_kernel_is_not_used(
     fault: str, raw_config: dict[str, Any], alone: Topology, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel is compared with PyTorch's operators, with the run's z-loss and soft-cap. Without one, nothing is tested."""
-    raw_config["model"]["logit_softcap"], raw_config["training"]["z_loss"] = 5.0, 0.01
+    raw_config["model"]["logit_softcap"] = 5.0
+    raw_config["training"]["z_loss"] = 0.01
     config = parse_config(raw_config, "test")
     assert loss_by_kernel(config, CPU, alone) and not capsys.readouterr().out
 
@@ -281,7 +282,8 @@ def test_fp8_works_on_all_ranks_or_none(
     fp8_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A rank without torchao ends the run on all ranks. A CPU logs that it emulates FP8."""
-    config, topology = parse_config(fp8_config, "test"), Topology(rank=0, world_size=2, local_rank=0)
+    config = parse_config(fp8_config, "test")
+    topology = Topology(rank=0, world_size=2, local_rank=0)
     for fault in (None, UserError("torchao cannot be imported")):
         monkeypatch.setattr("megatape.distributed.exchange.gather_values", lambda mine, *_, fault=fault: [mine, [None, fault]])
         if fault:

@@ -164,7 +164,8 @@ def test_new_folder_leaves_nothing_of_a_failure_and_all_of_others(tmp_path: Path
 @pytest.mark.parametrize("length", range(MAX_LINE_BYTES - 2, MAX_LINE_BYTES + 3))
 def test_the_longest_line(tmp_path: Path, length: int) -> None:
     """No part of a line that is too long is taken for a line."""
-    path, line = tmp_path / "events.jsonl", json.dumps({"event": "failed", "detail": ""})
+    path = tmp_path / "events.jsonl"
+    line = json.dumps({"event": "failed", "detail": ""})
     line = line.replace('""', f'"{"x" * (length - len(line) - 1)}"') + "\n"
     assert len(line) == length
     path.write_text(f'{line}{{"event": "a"}}\n{" " * (MAX_LINE_BYTES + 5)}{{"event": "part"}}\n{{"event": "b"}}\n')
@@ -343,7 +344,8 @@ def test_a_rewritten_file_keeps_its_mode(tmp_path: Path, mode: int, umask: int) 
 
 def test_a_rewritten_link_keeps_the_mode_of_its_file(tmp_path: Path) -> None:
     """The link becomes a file; a private file stays private."""
-    file, link = tmp_path / "file", tmp_path / "link"
+    file = tmp_path / "file"
+    link = tmp_path / "link"
     file.write_text("old")
     file.chmod(0o600)
     link.symlink_to(file)

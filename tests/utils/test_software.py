@@ -18,7 +18,8 @@ from tests.helpers.workers import ROOT
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as a wheel has it."""
-    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
+    source = tmp_path_factory.mktemp("source")
+    built = tmp_path_factory.mktemp("built")
     for name in ("megatape", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md", "constraints.txt", "LICENSE"):

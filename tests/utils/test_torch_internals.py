@@ -51,7 +51,8 @@ def test_order_of_attention_kernels() -> None:
         assert torch._C._get_sdp_priority_order()[:2] == [SDPBackend.CUDNN_ATTENTION.value, SDPBackend.MATH.value]
     finally:
         torch._C._set_sdp_priority_order(before)
-    q, wider = torch.empty(1, 1, 128, 16), torch.empty(1, 1, 128, 32)
+    q = torch.empty(1, 1, 128, 16)
+    wider = torch.empty(1, 1, 128, 32)
     assert torch_internals.attention_kernel(q, q, q) == SDPBackend.FLASH_ATTENTION
     assert torch_internals.attention_kernel(q, q, wider) == SDPBackend.MATH
 
@@ -59,7 +60,9 @@ def test_order_of_attention_kernels() -> None:
 def test_fused_operators_on_shapes() -> None:
     """A mode sees one operator for attention, one for its backward pass and one for RMSNorm, inside the block only."""
     with torch.device("meta"):
-        q, v, weight = torch.empty(1, 2, 8, 16, requires_grad=True), torch.empty(1, 2, 8, 24), torch.empty(24)
+        q = torch.empty(1, 2, 8, 16, requires_grad=True)
+        v = torch.empty(1, 2, 8, 24)
+        weight = torch.empty(24)
 
     def seen() -> list[str]:
         with Dispatched() as mode:
@@ -88,15 +91,18 @@ class Dispatched(TorchDispatchMode):
 
 
 def test_operators() -> None:
-    x, weight = torch.randn(3, 16), torch.randn(16)
+    x = torch.randn(3, 16)
+    weight = torch.randn(16)
     normed, scale = torch_internals.fused_rms_norm(x, weight, 1e-6)
     expected = torch.nn.functional.rms_norm(x, (16,), weight, 1e-6)
     torch.testing.assert_close(normed, expected)
     torch.testing.assert_close(x * scale * weight, expected)
-    grad, on_shapes = torch.empty_like(x, device="meta"), x.to("meta")
+    grad = torch.empty_like(x, device="meta")
+    on_shapes = x.to("meta")
     d_x, d_weight = torch_internals.fused_rms_norm_backward(grad, on_shapes, scale.to("meta"), weight.to("meta"), (True, False))
     assert d_x is not None and d_x.shape == x.shape and d_weight is None
-    one, other = torch.zeros(2), torch.ones(2)
+    one = torch.zeros(2)
+    other = torch.ones(2)
     torch_internals.copy_all([one], [other])
     assert one.tolist() == [1.0, 1.0]
     torch_internals.zero_all([one])

@@ -11,8 +11,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self
 
-from megatape.reliability.orphan import PR_SET_PDEATHSIG
-from megatape.utils.python_process import safe_start
+from megatape.utils.python_process import PR_SET_PDEATHSIG, safe_start
 
 
 class Death(NamedTuple):

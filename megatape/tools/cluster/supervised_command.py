@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import psutil
 
 from megatape.errors import UserError
-from megatape.reliability.orphan import PR_SET_PDEATHSIG
 from megatape.tools.cluster.restarts import KILLED_BY
-from megatape.utils.python_process import launcher_environment
+from megatape.utils.python_process import PR_SET_PDEATHSIG, launcher_environment
 
 LOG = logging.getLogger(__name__)
 

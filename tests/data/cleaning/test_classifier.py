@@ -11,7 +11,8 @@ from megatape.data.sources.document import Decision, Document
 from megatape.errors import UserError
 from tests.helpers.classifiers import fasttext_model, save_classifier
 
-ENGLISH, GERMAN = "This is a text in English,\nand nothing else.", "Auf dem Tisch liegt ein Buch, und der Hund schläft."
+ENGLISH = "This is a text in English,\nand nothing else."
+GERMAN = "Auf dem Tisch liegt ein Buch, und der Hund schläft."
 
 
 def decide(rule: str, text: str) -> Decision:
@@ -21,7 +22,8 @@ def decide(rule: str, text: str) -> Decision:
 def test_fasttext() -> None:
     """The probability of the label, whatever is the most likely one."""
     rule = f"fasttext_classifier:model={fasttext_model()},minimum=0.5,label="
-    kept, dropped = decide(f"{rule}en", ENGLISH), decide(f"{rule}en", GERMAN)
+    kept = decide(f"{rule}en", ENGLISH)
+    dropped = decide(f"{rule}en", GERMAN)
     assert kept.text == ENGLISH and 0.5 < kept.scores["fasttext_classifier"] <= 1.001
     assert (dropped.text, dropped.reason) == (None, "below 0.5") and dropped.scores["fasttext_classifier"] < 0.1
     assert decide(f"{rule}de", GERMAN).text == GERMAN
@@ -32,7 +34,8 @@ def test_transformers(tmp_path: Path, labels: list[str], option: str, minimum: f
     """The probability of a class, or the only output, of the first tokens of a text however long."""
     folder = save_classifier(tmp_path / "model", labels)
     rule = f"transformers_classifier:model={folder},minimum={minimum}{option}"
-    good, bad = decide(rule, "good text"), decide(rule, "bad text")
+    good = decide(rule, "good text")
+    bad = decide(rule, "bad text")
     assert good.text == "good text" and bad.text is None and bad.reason == f"below {minimum}"
     assert good.scores["transformers_classifier"] > minimum > bad.scores["transformers_classifier"]
     assert decide(rule, "good " * 40_000).text is not None
@@ -41,7 +44,8 @@ def test_transformers(tmp_path: Path, labels: list[str], option: str, minimum: f
 
 
 def test_what_cannot_be_loaded_is_refused_before_a_document_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, single = save_classifier(tmp_path / "model", ["no", "yes"]), save_classifier(tmp_path / "single", ["score"])
+    folder = save_classifier(tmp_path / "model", ["no", "yes"])
+    single = save_classifier(tmp_path / "single", ["score"])
     size = {"vocab_size": 6, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     BertModel(BertConfig(**size)).save_pretrained(tmp_path / "headless")
     (tmp_path / "headless" / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())

@@ -64,7 +64,8 @@ def test_documents_of_both_splits_of_all_folders_are_dropped_and_counted(corpus:
     )
     assert rows(tmp_path / "out") == {row for row in rows(tmp_path / "whole") if row[1] not in hashes}
     # A line of each file is document 5, which is in the first folder.
-    in_first, in_third = f"distinct: in {tmp_path / 'first'}", f"distinct: in {tmp_path / 'third'}"
+    in_first = f"distinct: in {tmp_path / 'first'}"
+    in_third = f"distinct: in {tmp_path / 'third'}"
     assert index.counts == {"empty documents": 2, "bad records": 4, in_first: 28 + 6, in_third: 28}
 
 

@@ -31,7 +31,9 @@ TEXTS: dict[str, Callable[[int], str]] = {
 } | {
     repr(part): lambda size, part=part: part * (size // len(part)) for part in ("(", "'", "😀", "a-", "a.", "a@", "1.", "a@b.")
 }
-STEADY, MOST = 0.02, 2**16  # seconds of a measurement that is trusted; characters beyond which none is needed
+# seconds of a measurement that is trusted; characters beyond which none is needed
+STEADY = 0.02
+MOST = 2**16
 
 
 def document(text: str) -> Document:
@@ -62,7 +64,8 @@ def test_a_rule_takes_linear_time(name: str, tmp_path: Path) -> None:
     OnePass(cleaning).decide(document(PROSE))  # loads its packages
 
     def seconds(text: str) -> float:
-        decider, began = OnePass(cleaning), time.process_time()
+        decider = OnePass(cleaning)
+        began = time.process_time()
         decider.decide(document(f"{text}."))  # a line that ends as sentences do is looked at longer
         return time.process_time() - began
 

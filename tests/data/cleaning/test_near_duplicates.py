@@ -18,7 +18,9 @@ from megatape.data.sources.document import Document
 from megatape.data.sources.reading import read_documents
 from megatape.data.sources.source import Source
 
-PIECE_WORDS, PIECES, THRESHOLD = 200, 500, 0.8
+PIECE_WORDS = 200
+PIECES = 500
+THRESHOLD = 0.8
 EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -74,7 +76,8 @@ def test_recall_and_precision() -> None:
     print(f"\n{rule}, {len(texts):,} documents: {bands} bands of {rows} rows")
     for low, high in pairwise(EDGES):
         chosen = (similarity >= low) & ((similarity < high) | (high == 1))
-        share, wanted = dropped[chosen].mean(), promised[chosen].mean()
+        share = dropped[chosen].mean()
+        wanted = promised[chosen].mean()
         print(f"similarity {low} to {high}: {chosen.sum():4} documents, {share:6.1%} left out, {wanted:6.1%} by the formula")
         deviation = np.sqrt((promised * (1 - promised))[chosen].sum()) / chosen.sum()
         assert abs(share - wanted) <= 4 * deviation + 0.01  # which a text gains that resembles several

@@ -12,7 +12,9 @@ PARTS = [*"@.-_!#[]:,\\aé中²٣ \n", "..", "b1", "a-b", "ab:", "@a.b", "x@y.z"
 
 def test_personal_data_is_what_datatrove_finds() -> None:
     """The same text as by its own search from every word on."""
-    search, draw, found = PIIFormatter(email_replacement=EMAIL, ip_replacement=IP), random.Random(0), 0
+    search = PIIFormatter(email_replacement=EMAIL, ip_replacement=IP)
+    draw = random.Random(0)
+    found = 0
     for _ in range(4000):
         parts = draw.sample(PARTS, draw.randint(3, len(PARTS)))
         text = "".join(draw.choices(parts, k=draw.choice((3, 8, 30, 100))))

@@ -512,10 +512,8 @@ def test_templates_without_end(
     """A template is stopped, and so is the command, with the template's file in its error."""
     for name, limit in (("MAX_SECONDS", 0), ("MAX_MEMORY", 2**30), ("MAX_TEXT", 200)):
         monkeypatch.setattr(chat_rendering, name, limit)
-    folder, output = (
-        adopted(folders, tmp_path, "{% if messages | length > 4 %}" + template + "{% endif %}", inline),
-        tmp_path / "out",
-    )
+    folder = adopted(folders, tmp_path, "{% if messages | length > 4 %}" + template + "{% endif %}", inline)
+    output = tmp_path / "out"
     path = write_lines(tmp_path / "in.jsonl", [conversation(MESSAGES)])
     source = ExampleSource("chat", (str(path),), (), Limits(256), 0.5)
     name = "tokenizer_config.json" if inline else "chat_template.jinja"

@@ -16,7 +16,9 @@ PAIR = {"prompt": "What is\n\tthis <s>? " + "the fox " * 40, "answer": " é漢\n
 
 def shown(example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[bool], str]:
     """Ids, marks and text as the lines have them."""
-    ids, marks, text = list[int](), list[bool](), ""
+    ids = list[int]()
+    marks = list[bool]()
+    text = ""
     for line in show_example(example, tokenizer):
         assert line.isprintable() and len(line) < 200
         for cell in line[2:].split(" │ "):

@@ -47,8 +47,10 @@ def test_what_is_cut(
     prepare: Prepare, tokenizer: Tokenizer, limits: dict[str, Any], prompt_parts: list[slice], answer_part: slice
 ) -> None:
     """A prompt of 200 tokens and an answer of 20 and its end, in N + 1 places."""
-    prompt, answer = exactly(tokenizer, 199), exactly(tokenizer, 20)
-    ids, wanted = [*tokenizer.begin, *tokenizer.encode(prompt)], tokenizer.encode(answer)
+    prompt = exactly(tokenizer, 199)
+    answer = exactly(tokenizer, 20)
+    ids = [*tokenizer.begin, *tokenizer.encode(prompt)]
+    wanted = tokenizer.encode(answer)
     directory, counts = prepare("pairs", [{"prompt": prompt, "answer": answer}], **limits)
     kept = [token for part in prompt_parts for token in ids[part]]
     assert examples(directory, limits["sequence_length"]) == [learned(kept, [*wanted[answer_part], tokenizer.eos_id])]

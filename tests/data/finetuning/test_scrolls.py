@@ -15,7 +15,8 @@ def test_questions_of_scrolls(tokenizer: Tokenizer) -> None:
     """The recipe at N = 8192: 7991 tokens, <s>, 200 tokens, </s>, of which the last 202 are learned."""
     record = {"id": "a", "pid": "b", "input": f"What is it?\n\n{words(9000)}", "output": words(300)}
     example = Answering(tokenizer, Limits(8192)).example(record)
-    prompt, answer = [tokenizer.bos_id, *tokenizer.encode(record["input"])], tokenizer.encode(record["output"])
+    prompt = [tokenizer.bos_id, *tokenizer.encode(record["input"])]
+    answer = tokenizer.encode(record["output"])
     assert example.ids == [*prompt[:7991], tokenizer.bos_id, *answer[:200], tokenizer.eos_id]
     assert example.answers == [(7991, 8193)]
     assert Answering(tokenizer, Limits(8192)).question(record["input"]) == prompt[:7991]

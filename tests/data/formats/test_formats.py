@@ -75,7 +75,8 @@ def test_there_and_back(
     words = ["data", "import", "--format", form, "--tokenizer", tmp_path / "out/tokenizer.model", "--input", train]
     status, output, errors = command(*words, "--validation", validation, "--output", tmp_path / "back")
     assert status == 0 and "note" not in output, errors
-    before, after = load_index(data_directory), load_index(tmp_path / "back")
+    before = load_index(data_directory)
+    after = load_index(tmp_path / "back")
     for split, content in before.splits.items():
         assert (content.documents, content.shards) == (after.splits[split].documents, after.splits[split].shards)
         assert content.unigram_entropy == after.splits[split].unigram_entropy
@@ -313,10 +314,12 @@ def test_a_document_without_end_is_not_collected() -> None:
 
 def test_an_index_that_promises_gigabytes(tmp_path: Path) -> None:
     """Memory is taken for what the file of ids holds, whatever its index says."""
-    count, length = 8, 2**31 - 1
+    count = 8
+    length = 2**31 - 1
     places = np.arange(count) * 2 * length
     header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, count, 2)
-    lengths, ends = np.full(count, length, "<i4"), np.array([0, count], "<i8")
+    lengths = np.full(count, length, "<i4")
+    ends = np.array([0, count], "<i8")
     (tmp_path / "a.idx").write_bytes(header + lengths.tobytes() + places.astype("<i8").tobytes() + ends.tobytes())
     (tmp_path / "a.bin").write_bytes(bytes(100))
     tracemalloc.start()

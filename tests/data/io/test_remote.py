@@ -41,7 +41,10 @@ def server() -> Iterator[Web]:
 @pytest.fixture
 def web(server: Web) -> Web:
     server.files = {"data.bin": CONTENT}
-    server.faults, server.always, server.requests, server.links = [], Fault(), [], []
+    server.faults = []
+    server.always = Fault()
+    server.requests = []
+    server.links = []
     return server
 
 

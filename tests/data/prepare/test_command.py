@@ -97,7 +97,8 @@ def test_every_document_arrives_in_its_split(c4: Path, tmp_path: Path) -> None:
 
 
 def test_two_preparations_give_the_same_bytes(c4: Path, tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+    first = tmp_path / "first"
+    second = tmp_path / "second"
     run(Source("c4", (str(c4),)), first)
     run(Source("c4", (str(c4),)), second, batch_characters=1000)  # the batching of documents does not matter either
     names = sorted(path.name for path in first.iterdir())
@@ -232,7 +233,8 @@ def c4_or_real(request: pytest.FixtureRequest, c4: Path) -> Path:
 
 @pytest.mark.parametrize("c4_or_real, vocab_size", [("made", 320), ("real", 2048)], indirect=["c4_or_real"])
 def test_commands_from_c4_to_report(command: Command, c4_or_real: Path, vocab_size: int, tmp_path: Path) -> None:
-    model, data = tmp_path / "tok.model", tmp_path / "data"
+    model = tmp_path / "tok.model"
+    data = tmp_path / "data"
     status, _, errors = command(
         "data", "tokenizer", "--source", "c4", "--input", c4_or_real, "--output", model, "--vocab-size", vocab_size
     )
@@ -297,7 +299,10 @@ def quit_well(connection: Connection) -> None:
 @pytest.mark.parametrize("num_workers", [16, pytest.param(48, marks=pytest.mark.slow)])
 def test_a_death_is_heard_of_within_a_second(num_workers: int) -> None:
     """Though there is always another message: a look at the processes only when there is none would never happen."""
-    alive, killed, then, deaths = set[int](), 0, 0.0, list[Death]()
+    alive = set[int]()
+    killed = 0
+    then = 0.0
+    deaths = list[Death]()
     with WorkerPool(talk, (0.002 * num_workers,), num_workers) as pool:
         for message in pool.messages():
             if isinstance(message, Death):
@@ -310,7 +315,8 @@ def test_a_death_is_heard_of_within_a_second(num_workers: int) -> None:
             elif message not in alive and message != killed:
                 alive.add(message)
                 if len(alive) == num_workers:
-                    killed, then = message, time.monotonic()
+                    killed = message
+                    then = time.monotonic()
                     os.kill(killed, signal.SIGKILL)
         pids = pool.pids
     assert len(pids) == num_workers - 1 and not any(map(psutil.pid_exists, filter(None, pids)))
@@ -335,7 +341,8 @@ def test_workers_end_with_the_command(tmp_path: Path, way: str) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(tmp_path / "driver.py"), way]
     run = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False, timeout=scaled(60))
-    pids, deadline = [int(pid) for pid in run.stdout.split()], time.monotonic() + 10
+    pids = [int(pid) for pid in run.stdout.split()]
+    deadline = time.monotonic() + 10
     assert len(pids) == 2 and run.returncode == -signal.SIGKILL
     while any(_is_running(pid) for pid in pids):
         assert time.monotonic() < deadline, "workers outlive the command"

@@ -96,7 +96,8 @@ def test_two_steps_are_one(
         path.unlink()
     assert shards(tokenized(tmp_path / "kept", tmp_path / "again", tokenizer)) == shards(tmp_path / "whole")
     assert shards(tokenized(tmp_path / "kept", tmp_path / "new", other)) == shards(tmp_path / "other")
-    index, before = load_index(tmp_path / "again"), load_index(tmp_path / "whole")
+    index = load_index(tmp_path / "again")
+    before = load_index(tmp_path / "whole")
     assert [index.fingerprint(split) for split in SPLITS] == [before.fingerprint(split) for split in SPLITS]
     cleaned = {"source": before.source, "rules": before.rules}
     assert index.source == {"kind": "documents", "inputs": [str(tmp_path / "kept")], "cleaned": [cleaned]}
@@ -109,7 +110,8 @@ def test_two_steps_are_one(
 def test_no_document_is_missing(corpus: PreparationOptions, tmp_path: Path) -> None:
     """Each that was read is in one of the folders, with the reason that the ledger counts."""
     index, _ = prepare(replace(corpus, keep_documents=True), tmp_path / "kept")
-    kept, dropped = records(tmp_path / "kept", "documents"), records(tmp_path / "kept", "dropped")
+    kept = records(tmp_path / "kept", "documents")
+    dropped = records(tmp_path / "kept", "dropped")
     bad = index.counts.pop("bad records")
     assert index.counts.keys() == {"empty documents", "duplicates", "near_duplicates", "last_digit: below 0.2"}
     assert Counter(record["reason"] for record in dropped) == index.counts
@@ -132,7 +134,8 @@ def test_documents_of_an_interrupted_command(
     """It resumes, but not without its documents, and gives the same bytes."""
     corpus = replace(corpus, keep_documents=True)
     prepare(corpus, tmp_path / "whole")
-    rename, done = Path.rename, []
+    rename = Path.rename
+    done = []
 
     def fail(self: Path, to: Path) -> None:
         where = {"decide": "verdicts", "write": "units", "move": "final"}[step]

@@ -67,7 +67,8 @@ def test_too_many_bad_records_of_all_units(tmp_path: Path, tokenizer: Tokenizer,
 
 def test_memory_while_units_are_put_together(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is that of a unit, not of units times tokens of the vocabulary, which were 38 GB for C4 as Parquet."""
-    vocab_size, built = 100_000, list[Any]()
+    vocab_size = 100_000
+    built = list[Any]()
     monkeypatch.setattr(assembly, "build_index", lambda *_, **parts: built.append(parts))
     part = Split(documents=1, tokens=1, text_bytes=1, unigram_entropy=0.0, shards=[])
     counts = CorpusCounts(inputs={"a": DocumentCounts(2, 2, 2, 2)})

@@ -22,7 +22,10 @@ from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.reliability.holder import this_process
 
-NUM_UNITS, NUM_WORKERS, LISTED = 600, 512, 170  # LISTED: names that a server sends at a time, 500 of 1800
+# LISTED: names that a server sends at a time, 500 of 1800
+NUM_UNITS = 600
+NUM_WORKERS = 512
+LISTED = 170
 
 
 @pytest.fixture
@@ -66,7 +69,8 @@ def test_calls_of_idle_processes(
 ) -> None:
     """A try of every lease every second, by every idle process, was 920,000 calls a second."""
     random.seed(0)
-    folder, clock = preparation().folder, [0.0]
+    folder = preparation().folder
+    clock = [0.0]
     for number in range(NUM_UNITS):
         if number < NUM_UNITS // 2:
             folder.unit_folder(number).mkdir()
@@ -95,7 +99,8 @@ def test_calls_of_idle_processes(
 def test_processes_begin_with_their_shares(preparation: Callable[..., Preparation]) -> None:
     """No two machines try the same unit, until the share of one is done; then it does those of another, which may be lost."""
     for index in range(3):
-        queue, free = preparation(Task(index, 4)).queue, list(range(NUM_UNITS))
+        queue = preparation(Task(index, 4)).queue
+        free = list(range(NUM_UNITS))
         tried = []
         while free:
             tried.append(queue.choose([NUM_UNITS, *free], free))  # one unit is in progress elsewhere

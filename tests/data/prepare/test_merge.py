@@ -98,7 +98,8 @@ def test_merged_folders(folders: list[Path], tmp_path: Path) -> None:
 def test_appended_folders(folders: list[Path], tmp_path: Path) -> None:
     """Who has the folder open keeps its data; a second append, also of a folder that was merged, adds others only."""
     merge(folders[:1], tmp_path / "all")
-    opened, before = TokenDataset(tmp_path / "all", "train", 8), hashes_of(tmp_path / "all")
+    opened = TokenDataset(tmp_path / "all", "train", 8)
+    before = hashes_of(tmp_path / "all")
     ids = read_all(tmp_path / "all")
     check_whole(tmp_path / "all", folders[:2], append(folders[1:2], tmp_path / "all"))
     check_whole(tmp_path / "all", folders, append(folders[2:], tmp_path / "all"))
@@ -132,7 +133,8 @@ def test_no_space(folders: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
         if len(copied) > number:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    before, names = hashes_of(folders[0]), set(os.listdir(tmp_path))
+    before = hashes_of(folders[0])
+    names = set(os.listdir(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", link)
         patch.setattr(shutil, "copyfileobj", copy)
@@ -324,7 +326,9 @@ def test_folders_that_do_not_fit(
 ) -> None:
     """Each is named with the reason, and nothing is written."""
     other = prepared(tmp_path, "other", character_tokenizer("0123456789abcdefghijklmnopqrstuvwxyz "))
-    link, old, plain = tmp_path / "link", prepared(tmp_path, "old", load(folders[0])), make_directory(documents)
+    link = tmp_path / "link"
+    old = prepared(tmp_path, "old", load(folders[0]))
+    plain = make_directory(documents)
     link.symlink_to(folders[1])
     make_earlier(old)
     merge(folders[:2], tmp_path / "merged")
@@ -376,7 +380,8 @@ def test_new_shards(folders: list[Path], tmp_path: Path, shard_tokens: int) -> N
     for split in index.splits.values():
         sizes = [shard.tokens for shard in split.shards]
         assert set(sizes[:-1]) <= {shard_tokens} and 0 < sizes[-1] <= shard_tokens
-    before, after = load_index(folders[0]), merge(folders[:1], tmp_path / "one", shard_tokens)
+    before = load_index(folders[0])
+    after = merge(folders[:1], tmp_path / "one", shard_tokens)
     assert (after.source, after.ledger, after.rules) == (before.source, before.ledger, before.rules)
     assert {place for split in SPLITS for place in places_of(tmp_path / "one", split)} > {f"{tmp_path}/web.jsonl:2"}
 

@@ -182,7 +182,8 @@ def test_the_source_is_read_once(
     corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
     """Decisions are for the documents that were read, and those are written, whatever happens to their files meanwhile."""
-    path, compare = Path(corpus.source.inputs[0]) / "00.jsonl", UnitPasses.compare
+    path = Path(corpus.source.inputs[0]) / "00.jsonl"
+    compare = UnitPasses.compare
     path.write_text(path.read_text().replace(text_of(3), text_of(203)))
     prepare(corpus, tmp_path / "whole")
 
@@ -199,7 +200,8 @@ def test_unit_already_finished_by_another_process(
     corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was suspended, and finds its unit finished and the draft gone: no error."""
-    write, overtaken = UnitPasses.write, []
+    write = UnitPasses.write
+    overtaken = []
 
     def overtake(self: UnitPasses, number: int, lease: UnitLease) -> None:
         write(self, number, lease)
@@ -253,7 +255,8 @@ def test_a_file_that_changes_between_its_units(
     corpus: PreparationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pass over a file in several units: they are of one state of the file."""
-    path, write = Path(corpus.source.inputs[0]) / "00.jsonl", UnitPasses.write
+    path = Path(corpus.source.inputs[0]) / "00.jsonl"
+    write = UnitPasses.write
 
     def change(self: UnitPasses, number: int, lease: UnitLease) -> None:
         write(self, number, lease)

@@ -92,7 +92,8 @@ def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, 
     if "place" in conditions:
         conditions = conditions | {"place": conditions["place"].replace("TEXTS", str(tmp_path / "texts"))}
     seen: list[int] = []
-    index, whole = subset(folder, tmp_path / "out", Selection(**conditions), seen.append), load_index(folder)
+    index = subset(folder, tmp_path / "out", Selection(**conditions), seen.append)
+    whole = load_index(folder)
     num_read = 0
     for split in SPLITS:
         everything = documents_of(folder, split)
@@ -103,7 +104,8 @@ def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, 
         assert 0 < len(found) and (len(found) < len(everything) or not conditions)
         for (mine, _), (its, _) in zip(found, expected, strict=True):
             assert vars(mine) | {"number": 0, "first": 0} == vars(its) | {"number": 0, "first": 0}
-        content, ids = index.splits[split], read_all(tmp_path / "out", split)
+        content = index.splits[split]
+        ids = read_all(tmp_path / "out", split)
         assert (content.documents, content.tokens) == (len(found), ids.size)
         assert content.text_bytes == sum(document.bytes for document, _ in found)
         assert content.unigram_entropy == pytest.approx(entropy(np.bincount(ids)))

@@ -59,7 +59,8 @@ def lease(path: Path) -> UnitLease:
 
 def test_a_claim_keeps_others_away_while_its_process_lives(tmp_path: Path) -> None:
     path = tmp_path / "00003.claim"
-    first, second = lease(path), lease(path)
+    first = lease(path)
+    second = lease(path)
     assert first.acquire() and not second.acquire()
     first.release()
     assert second.acquire()

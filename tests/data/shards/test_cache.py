@@ -51,7 +51,8 @@ def test_a_planted_link_is_not_followed(make_directory: MakeDirectory, documents
 def test_only_what_is_needed_is_copied_and_read_from_there(
     make_directory: MakeDirectory, documents: Documents, tmp_path: Path
 ) -> None:
-    directory, root = make_directory(documents), tmp_path / "cache"
+    directory = make_directory(documents)
+    root = tmp_path / "cache"
     first = TokenDataset(directory, "train", 32, cache=CacheFolder(root)).tokens(0)
     (copy,) = root.rglob("*.tar")
     shards = load_index(directory).splits["train"].shards
@@ -61,7 +62,8 @@ def test_only_what_is_needed_is_copied_and_read_from_there(
 
 
 def test_other_data_has_other_copies(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
-    first, second = make_directory(documents, name="first"), make_directory(documents[:100][::-1], name="second")
+    first = make_directory(documents, name="first")
+    second = make_directory(documents[:100][::-1], name="second")
     for directory in (first, second):
         assert np.array_equal(read_all(directory, tmp_path / "cache"), read_all(directory, None))
     assert len(list((tmp_path / "cache").iterdir())) == 2
@@ -104,7 +106,8 @@ def test_a_corrupted_copy_is_made_again(
     make_directory: MakeDirectory, documents: Documents, tmp_path: Path, opened: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The warning names the copy; two ranks that find the same corrupted copy make one new one."""
-    directory, root = make_directory(documents), tmp_path / "cache"
+    directory = make_directory(documents)
+    root = tmp_path / "cache"
     expected = read_all(directory, root)
     ranks = [SplitReader(directory, load_index(directory), "train", CacheFolder(root)) for _ in range(2)]
     if opened:
@@ -134,7 +137,8 @@ def test_a_disk_that_corrupts_copies(
 
 
 def test_a_cut_copy_is_made_again(make_directory: MakeDirectory, documents: Documents, tmp_path: Path) -> None:
-    directory, root = make_directory(documents), tmp_path / "cache"
+    directory = make_directory(documents)
+    root = tmp_path / "cache"
     expected = read_all(directory, root)
     copy = min(root.rglob("*.tar"))
     copy.write_bytes(copy.read_bytes()[:-1])

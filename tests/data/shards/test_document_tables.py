@@ -29,7 +29,8 @@ def inputs(tmp_path: Path) -> list[Path]:
     for number, file in enumerate(files):
         texts = [f"Document {100 * number + line}: " + "the fox jumps " * (line % 7) for line in range(30)]
         lines = [json.dumps({"text": text, "url": f"http://{file.stem}/{line}"}) for line, text in enumerate(texts)]
-        lines[3], lines[4] = "{", json.dumps({"text": " "})
+        lines[3] = "{"
+        lines[4] = json.dumps({"text": " "})
         lines[5] = json.dumps({"text": "in all of them"})
         file.write_text("\n".join(lines) + "\n")
     return [tmp_path / "web", files[2]]
@@ -44,10 +45,13 @@ def folder(inputs: list[Path], tmp_path: Path, tokenizer: Tokenizer) -> Path:
 
 def test_every_token_has_its_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First and last token of each document of several units, against the texts at the place that the table names."""
-    index, places = load_index(folder), set()
+    index = load_index(folder)
+    places = set()
     for split in index.splits:
-        dataset, tables = TokenDataset(folder, split, 1), DocumentTables(folder, index, split)
-        tokenizer, first = dataset.tokenizer(), 0
+        dataset = TokenDataset(folder, split, 1)
+        tables = DocumentTables(folder, index, split)
+        tokenizer = dataset.tokenizer()
+        first = 0
         for number, tokens in enumerate(np.concatenate(list(tables.lengths())).tolist()):
             found = tables.find(first)
             assert found == tables.find(first + tokens - 1) and (found.number, found.first) == (number, first)

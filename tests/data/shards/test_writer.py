@@ -38,7 +38,8 @@ def test_index_counts(make_directory: MakeDirectory, documents: Documents) -> No
 
 
 def test_equal_tokens_give_equal_files(make_directory: MakeDirectory, documents: Documents) -> None:
-    first, second = make_directory(documents, name="first"), make_directory(documents, name="second")
+    first = make_directory(documents, name="first")
+    second = make_directory(documents, name="second")
     names = sorted(path.name for path in first.iterdir())
     assert len(names) > 10
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)

@@ -52,7 +52,8 @@ def test_files_that_are_as_listed(source: Source, tmp_path: Path, form: str) -> 
 
 def test_each_difference_is_named(source: Source, tmp_path: Path) -> None:
     """Cut, changed in place, missing and unknown files; a partial source may lack some."""
-    sizes, sums = lines("size"), lines("sha256")
+    sizes = lines("size")
+    sums = lines("sha256")
     cut, changed, missing = (tmp_path / "en" / f"{number}.jsonl" for number in (0, 1, 2))
     cut.write_bytes(b"")
     changed.write_bytes(changed.read_bytes().replace(b"text 1", b"text 9"))

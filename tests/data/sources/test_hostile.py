@@ -20,7 +20,8 @@ from tests.helpers.sources import json_lines, read, special, tar_of
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt"])
 def test_long_records_are_skipped_in_little_memory(tmp_path: Path, name: str) -> None:
     """A line of 64 MiB between two documents; and such a text file."""
-    limit, part = 2**16, b"x" * 2**23
+    limit = 2**16
+    part = b"x" * 2**23
     path = tmp_path / name
     with path.open("wb") as file:
         if name == "a.txt":
@@ -90,8 +91,10 @@ for argument in sys.argv[1:]:
 @pytest.mark.slow
 def test_bombs_do_not_fill_the_memory(tmp_path: Path) -> None:
     """A gigabyte on one line, plain and packed into a megabyte or less, in tars and in text files, with 256 MiB to spare."""
-    end, line = b"\n", b'{"text": "good"}\n'
-    header, good = special("bomb.txt", size=GIGABYTE), tar_of(("good.txt", b"good"))
+    end = b"\n"
+    line = b'{"text": "good"}\n'
+    header = special("bomb.txt", size=GIGABYTE)
+    good = tar_of(("good.txt", b"good"))
     for suffix, pack in {"gz": gzip.compress, "zst": zstd.compress}.items():
         zeros = pack(bytes(GIGABYTE // 64)) * 64
         (tmp_path / f"a.jsonl.{suffix}").write_bytes(pack(line) + zeros + pack(end + line))

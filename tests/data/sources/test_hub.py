@@ -61,7 +61,8 @@ def test_the_hub_by_files_split_and_field(tmp_path: Path, no_hub: None) -> None:
     (folder / "README.md").write_text(
         "---\nconfigs:\n- {config_name: x, data_files: [{split: dev, path: dev-*.parquet}]}\n---\n"
     )
-    source, counts = Source("hub", (str(folder),), "x", text_field="body", split="dev"), CorpusCounts()
+    source = Source("hub", (str(folder),), "x", text_field="body", split="dev")
+    counts = CorpusCounts()
     units = source.units()
     assert len(units) == 3
     found = [document for unit in units for document in read_unit(source, unit, counts)]

@@ -22,7 +22,8 @@ def test_row_groups_are_divided_among_units(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write_parquet(path, list(TEXTS))
     for size in (2**20, 500, 100):
-        source, counts = Source("parquet", (str(tmp_path),), unit_bytes=size), CorpusCounts()
+        source = Source("parquet", (str(tmp_path),), unit_bytes=size)
+        counts = CorpusCounts()
         units = source.units()
         assert len(units) == -(-path.stat().st_size // size)
         found = [document for unit in units for document in read_unit(source, unit, counts)]
@@ -40,7 +41,8 @@ def test_columns_that_hold_text(tmp_path: Path, kind: pa.DataType) -> None:
 
 
 # Beginnings of the description of a column in a footer of Parquet, whose page statistics are for the former.
-OPTIONAL, REQUIRED = b"%\x02\x18\x04text", b"%\x00\x18\x04text"
+OPTIONAL = b"%\x02\x18\x04text"
+REQUIRED = b"%\x00\x18\x04text"
 
 
 def test_parquet_files_with_faults(tmp_path: Path) -> None:
@@ -120,7 +122,8 @@ def test_dense_columns_are_read(tmp_path: Path) -> None:
 
 def test_a_parquet_file_that_ends_its_process(tmp_path: Path) -> None:
     """pyarrow aborts where a footer contradicts itself: the file is named, and others are read as before and after."""
-    good, bad = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    good = tmp_path / "0.parquet"
+    bad = tmp_path / "1.parquet"
     write_parquet(good, ["good"])
     parquet.write_table(pa.table({"text": ["bad"]}), bad)
     content = bad.read_bytes()

@@ -54,7 +54,9 @@ def test_python_is_the_standard_library_without_tests() -> None:
 
 def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
     """They lead anywhere: they are named and counted as members of tars are. A link that is given itself is a file."""
-    folder, secret, link = tmp_path / "texts", tmp_path / "secrets" / "secret.txt", tmp_path / "link.txt"
+    folder = tmp_path / "texts"
+    secret = tmp_path / "secrets" / "secret.txt"
+    link = tmp_path / "link.txt"
     for path, content in {folder / "a.txt": "good", secret: "secret"}.items():
         path.parent.mkdir()
         path.write_text(content)

@@ -22,7 +22,9 @@ def _in_order(text: str) -> str:
 
 
 def _sum(text: str) -> str:
-    carry, digits, total = 0, "0123456789", ""
+    carry = 0
+    digits = "0123456789"
+    total = ""
     a, b = text[:-1].split("+")
     for place in range(max(len(a), len(b))):
         carry, digit = divmod(int(a[place : place + 1] or 0) + int(b[place : place + 1] or 0) + carry, 10)
@@ -202,7 +204,8 @@ def test_no_answer_is_frequent_and_no_text_comes_again(name: str) -> None:
 @pytest.mark.parametrize(("name", "back"), [("reassigned_recall", 1), ("two_back", 2), ("three_back", 3), ("four_back", 4)])
 def test_order_decides_between_the_values_of_a_key(name: str, back: int) -> None:
     """Which makes it hard: an answer is no value of its key but the N-th last, and its place is not fixed."""
-    other, places = [], set()
+    other = []
+    places = set()
     for sample in task(name).samples("test", COUNT):
         given = sample.text.split(">")[0]
         for answer in sample.answers:

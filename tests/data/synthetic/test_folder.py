@@ -60,7 +60,8 @@ def test_answers_are_what_is_learned(kind: type[Echo], tmp_path: Path) -> None:
 
 
 def test_data_of_another_definition_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, data = Echo("echo", "tiny"), tmp_path / "data"
+    task = Echo("echo", "tiny")
+    data = tmp_path / "data"
     write_task(task, COUNTS, data)
     assert load_index(data).source["samples"] == COUNTS
     check_folder(task, COUNTS, data)

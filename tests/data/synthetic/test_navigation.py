@@ -10,7 +10,10 @@ MOVES = {"<": -1, ">": 1, "^": -1j, "_": 1j}  # the plane as complex numbers
 
 def _check(name: str, split: Split, text: str, answers: dict[int, int]) -> int:
     """Walk again; `answers` are places of the text and distances. Returns the returns over an edge."""
-    side, place, visits, over = split.options["side"], 0j, dict[complex, int](), 0
+    side = split.options["side"]
+    place = 0j
+    visits = dict[complex, int]()
+    over = 0
     for step in range(0, len(text), 2):
         moved = place + MOVES[text[step]]
         place = complex(moved.real % side, moved.imag % side)
@@ -35,7 +38,8 @@ def test_answers_are_the_symbols_of_places_visited_before(name: str, split: str)
 @pytest.mark.parametrize("name", ["ring", "torus"])
 def test_a_walk_returns_over_the_edge_of_a_small_map(name: str) -> None:
     """Were the map without end, places behind its edge would be new, and not be asked for."""
-    made, split = task(name), Split(200, "", {"side": 3, "blanks": 0.5})
+    made = task(name)
+    split = Split(200, "", {"side": 3, "blanks": 0.5})
     made.splits["small"] = split
     returns = [
         _check(name, split, sample.text, {answer.begin: answer.key for answer in sample.answers})

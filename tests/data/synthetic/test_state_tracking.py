@@ -15,7 +15,8 @@ from tests.helpers.synthetic import task
 
 def _closure(generators: set[Permutation]) -> set[Permutation]:
     """The group that they generate."""
-    group, new = set(generators), set(generators)
+    group = set(generators)
+    new = set(generators)
     while new:
         new = {compose(a, b) for a in new for b in generators} - group
         group |= new
@@ -67,7 +68,8 @@ def test_the_model_reads_no_answer(tmp_path: Path) -> None:
         dataset = ExampleDataset(tmp_path / "data", "train", 2 * (made.tokens("train") - 1), mask_documents=packed)
         samples = list(made.samples("train", 4))
         for index in range(dataset.num_samples):
-            tokens, targets = dataset.sample(index).tokens, dataset.sample(index).targets
+            tokens = dataset.sample(index).tokens
+            targets = dataset.sample(index).targets
             starts = np.flatnonzero(tokens == dataset.bos_id)
             assert len(starts) == (2 if packed else 1)
             for start in starts:

@@ -80,7 +80,8 @@ class Faulty:
     loaded = 0
 
     def __init__(self, right: gigatoken.Tokenizer, mark: str) -> None:
-        self.right, self.mark = right, mark
+        self.right = right
+        self.mark = mark
         Faulty.loaded += 1
 
     def encode(self, text: bytes) -> np.ndarray:

@@ -34,7 +34,8 @@ def test_the_ids_of_tiktoken(name: str, ranks: Path, tmp_path: Path, command: Co
     """Under the definitions that tiktoken brings along, with the ids of their special tokens."""
     status, _, errors = command("data", "tiktoken", ranks, "--output", tmp_path / "out", "--encoding", name)
     assert status == 0, errors
-    ours, special = load_tokenizer(tmp_path / "out"), ENCODINGS[name].special
+    ours = load_tokenizer(tmp_path / "out")
+    special = ENCODINGS[name].special
     monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})
     theirs: dict[str, Any] = openai_public.ENCODING_CONSTRUCTORS[name]()
     assert theirs["special_tokens"] == special

@@ -108,7 +108,8 @@ def test_document_masks(masked: TokenDataset) -> None:
 
 
 def test_document_masks_leave_the_tokens_alone(dataset: TokenDataset, masked: TokenDataset) -> None:
-    plain, changed = make_loader(dataset).step(0), make_loader(masked).step(0)
+    plain = make_loader(dataset).step(0)
+    changed = make_loader(masked).step(0)
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, changed, strict=True))
     assert any((b.targets == IGNORE_INDEX).any() for b in changed)
 
@@ -162,7 +163,8 @@ def test_drawn_positions_restart_at_documents(masked: TokenDataset) -> None:
     """The k-th token of every document has the k-th of the sample's drawn positions."""
     positions = Positions(drawn_from=50)
     for place, row in enumerate(rows(make_loader(masked, positions=positions).step(0))):
-        draw, index = positions.training(LENGTH, 3, place).tolist(), 0
+        draw = positions.training(LENGTH, 3, place).tolist()
+        index = 0
         for token, position in zip(row[0], row[2], strict=True):
             assert position == draw[index]
             index = 0 if token == masked.eos_id else index + 1
@@ -197,7 +199,8 @@ def test_documents_as_samples_are_the_same_on_any_ranks(make_directory: MakeDire
 def test_length_warmup(dataset: TokenDataset, masked: TokenDataset, mask_documents: bool) -> None:
     """Until samples are consumed, the same tokens with the same targets in shorter sequences, on any ranks: each sequence has
     positions and dropout of its own and sees no document that begins before it."""
-    whole, stages = masked if mask_documents else dataset, {4: 16, 8: 20}
+    whole = masked if mask_documents else dataset
+    stages = {4: 16, 8: 20}
     options: dict[str, Any] = {"positions": Positions(max_offset=1000), "warmup": stages}
     for consumed, length in ((0, 4), (8, 4), (16, 8), (24, 16), (40, 16)):
         batches = make_loader(whole, **options).step(consumed)

@@ -131,7 +131,8 @@ def test_other_tokenizers_are_refused(
 def test_a_corpus_alone_is_a_mixture_of_one(corpora: dict[str, TokenDataset]) -> None:
     """Its order and fingerprint are its own, as runs and checkpoints of data.path have always had them, and reports of corpora
     do not list it."""
-    alone, size = mixture_of(corpora["web"], SEED), corpora["web"].num_samples
+    alone = mixture_of(corpora["web"], SEED)
+    size = corpora["web"].num_samples
     for consumed in range(2 * size):
         assert alone.order.locate(consumed)[:2] == ("", sample_index(consumed, size, SEED))
     assert (alone.fingerprint, alone.shares) == (corpora["web"].fingerprint, {"": 1.0})

@@ -57,7 +57,8 @@ PINNED_WINDOWS = [3, 1, 0, 4, 2, 13, 12, 5, 11, 15, 10, 8, 7, 9, 14, 6, 19, 21, 
 @pytest.mark.parametrize("window", [1, 2, 5, 6, 100])
 def test_an_epoch_uses_every_sample_once_window_by_window(window: int) -> None:
     samples = np.array([5, 0, 3, 8, 2, 5])
-    order, total = WindowOrder("", samples, window, SEED), int(samples.sum())
+    order = WindowOrder("", samples, window, SEED)
+    total = int(samples.sum())
     shard_of = np.repeat(np.arange(samples.size), samples)
     epochs = []
     for epoch in range(4):

@@ -74,7 +74,8 @@ def test_packing(capacity: int) -> None:
 def test_spans_of_one_length_are_placed_as_one_by_one(seed: int) -> None:
     """Many of equal length, and samples of many spans: an order of samples with equal room that differs is found."""
     generator = np.random.default_rng(seed)
-    capacity, num_spans = int(generator.integers(1, 60)), int(generator.integers(1, 150))
+    capacity = int(generator.integers(1, 60))
+    num_spans = int(generator.integers(1, 150))
     lengths = generator.integers(1, generator.integers(1, capacity + 1) + 1, num_spans)
     assert samples_of(lengths, capacity) == one_by_one(lengths.tolist(), capacity)
 
@@ -164,7 +165,8 @@ def parts_of(documents: Documents, shard: int) -> Iterator[tuple[int, list[int]]
     start = 0
     for document in documents:
         for begin in range(start // shard * shard, start + len(document), shard):
-            first, end = max(begin, start), min(begin + shard, start + len(document))
+            first = max(begin, start)
+            end = min(begin + shard, start + len(document))
             yield begin // shard, document[first - start : end - start].tolist()
         start += len(document)
 
@@ -200,7 +202,8 @@ def test_every_document_is_in_an_epoch_once(
     assert dataset.num_samples <= places / LENGTH * 1.03 + 1 + parts[-1][0]
     assert windows.num_samples == dataset.num_samples
     shards = {piece: number for number, ids in parts for piece in cut(ids) if found[piece] == 1}
-    order, mixture = [], mixture_of(windows)
+    order = []
+    mixture = mixture_of(windows)
     for place in range(windows.num_samples):
         index = mixture.order.locate(place).sample_index
         assert np.array_equal(mixture.sample(place).tokens, dataset.sample(index).tokens)
@@ -334,7 +337,8 @@ def edit_answers(directory: Path, edit: Callable[[np.ndarray], None], hashed: bo
     """Change the training split's answers, and their hash in the index if the file shall look right."""
     from hashlib import sha256
 
-    path, index = directory / "train-answers.npy", directory / "index.json"
+    path = directory / "train-answers.npy"
+    index = directory / "index.json"
     answers = np.load(path)
     edit(answers)
     np.save(path, answers)

@@ -12,7 +12,8 @@ from megatape.data.training.schedule import Schedule, integer_weights, tempered_
 )
 def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> None:
     """Also in the second round, and the counts are those of the places before."""
-    schedule, total = Schedule([(0, weights)]), sum(weights)
+    schedule = Schedule([(0, weights)])
+    total = sum(weights)
     counts = [0] * len(weights)
     for place in range(2 * total):
         corpus, earlier = schedule.turn(place)

@@ -215,7 +215,8 @@ def test_the_stand_ins_have_the_signatures_of_training() -> None:
             elif name == "ColumnLinear":
                 theirs.remove("product")  # matrix product of training, which encodings do not choose
             elif name == "channels_to_tokens":
-                theirs, ours = theirs[1:], ours[1:]
+                theirs = theirs[1:]
+                ours = ours[1:]
             assert ours == theirs, name
 
 

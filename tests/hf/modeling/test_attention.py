@@ -50,10 +50,13 @@ class Sizes(TorchDispatchMode):
 def test_prompts_take_the_flash_kernel(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     """Whole, padded, and behind what a cache holds; with the logits of plain products."""
     found = exported(shape, encoding)
-    model, plain = found.load(), found.load(attn_implementation="eager")
-    batch, mask = random_tokens(len(SPANS), 20), padded_mask()
+    model = found.load()
+    plain = found.load(attn_implementation="eager")
+    batch = random_tokens(len(SPANS), 20)
+    mask = padded_mask()
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # raises where it does not support the arguments
-        whole, padded = model(batch).logits, model(batch, attention_mask=mask).logits
+        whole = model(batch).logits
+        padded = model(batch, attention_mask=mask).logits
         cache = model(batch[:, :12]).past_key_values
         rest = model(batch[:, 12:], past_key_values=cache).logits
     expected = plain(batch).logits
@@ -68,7 +71,8 @@ def test_prompts_take_the_flash_kernel(exported: Callable[..., Exported], shape:
 @torch.no_grad()
 @pytest.mark.parametrize("padded", [False, True])
 def test_nothing_has_the_size_of_all_pairs(exported: Callable[..., Exported], padded: bool) -> None:
-    model, length = exported("grouped").load().model, 512
+    model = exported("grouped").load().model
+    length = 512
     mask = torch.ones(2, length, dtype=torch.long)
     if padded:
         mask[0, :100] = 0
@@ -84,7 +88,8 @@ def test_spans() -> None:
 
 
 def test_padding_between_tokens_is_masked(exported: Callable[..., Exported]) -> None:
-    found, batch = exported("grouped"), random_tokens(2, 12)
+    found = exported("grouped")
+    batch = random_tokens(2, 12)
     mask = torch.ones_like(batch)
     mask[0, 4:6] = 0
     with torch.no_grad():
@@ -98,13 +103,16 @@ def test_padding_between_tokens_is_masked(exported: Callable[..., Exported]) -> 
 def test_one_query(mask: str | None) -> None:
     """Against torch's attention on repeated keys."""
     torch.manual_seed(0)
-    query, key, value = torch.randn(2, 6, 1, 8), torch.randn(2, 3, 11, 8), torch.randn(2, 3, 11, 20)
+    query = torch.randn(2, 6, 1, 8)
+    key = torch.randn(2, 3, 11, 8)
+    value = torch.randn(2, 3, 11, 20)
     given = {
         None: None,
         "hidden": torch.arange(11).expand(2, 1, 1, 11) > torch.tensor([0, 4])[:, None, None, None],
         "added": torch.randn(2, 1, 1, 11),
         "added by head": torch.randn(2, 6, 1, 11),
     }[mask]
-    keys, values = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    keys = key.repeat_interleave(2, 1)
+    values = value.repeat_interleave(2, 1)
     expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=given, scale=0.3)
     assert_close(one_query_attention(query, key, value, given, 0.3), expected.transpose(1, 2), bounds.ATTENTION)

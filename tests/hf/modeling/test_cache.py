@@ -32,7 +32,8 @@ MODELS = [(shape, "tape") for shape in SHAPES if shape != "grouped"] + ENCODINGS
 )
 def test_bytes_of_a_token(exported: Callable[..., Exported], shape: str, encoding: str) -> None:
     """What one more token adds to a cache is what the accounting says."""
-    found, sizes = exported(shape, encoding), []
+    found = exported(shape, encoding)
+    sizes = []
     for length in (9, 10):
         with torch.no_grad():
             cache = found.load()(random_tokens(1, length), use_cache=True).past_key_values
@@ -87,7 +88,8 @@ def test_no_cache_follows_training(exported: Callable[..., Exported]) -> None:
 def test_randpe_spreads_prompt_and_continuation(exported: Callable[..., Exported]) -> None:
     """Over the run's 64 positions, or as many as a longer text will have, whatever batch it is in."""
     found = exported("grouped", "randpe")
-    model, rows = found.load(), prompts(9, 60)
+    model = found.load()
+    rows = prompts(9, 60)
     draws = found.ours.encoding.positions(random_offset=False)
     expected = [followed(found, row[None], torch.from_numpy(draws.evaluation(max(64, len(row) + NEW), 1234))) for row in rows]
     for options in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
@@ -234,7 +236,8 @@ def test_a_growing_layer_holds_what_a_dynamic_one_does() -> None:
 @torch.no_grad()
 def test_appending_copies_the_new_token_only(exported: Callable[..., Exported]) -> None:
     """In caches that `generate` makes and in those of the caller."""
-    model, batch = exported("grouped").load(), random_tokens(2, 9)
+    model = exported("grouped").load()
+    batch = random_tokens(2, 9)
     for cache in (None, DynamicCache(), DynamicCache(config=model.config)):
         cache = model(batch, past_key_values=cache).past_key_values
         places = []
@@ -257,14 +260,17 @@ def test_keys_that_are_rewritten_are_not_rounded(exported: Callable[..., Exporte
         cache = DynamicCache(config=model.config)
         for token in tokens.split(1, dim=1):
             model(token, past_key_values=cache)
-    one, other = cache.layers[0], whole[0]  # later layers also differ by what they are given
+    # later layers also differ by what they are given
+    one = cache.layers[0]
+    other = whole[0]
     assert one.keys.dtype == torch.float32
     assert_close(one.keys, other.keys, bounds.REWRITTEN_KEYS)
 
 
 @pytest.mark.parametrize("encoding", ["tape", "fox", "selective_rope", "path"])
 def test_rows_repeat_with_all_that_they_hold(exported: Callable[..., Exported], encoding: str) -> None:
-    model, tokens = exported("grouped", encoding).load(), random_tokens(1, 12)
+    model = exported("grouped", encoding).load()
+    tokens = random_tokens(1, 12)
     with torch.no_grad():
         cache = model(tokens[:, :10], use_cache=True).past_key_values
         cache.batch_repeat_interleave(2)
@@ -275,14 +281,16 @@ def test_rows_repeat_with_all_that_they_hold(exported: Callable[..., Exported], 
 @pytest.mark.parametrize("encoding", ["tape", "alibi", "randpe"])
 def test_an_assistant_changes_no_token(exported: Callable[..., Exported], encoding: str) -> None:
     found = exported("grouped", encoding)
-    model, assistant = found.load(), exported("grouped", "rope").load()
+    model = found.load()
+    assistant = exported("grouped", "rope").load()
     (prompt,) = prompts(9)
     assert torch.equal(generate(model, prompt[None], assistant_model=assistant), generate(model, prompt[None]))
 
 
 def test_gradients_pass_through_the_cache(exported: Callable[..., Exported]) -> None:
     """With gradients nothing is written into what the backward pass may need."""
-    model, batch = exported("plain").load(), random_tokens(1, 9)
+    model = exported("plain").load()
+    batch = random_tokens(1, 9)
     gradients = []
     for pieces in (batch,), (batch[:, :4], batch[:, 4:7], batch[:, 7:]):
         model.zero_grad()
@@ -294,7 +302,8 @@ def test_gradients_pass_through_the_cache(exported: Callable[..., Exported]) -> 
 
 
 def test_a_cache_of_inference_mode_goes_on_outside_of_it(exported: Callable[..., Exported]) -> None:
-    model, batch = exported("grouped").load(), random_tokens(1, 9)
+    model = exported("grouped").load()
+    batch = random_tokens(1, 9)
     with torch.inference_mode():
         cache = model(batch[:, :6]).past_key_values
         model(batch[:, 6:7], past_key_values=cache)
@@ -310,16 +319,19 @@ def test_a_compiled_step_decodes_the_same(exported: Callable[..., Exported]) -> 
     """Without a graph break, and without compiling again for the next token; one text is padded, the other is not.
 
     The code that Inductor would make of the graph is not ours: without it this takes a fifth of the time."""
-    model, batch = exported("grouped").load(), random_tokens(2, 9)
+    model = exported("grouped").load()
+    batch = random_tokens(2, 9)
     mask = torch.ones(2, 16, dtype=torch.long)
     mask[0, :3] = 0
     torch.compiler.reset()
     compiled = torch.compile(model.forward, backend="aot_eager", fullgraph=True, dynamic=False)
-    static, dynamic = StaticCache(config=model.config, max_cache_len=16), DynamicCache(config=model.config)
+    static = StaticCache(config=model.config, max_cache_len=16)
+    dynamic = DynamicCache(config=model.config)
     for cache in (static, dynamic):
         logits = model(batch, attention_mask=mask[:, :9], past_key_values=cache).logits
     for end in range(10, 16):
-        token, position_ids = logits[:, -1:].argmax(-1), mask[:, :end].cumsum(1)[:, -1:] - 1
+        token = logits[:, -1:].argmax(-1)
+        position_ids = mask[:, :end].cumsum(1)[:, -1:] - 1
         logits = model(token, attention_mask=mask[:, :end], past_key_values=dynamic).logits
         with torch.compiler.set_stance("default" if end == 10 else "fail_on_recompile"):
             step = compiled(token, attention_mask=mask, position_ids=position_ids, past_key_values=static)

@@ -71,7 +71,8 @@ def test_randpe_uses_the_evaluation_draw_of_a_length(exported: Callable[..., Exp
         )
         return logits
 
-    short, long = prompt(), prompt(length=80)
+    short = prompt()
+    long = prompt(length=80)
     assert_close(model(short).logits, expected(short, 64), bounds.EXPORTED)
     assert_close(model(long).logits, expected(long, 80), bounds.EXPORTED)
     apart = model(short, position_length=torch.tensor([64, 100])).logits  # each text its own
@@ -163,15 +164,18 @@ def test_packed_documents_as_in_training(exported: Callable[..., Exported], shap
 
 
 def test_offsets_of_positions_do_not_matter(exported: Callable[..., Exported]) -> None:
-    model, tokens = exported("plain").load(), prompt()
+    model = exported("plain").load()
+    tokens = prompt()
     with torch.no_grad():
-        expected, shifted = model(tokens).logits, model(tokens, position_ids=positions(tokens) + 131_072).logits
+        expected = model(tokens).logits
+        shifted = model(tokens, position_ids=positions(tokens) + 131_072).logits
     assert not torch.equal(shifted, expected)
     assert_close(shifted, expected, bounds.OFFSET)
 
 
 def test_hidden_states_and_attentions(exported: Callable[..., Exported]) -> None:
-    found, tokens = exported("grouped"), prompt()
+    found = exported("grouped")
+    tokens = prompt()
     with torch.no_grad():
         output = found.load(attn_implementation="eager")(tokens, output_hidden_states=True, output_attentions=True)
         with recorded_streams(found.ours) as streams:
@@ -192,7 +196,8 @@ def test_a_new_model_starts_from_rotary_positions(exported: Callable[..., Export
 
 
 def test_gradients_are_the_same_with_gradient_checkpointing(exported: Callable[..., Exported]) -> None:
-    model, tokens = exported("grouped").load(), prompt()
+    model = exported("grouped").load()
+    tokens = prompt()
     gradients = []
     for checkpointing in (False, True):
         model.zero_grad()

@@ -44,7 +44,8 @@ def own(own_modules: None, sentencepiece_model: Path, tmp_path: Path) -> Iterato
 @pytest.mark.parametrize("encoding", FILES)
 @torch.no_grad()
 def test_the_export_is_the_model_and_a_cache_changes_nothing(encoding: str, own: Callable[[str], Exported]) -> None:
-    exported, tokens = own(encoding), random_tokens(2, 30)
+    exported = own(encoding)
+    tokens = random_tokens(2, 30)
     model = exported.load()
     expected = exported.ours(tokens, exported.positions(tokens))
     assert_close(model(tokens).logits, expected, bounds.EXPORTED)
@@ -69,7 +70,9 @@ def test_the_export_is_the_model_and_a_cache_changes_nothing(encoding: str, own:
 @torch.no_grad()
 def test_what_a_cache_cannot_hold(own: Callable[[str], Exported]) -> None:
     exported = own("forgetting")
-    model, tokens, cache = exported.load(), random_tokens(1, 9), DynamicCache()
+    model = exported.load()
+    tokens = random_tokens(1, 9)
+    cache = DynamicCache()
     with pytest.raises(ValueError, match="use transformers' DynamicCache"):
         model.generate(tokens, max_new_tokens=2, cache_implementation="static")
     model(tokens, past_key_values=cache)

@@ -116,7 +116,8 @@ def test_slider(browser: "Chrome", page: Path) -> None:
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import Select
 
-    slider, now = browser.find_element(By.ID, "view-step"), browser.find_element(By.ID, "view-now")
+    slider = browser.find_element(By.ID, "view-step")
+    now = browser.find_element(By.ID, "view-now")
     gains = "document.getElementById('gains').textContent"
     assert now.text == "20"
     seen = []
@@ -213,7 +214,8 @@ def test_smoothing(browser: "Chrome", alone: RunFolder) -> None:
         smooth(browser, weight)
         total = average = 0.0
         for loss in losses:
-            average, total = weight * average + (1 - weight) * loss, weight * total + 1 - weight
+            average = weight * average + (1 - weight) * loss
+            total = weight * total + 1 - weight
         assert f"run {average / total:.4g}" in " ".join(read_end(browser).split())
         assert ("raw" in read_end(browser)) == bool(weight)
         assert values(browser, "document.querySelectorAll('#charts .raw').length") == (3 if weight else 0)

@@ -39,7 +39,8 @@ def test_text_and_page(folder: Path, command: Command, tmp_path: Path) -> None:
     status, text, errors = command("data", "report", folder, "--output", tmp_path / "out")
     assert status == 0, errors
     page = (tmp_path / "out" / "index.html").read_text().replace("<wbr>", "")
-    web, books = tmp_path / "web.jsonl", tmp_path / "books.jsonl"
+    web = tmp_path / "web.jsonl"
+    books = tmp_path / "books.jsonl"
     header = ["empty documents", "bad records", "duplicates", "tokens"]
     expected = {web: "18 16 1 1 0", books: "18 15 1 1 1", "all": "36 31 2 2 1"}
     for name, counts in expected.items():

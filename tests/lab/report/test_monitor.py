@@ -27,7 +27,9 @@ from tests.helpers.slow import slow_but
 from tests.helpers.small_run import small_config
 from tests.helpers.workers import Workers
 
-LEAVE, SHOW_CURSOR = b"\x1b[?1049l", b"\x1b[?25h"  # of a terminal whose screen was put aside
+# of a terminal whose screen was put aside
+LEAVE = b"\x1b[?1049l"
+SHOW_CURSOR = b"\x1b[?25h"
 
 
 def shown(monitor: Monitor, width: int) -> str:

@@ -93,7 +93,8 @@ def test_runs_that_differ_only_in_their_seed(command: Command, data_directory: P
     rope = make_run(tmp_path / "rope", data_directory, encoding="rope", steps=10)
     text, content, errors = page_of(command, tmp_path / "out", *(run.directory for run in (*runs, rope)))
     assert not errors and content["labels"] == ["tape (2 seeds)", "rope"]
-    found, both = curve(content, "Loss", 0), np.array([losses(run) for run in runs])
+    found = curve(content, "Loss", 0)
+    both = np.array([losses(run) for run in runs])
     for name, expected in {"y": both.mean(0), "low": both[0], "high": both[1], "x": np.arange(1, 21)}.items():
         assert found[name] == pytest.approx(expected.tolist(), rel=1e-5), name
     assert curve(content, "Loss", 0, "points")["x"] == [5, 10, 15, 20]
@@ -209,7 +210,8 @@ def test_evaluations(command: Command, data_directory: Path, tmp_path: Path) -> 
     """Those below a run and in other folders, by task and settings, each with the paper's figures once."""
     run = make_run(tmp_path / "run", data_directory)
     paper = {"paper": {"TAPE": {"nats": 1.25}}}
-    short, long = {"settings": {"length": 512}}, {"settings": {"length": 1024}}
+    short = {"settings": {"length": 512}}
+    long = {"settings": {"length": 1024}}
     first = make_results(
         run.directory / "e/a",
         "perplexity",

@@ -69,7 +69,8 @@ def test_page(task: str, tmp_path: Path) -> None:
 
 def test_matrix_and_definitions(tmp_path: Path) -> None:
     """Differences with their p, of which only the significant ones are marked; what ran, on what, and what all words mean."""
-    records, plan = make_records(["copy", "recall"]), parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
+    records = make_records(["copy", "recall"])
+    plan = parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
     write_page(records, [], plan, SECONDS, "megatape study suite <x>", tmp_path / "suite.html")
     text = (tmp_path / "suite.html").read_text().replace("<wbr>", "")
     summary = Summary(records)
@@ -94,7 +95,8 @@ def test_matrix_and_definitions(tmp_path: Path) -> None:
 
 def test_cards_commands_and_failures(tmp_path: Path) -> None:
     """What an encoding computes and costs, of which time is that of its runs; how to repeat a cell, and where models fail."""
-    records, plan = make_records(["copy", "recall"]), parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
+    records = make_records(["copy", "recall"])
+    plan = parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
     records += [record.model_copy(update={"row": "tape:nope_every=2"}) for record in records if record.row == "tape"]
     seconds = SECONDS | {"rope": [60, 62, 100], "tape:nope_every=2": [93]}
     folder = tmp_path / "a folder"
@@ -120,7 +122,8 @@ def test_cards_commands_and_failures(tmp_path: Path) -> None:
 
 def test_many_lengths(task: str, tmp_path: Path) -> None:
     """Answers by 1000 distances, few at the long ones: every answer is in one of at most 20 points, none of which is a few."""
-    keys, asked = np.arange(1, 1001), np.maximum(1, 100 - np.arange(1000) // 5)
+    keys = np.arange(1, 1001)
+    asked = np.maximum(1, 100 - np.arange(1000) // 5)
     right = np.random.default_rng(0).binomial(asked, 0.5)
     curve = tuple(zip(keys.tolist(), right.tolist(), asked.tolist(), strict=True))
     record = make_records([task], ["rope"], seeds=1, limited=())[0].model_copy(update={"curve": curve})

@@ -135,7 +135,8 @@ def test_wrong_arguments(data: Path, data_directory: Path) -> None:
 @pytest.mark.parametrize("encoding", ["tape", pytest.param("rope", marks=pytest.mark.slow)])
 def test_commands(command: Command, data: Path, tmp_path: Path, encoding: str) -> None:
     """Train briefly, then evaluate the checkpoint and its export: both give the same grid and a picture."""
-    directory, evaluated = tmp_path / "run", tmp_path / "evaluated"
+    directory = tmp_path / "run"
+    evaluated = tmp_path / "evaluated"
     settings = {
         "run.directory": directory,
         "data.path": data,
@@ -155,7 +156,8 @@ def test_commands(command: Command, data: Path, tmp_path: Path, encoding: str) -
     losses = [json.loads(line)["loss"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert losses[-1] < losses[0] - 1
 
-    checkpoint, exported = directory / "checkpoints" / "step-00000020", tmp_path / "exported"
+    checkpoint = directory / "checkpoints" / "step-00000020"
+    exported = tmp_path / "exported"
     assert command("export", checkpoint, exported)[0] == 0
     tables = []
     for model in (checkpoint, exported):

@@ -160,7 +160,8 @@ def test_a_group(models: dict[str, Any], own_task: Path) -> None:
 def test_answers_are_those_of_lm_evals_own_class(models: dict[str, Any], name: str) -> None:
     """Pairs with and without a context, too long ones, answers of one token, whole texts, and greedy texts."""
     model, _ = models[name]
-    theirs, ours = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1), LmEvalModel(model)
+    theirs = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1)
+    ours = LmEvalModel(model)
 
     def ask(kind: str, *arguments: Any) -> tuple[Any, Any]:
         """What ours and theirs answer."""
@@ -210,7 +211,8 @@ metric_list:
 def test_perplexities_of_whole_texts(models: dict[str, Any], name: str, command: Command, tmp_path: Path) -> None:
     """Under lm-eval's names are the numbers of its own class; beside them those of texts that begin as in training, which
     differ only where texts begin with a token that lm-eval predicts after itself."""
-    model, own = models[name][0], tmp_path / "own"
+    model = models[name][0]
+    own = tmp_path / "own"
     own.mkdir()
     (own / "texts.jsonl").write_text(
         "".join(json.dumps({"text": text[:size]}) + "\n" for text, size in zip(TEXTS[:3], (1500, 50, 400), strict=True))

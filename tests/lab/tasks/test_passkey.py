@@ -62,7 +62,8 @@ def loaded(model: Reader) -> LoadedModel:
 
 
 def test_prompts_are_the_papers() -> None:
-    digest, sizes = hashlib.sha256(), []
+    digest = hashlib.sha256()
+    sizes = []
     for length in EXTENSION_PASSKEY.lengths:
         questions = [authors_question(length, seed) for seed in range(20)]
         sizes.append(sum(len(question.prompt) for question in questions))

@@ -49,7 +49,8 @@ class Pieces:
 class Ages:
     """A model whose loss is that of position p in the window: log(2 + p mod 7)."""
 
-    device, base_model = torch.device("cpu"), None
+    device = torch.device("cpu")
+    base_model = None
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(vocab_size=VOCAB_SIZE)
@@ -203,7 +204,8 @@ def test_of_a_huge_text_only_the_beginning_is_read(tmp_path: Path) -> None:
         texts.append(text)
         return {"input_ids": [*map(ord, text)]}
 
-    path, model = tmp_path / "huge.txt", SimpleNamespace(name="a model", tokenizer=tokenize, vocab_size=256, max_positions=64)
+    path = tmp_path / "huge.txt"
+    model = SimpleNamespace(name="a model", tokenizer=tokenize, vocab_size=256, max_positions=64)
     path.write_bytes(b"0123456789" * 10_000 + b"\xff")  # not UTF-8, where nobody reads
     tokens = read_tokens(model, path, 50)
     assert tokens.tolist() == [ord("0") + number % 10 for number in range(50)] and len(texts[0]) == 64 * 50

@@ -48,10 +48,13 @@ class Letters:
 class Reader:
     """A model that answers by `answer`, from the text of the prompt, after the separator."""
 
-    name, tokenizer, vocab_size = "a model", Letters(), 0x110000
+    name = "a model"
+    tokenizer = Letters()
+    vocab_size = 0x110000
 
     def __init__(self, answer: Callable[[str], str], max_positions: int = 1300) -> None:
-        self.answer, self.max_positions = answer, max_positions
+        self.answer = answer
+        self.max_positions = max_positions
         self.prompts: list[tuple[list[str], int]] = []
 
     def logits(self, tokens: Any) -> Any:
@@ -80,7 +83,9 @@ def official(prompt: str) -> str:
 
 def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
     """Results are those of the official scorer, also from the predictions that are written; the paper has the same columns."""
-    model, task, folder = Reader(official), Scrolls(sets), tmp_path / "out"
+    model = Reader(official)
+    task = Scrolls(sets)
+    folder = tmp_path / "out"
     evaluation = Evaluation(folder, "scrolls", task, model)
     evaluation.open({})
     _, measures = evaluation.run(model)
@@ -131,7 +136,8 @@ def test_prompts_are_those_of_fine_tuning(name: str, form: type[scrolls.Scrolls]
     """In batches of one length; N is the model's maximum or given, and so is the room for answers."""
     tokenizer = PromptTokenizer(Letters(), "letters")
     for positions, length, room in ((1300, None, None), (1300, 1050, None), (70, None, 20), (1300, 64, 7)):
-        model, limits = Reader(lambda prompt: "answer", positions), Limits(length or positions, max_answer=room)
+        model = Reader(lambda prompt: "answer", positions)
+        limits = Limits(length or positions, max_answer=room)
         evaluate(Scrolls(sets, (name,), sequence_length=length, max_answer_tokens=room), model)
         prompts = []
         for record in lines()[:3]:
@@ -158,7 +164,8 @@ def test_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tokenizer_of_a_model_gives_the_tokens_of_training(family: str, tmp_path: Path) -> None:
     folder = FAMILIES[family](tmp_path / family)
-    ours, theirs = load_tokenizer(folder), PromptTokenizer(read_tokenizer(folder), family)
+    ours = load_tokenizer(folder)
+    theirs = PromptTokenizer(read_tokenizer(folder), family)
     text = "</s> 12\n\n  the <|end|> \u00e9\u6f22"
     assert (ours.begin, ours.eos_id, ours.encode(text)) == (theirs.begin, theirs.eos_id, theirs.encode(text))
     assert ours.decode([*ours.begin, *ours.encode(text), ours.eos_id]) == theirs.decode(theirs.encode_documents([text])[0])

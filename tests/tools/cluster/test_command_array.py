@@ -58,7 +58,8 @@ def test_suite(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
 
     subprocess.run(["bash", script], env=os.environ | {"SLURM_ARRAY_TASK_ID": "3"}, check=True)
-    started, code = (tmp_path / "started").read_text(), script.parent / "code"
+    started = (tmp_path / "started").read_text()
+    code = script.parent / "code"
     assert started == (
         f"1 {code} {code}/megatape/__main__.py study suite --seeds 2 --size tiny --out {out} --rates 0.001 --cell 3\n"
     )

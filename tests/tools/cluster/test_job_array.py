@@ -17,7 +17,8 @@ SNAPSHOT = Path("/shared/run/submissions/now")
 
 
 def test_study(raw_config: dict[str, Any], tmp_path: Path) -> None:
-    config, lines = tmp_path / "config.json", tmp_path / "study"
+    config = tmp_path / "config.json"
+    lines = tmp_path / "study"
     config.write_text(json.dumps(raw_config))
     lines.write_text("training.seed=1\n\n# the second\ntraining.seed=2 model.encoding=rope\n")
     array = plan_array(str(config), ["training.steps=9"], lines)

@@ -89,9 +89,12 @@ def test_no_gpus_asked_for_on_cpu_nodes(array: JobArray) -> None:
 
 def test_containers_see_the_runs_folders(array: JobArray, tmp_path: Path) -> None:
     """Those of its data, their copies, the weights that it begins with, and its own."""
-    config, run = array.configs["config.json"], array.directory
+    config = array.configs["config.json"]
+    run = array.directory
     places = {"data.cache": str(tmp_path / "cache"), "training.init_from": str(tmp_path / "weights")}
-    data, cache, weights = config.data.path, places["data.cache"], places["training.init_from"]
+    data = config.data.path
+    cache = places["data.cache"]
+    weights = places["training.init_from"]
     config = config.model_copy(
         update={
             "data": config.data.model_copy(update={"cache": cache}),

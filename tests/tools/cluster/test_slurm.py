@@ -94,12 +94,14 @@ def test_stopped_three_times_and_requeued(
 ) -> None:
     """Signaled as before a time limit, then preempted, then everything on a node dies at once, and the job waits for the node:
     the run continues bit for bit; edits after submission change nothing."""
-    config, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "run"
+    config = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS)
+    run = tmp_path / "run"
     job = submit(slurm, config, *TWO_NODES, "--time", "10", "--name", "tiny")
     config.write_text("{}")
     wait_for_steps(slurm, job, run, 7)
     assert slurm.run("scancel", "--signal=USR1", job).returncode == 0  # what Slurm does --checkpoint-seconds before the limit
-    batch, main = run / "logs" / f"tiny-{job}.log", run / "logs" / f"tiny-{job}-rank0.log"
+    batch = run / "logs" / f"tiny-{job}.log"
+    main = run / "logs" / f"tiny-{job}-rank0.log"
 
     def wait_for_start(number: int) -> None:
         wait_for(
@@ -129,7 +131,8 @@ def test_stopped_three_times_and_requeued(
 
 def test_signalled_while_starting_then_cancelled(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
     """A signal before training starts requeues the job. scancel leaves a checkpoint, and the job does not return."""
-    config, run = write_config(tmp_path, cluster_config, training={"steps": 5000}), tmp_path / "run"
+    config = write_config(tmp_path, cluster_config, training={"steps": 5000})
+    run = tmp_path / "run"
     job = submit(slurm, config, "--nodes", "2", "--cpu-ranks-per-node", "1")
     wait_for(
         lambda: f"{job}.0" in slurm.run("squeue", "--steps", "--noheader").stdout, "the step", 60, lambda: slurm.explain(job)
@@ -162,7 +165,9 @@ def test_study(slurm: Slurm, cluster_config: dict[str, Any], one_host: list[floa
 
 def test_tasks_of_a_study_are_requeued_one_by_one(slurm: Slurm, cluster_config: dict[str, Any], tmp_path: Path) -> None:
     """The last task has the array's own id, by which Slurm would requeue all of them, those that are complete too."""
-    config, study, run = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS), tmp_path / "study", tmp_path / "run"
+    config = write_config(tmp_path, cluster_config, training=LONG, **SETTINGS)
+    study = tmp_path / "study"
+    run = tmp_path / "run"
     study.write_text("training.steps=2\ntraining.seed=1\ntraining.seed=2\n")
     job = submit(slurm, config, "--nodes", "1", "--cpu-ranks-per-node", "1", "--study", str(study))
     wait_until_completed(slurm, f"{job}_0", run)

@@ -76,7 +76,8 @@ def test_base_matches_the_import_of_llama_2(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA2_7B))
     (tmp_path / "model.safetensors").touch()
     raw = starting_config(read_architecture(tmp_path), tmp_path, Path("runs/llama2_7b"), "rope", 8192, "float16")
-    raw["data"]["path"], raw["training"]["steps"] = "data", 1000
+    raw["data"]["path"] = "data"
+    raw["training"]["steps"] = 1000
     (tmp_path / "imported.json").write_text(json.dumps(raw))
     settings = [f"{path}={json.dumps(value)}" for path, value in (extension(4096, 8192) | METHODS["full"]).items()]
     changed = {found.path for found in differences(load_config(tmp_path / "imported.json", settings), configured("full"))}

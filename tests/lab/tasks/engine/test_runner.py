@@ -33,7 +33,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_one_that_was_stopped_goes_on(evaluate: Evaluate, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped after every batch, each time with a torn last line: every batch is answered once, the results are equal."""
-    folder, run = tmp_path / "out" / "perplexity" / model.name, Perplexity.run
+    folder = tmp_path / "out" / "perplexity" / model.name
+    run = Perplexity.run
     answered: list[tuple[int, int]] = []
     assert evaluate(model)[0] == 0
     whole = content(folder)
@@ -65,7 +66,8 @@ def test_one_that_was_stopped_goes_on(evaluate: Evaluate, model: Path, tmp_path:
 def test_samples_that_were_altered_are_asked_again(
     evaluate: Evaluate, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, settings = tmp_path / "out" / "perplexity" / model.name, ("--lengths", "32", "--max-tokens", "500")
+    folder = tmp_path / "out" / "perplexity" / model.name
+    settings = ("--lengths", "32", "--max-tokens", "500")
     assert evaluate(model, settings=settings)[0] == 0
     whole = content(folder)
     lines = whole["samples.jsonl"].decode().splitlines()
@@ -128,7 +130,8 @@ def test_paths_without_end(evaluate: Evaluate, command: Command, model: Path, tm
 
 
 def test_only_with_the_same_text(evaluate: Evaluate, command: Command, model: Path, tmp_path: Path) -> None:
-    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text = tmp_path / "text.txt"
+    out = tmp_path / "out"
     for content, status in (("some words. " * 40, 0), ("other words. " * 40, 2)):
         text.write_text(content)
         code, _, errors = command("evaluate", "perplexity", model, "--data", text, "--lengths", "32", "--output", out)
@@ -305,7 +308,8 @@ def test_nothing_runs_before_all_inputs_are_good(
     command: Command, data_directory: Path, long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A length that only the second model lacks, and results of other settings that only the second task has."""
-    small, out = tmp_path / "small", tmp_path / "out"
+    small = tmp_path / "small"
+    out = tmp_path / "out"
     export(memory_checkpoint(data_directory / "tokenizer.model", max_positions=64)[0], small)
     data = ("--data", data_directory, "--max-tokens", 500)
     passkey = ("--protocol", "grid", "--trials", 1)
@@ -354,7 +358,8 @@ def test_results_stay(
 ) -> None:
     """Those of a task that is done, with its table, when the next one fails; the same command evaluates only the latter."""
     words = (*both_tasks(long, data_directory, tmp_path / "out"), "--passkey-lengths", 400)
-    run, runs = Perplexity.run, []
+    run = Perplexity.run
+    runs = []
     with monkeypatch.context() as patch:
         patch.setattr("megatape.lab.tasks.passkey.Passkey.run", interrupt)
         status, printed, errors = command(*words)

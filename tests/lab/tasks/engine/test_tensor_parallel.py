@@ -41,7 +41,8 @@ def test_whole(models: Path, encoding: str) -> None:
         assert found == expected.continuations(prompts, 9) and len(found[0]) == 9
         model.end_ids = {found[0][3]}
         model.padding_id = 1
-        expected.model.generation_config.eos_token_id, expected.model.generation_config.pad_token_id = found[0][3], 1
+        expected.model.generation_config.eos_token_id = found[0][3]
+        expected.model.generation_config.pad_token_id = 1
         assert model.continuations(prompts, 9) == expected.continuations(prompts, 9) != found
 
 
