@@ -95,7 +95,7 @@ def load_gpu(name: str) -> Gpu:
         raise UserError(f"{path} does not describe a GPU: {error}. Expected is an object with {fields}") from None
 
 
-def named(device_name: str) -> Gpu | None:
+def find_gpu(device_name: str) -> Gpu | None:
     """Return the GPU of GPUS with the name that the driver reports, or None."""
     # "GH200" contains "H200", so later entries go first.
     for gpu in reversed(GPUS.values()):

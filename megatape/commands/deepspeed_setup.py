@@ -16,7 +16,7 @@ def prepare_deepspeed(verbose: bool = False) -> None:
     Raises:
         UserError: A variable has an invalid value.
     """
-    from megatape.reliability.limits import limits_of_environment
+    from megatape.reliability.watch_limits import limits_of_environment
 
     limits_of_environment()
     if not verbose:

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo, model_validator
 
+from megatape.config.batches import BatchSizes
 from megatape.config.data import DataConfig
 from megatape.config.distribution import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.kinds import ByKind
@@ -13,7 +14,7 @@ from megatape.config.limits import Limit, check_limits, indivisible
 from megatape.config.model import ModelConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
 from megatape.config.section import Free, Section, is_recorded
-from megatape.config.training import BatchSizes, OptimizerConfig, ScheduleConfig, TrainingConfig
+from megatape.config.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from megatape.errors import ConfigError
 from megatape.registry import LEGACY_SCHEDULES, LIMITS, OPTIMIZERS, SCHEDULES
 from megatape.utils.units import plural

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from megatape.distributed.topology import name_ranks
-from megatape.reliability.limits import WatchLimits
+from megatape.reliability.watch_limits import WatchLimits
 
 # Share of a step's time by which a straggler is busy longer than the median of the others.
 STRAGGLER_SHARE = 0.2

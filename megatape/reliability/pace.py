@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from megatape.reliability.limits import DEFAULT_LIMITS, WatchLimits
+from megatape.reliability.watch_limits import DEFAULT_LIMITS, WatchLimits
 
 # Timeout of a phase, in medians of its durations.
 FACTOR = 10.0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
 from megatape.reliability.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
-from megatape.reliability.limits import WatchLimits
+from megatape.reliability.watch_limits import WatchLimits
 from megatape.reliability.watch_messages import Verdict, WatchMessages
 
 

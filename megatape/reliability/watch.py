@@ -27,11 +27,11 @@ import torch.distributed as dist
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError
 from megatape.reliability.diagnosis import Heartbeat
-from megatape.reliability.limits import WatchLimits
 from megatape.reliability.pace import Pace, Phase
 from megatape.reliability.peer_monitor import PeerMonitor
 from megatape.reliability.rank_errors import RankFailed, is_collective_error
 from megatape.reliability.stacks import append_stacks, format_stacks
+from megatape.reliability.watch_limits import WatchLimits
 from megatape.reliability.watch_messages import Verdict, WatchMessages
 from megatape.utils.masking import mask
 from megatape.utils.torch_internals import clone_default_store, count_collectives

@@ -9,8 +9,9 @@ import numpy as np
 
 from megatape.checkpoint.state import MAX_STEP_SAMPLES
 from megatape.config import load_recorded_config
-from megatape.data.training.mixture import Mixture, open_data
+from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import samples_digest
+from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_steps
 

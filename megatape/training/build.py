@@ -3,7 +3,7 @@
 from megatape.attention.attend import Backends
 from megatape.config import Config
 from megatape.data.training.loader import Loader
-from megatape.data.training.mixture import RunData
+from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.encodings import encoding_of

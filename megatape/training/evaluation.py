@@ -1,23 +1,20 @@
 """Evaluation during training: the loss on the validation splits."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-import torch.distributed as dist
 
 from megatape.data.training.loader import Batch, evaluation_batches
-from megatape.data.training.mixture import RunData, named
+from megatape.data.training.mixture import without_unnamed
 from megatape.data.training.positions import Positions
+from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import NEW_SELECTION, Selection
-from megatape.distributed.layout import local_tokens
 from megatape.errors import UserError
-from megatape.model.transformer import local_state, recorded_streams
-from megatape.training.position_view import MAX_TOKENS, PositionView
+from megatape.training.position_view import PositionView
+from megatape.training.view_positions import view_positions
 from megatape.zero.engine import Engine, EvaluationLosses, Inputs
-from megatape.zero.state import WEIGHT
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class Evaluator:
             text = on_device(batches.viewed[0], engine.device)
             view = view_positions(engine, text, self._data.tokenizer.decode)
         corpora = {corpus: of_split.mean for corpus, of_split in losses.items()}
-        return Validation(loss, view, named(corpora), _input_losses(losses), ema_loss, batches.selection)
+        return Validation(loss, view, without_unnamed(corpora), _input_losses(losses), ema_loss, batches.selection)
 
     def _losses(self, batches: ValidationBatches) -> dict[str, EvaluationLosses]:
         """Compute the losses on each split, by corpus. Collective."""
@@ -186,81 +183,3 @@ def _input_losses(losses: Mapping[str, EvaluationLosses]) -> dict[str, float]:
 def on_device(batch: Batch, device: torch.device) -> Inputs:
     """Return the batch on a device, without waiting for the copy."""
     return vars(batch.mapped(lambda tensor: tensor.to(device, non_blocking=True)))
-
-
-@torch.no_grad()
-def view_positions(engine: Engine, text: Inputs, decode: Callable[[list[int]], str]) -> PositionView | None:
-    """Compute the position view of a text. Collective.
-
-    Args:
-        engine: Engine of the run.
-        text: One sample, the same on all ranks.
-        decode: Returns the text of token ids.
-
-    Returns:
-        The view on the main rank, None on the others.
-    """
-    module = engine.deepspeed.module
-    axis = engine.mesh["sample"]
-    ids = text["tokens"]
-    assert ids is not None and ids.shape[0] == 1
-    engine.deepspeed.eval()
-    first: list[torch.Tensor | None] = []
-    hook = module.blocks[0].register_forward_pre_hook(lambda _, args: first.append(local_state(module, args[0].state)))
-    with hook, recorded_streams(module) as streams:
-        engine.deepspeed(**text)
-    # Input of each layer for this rank's tokens. Nothing reads the last layer's update.
-    states = [*first, *(e for _, e in streams[:-1])]
-    read = [e for e in states if e is not None]
-
-    tokens = torch.arange(ids.shape[1], device=engine.device)
-    stride = -(-ids.shape[1] // MAX_TOKENS)
-    places = tokens[::stride]
-    here = local_tokens(module.local(tokens[None]), module.tensor_axis)[0]
-    is_selected = here % stride == 0
-    selected = torch.zeros(len(read), len(places), *read[0].shape[2:], device=engine.device)
-    for layer, e in enumerate(read):
-        selected[layer, here[is_selected] // stride] = e[0, is_selected]
-    squares = torch.stack([e.square().mean() for e in read]) / axis.size
-    if axis.size > 1:
-        dist.all_reduce(selected, group=axis.group)
-        dist.all_reduce(squares, group=axis.group)
-
-    gains = _gather_gains(engine)
-    if not engine.topology.is_main:
-        return None
-    # A plane is two numbers of e: its mean squared modulus is twice the mean square of e.
-    products = 2 * selected.flatten(2) @ selected.flatten(2).mT / selected[0, 0].numel()
-    limit = torch.finfo(torch.float16).max
-    return PositionView(
-        tokens=[decode([token]) for token in ids[0, places].tolist()],
-        places=places.to(torch.int32).numpy(force=True),
-        products=products.clamp(-limit, limit).half().numpy(force=True),
-        norms=(2 * squares).sqrt().numpy(force=True),
-        gains=_stack_gains(gains, num_rows=len(read) - 1),
-    )
-
-
-def _gather_gains(engine: Engine) -> dict[int, np.ndarray]:
-    """Gather the gains of attention's updates on the main rank, by layer. Returns {} on other ranks. Collective."""
-    gains = {}
-    for name in engine.state.parameters:
-        # Names are blocks.LAYER.position.gain.
-        if not name.endswith(".position.gain"):
-            continue
-        gain = engine.state.gather(name, WEIGHT, 0)
-        if gain is not None:
-            layer = int(name.split(".")[1])
-            gains[layer] = gain.flatten().numpy(force=True)
-    return gains
-
-
-def _stack_gains(gains: Mapping[int, np.ndarray], num_rows: int) -> np.ndarray:
-    """Return the gains as rows of a matrix [num_rows, K], with zeros for layers without gains."""
-    empty = np.zeros(0, np.float32)
-    zeros = np.zeros_like(next(iter(gains.values()), empty))
-    # The first row is dropped. It gives a matrix without rows its width and type.
-    rows = [zeros]
-    for layer in range(num_rows):
-        rows.append(gains.get(layer, zeros))
-    return np.stack(rows)[1:]

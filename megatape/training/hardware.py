@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from megatape.accounting.gpus import named
+from megatape.accounting.gpus import find_gpu
 
 
 def peak_flops(precision: str) -> float | None:
     """Return the peak FLOP/s of this rank's GPU in bfloat16; None if it is unknown (CPUs, other GPUs, float32)."""
     if precision != "bfloat16" or not torch.cuda.is_available():
         return None
-    gpu = named(torch.cuda.get_device_name())
+    gpu = find_gpu(torch.cuda.get_device_name())
     if gpu is None:
         return None
     return gpu.bfloat16_flops

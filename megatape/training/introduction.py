@@ -3,7 +3,7 @@
 from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.attention.attend import get_backend
 from megatape.config import ModelConfig, TrainingConfig
-from megatape.data.training.mixture import RunData
+from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import AXES
 from megatape.model.requirements import attention_requirements
 from megatape.training.trainer import Trainer

@@ -13,11 +13,11 @@ from megatape.distributed.launchers import discover
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.reliability.lease import hold
-from megatape.reliability.limits import WatchLimits, limits_of_environment
 from megatape.reliability.rank_errors import RankFailed
 from megatape.reliability.run_log import show_lines
 from megatape.reliability.shared_folder import share_secret
 from megatape.reliability.watch import Watch
+from megatape.reliability.watch_limits import WatchLimits, limits_of_environment
 from megatape.run_folder import RunFolder
 from megatape.training.agreement import open_together
 from megatape.training.introduction import introduction

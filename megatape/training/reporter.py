@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from megatape.data.training.mixture import MixtureOrder, named
+from megatape.data.training.mixture import MixtureOrder, without_unnamed
 from megatape.reliability.lease import Lease
 from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
@@ -89,7 +89,7 @@ class StepReporter:
             seconds=seconds,
             peak_memory=peak_memory(),
             validation=validation,
-            corpora=named(self._order.counts(state.samples)),
+            corpora=without_unnamed(self._order.counts(state.samples)),
             skipped=output.skipped,
             digest=output.digest,
         )

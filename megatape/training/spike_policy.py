@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatape.config import TrainingConfig
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 from megatape.optim.gated import Decision
 
 # The rule is that of OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): a loss or gradient norm more than

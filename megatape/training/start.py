@@ -19,7 +19,7 @@ from megatape.checkpoint.tensors import FileRecord, StoredWeights
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.mixture import RunData
+from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION
 from megatape.distributed.exchange import on_all
 from megatape.errors import UserError, path_errors

@@ -16,7 +16,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.rng import restore_rng
 from megatape.checkpoint.selection import find_checkpoint
 from megatape.config import Config, save_config
-from megatape.data.training.mixture import RunData
+from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import DataError

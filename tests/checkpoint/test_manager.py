@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.registry import CALLBACKS, Entry
 from megatape.reliability.lease import hold

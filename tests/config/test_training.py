@@ -3,7 +3,7 @@
 from typing import Any
 
 from megatape.config import parse_config
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 
 
 def test_earlier_files_switch_activation_checkpointing_on_and_off(raw_config: dict[str, Any]) -> None:

@@ -14,12 +14,12 @@ import pytest
 from megatape.config import parse_config
 from megatape.data.shards.shard_file import ShardFile
 from megatape.data.training.loader import Loader
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
-from megatape.reliability.limits import WatchLimits
 from megatape.reliability.rank_errors import RankFailed
 from megatape.reliability.watch import Watch
+from megatape.reliability.watch_limits import WatchLimits
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.prefetch import Prefetcher
 from megatape.training.trainer import Trainer

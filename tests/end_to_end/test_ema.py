@@ -11,7 +11,7 @@ from megatape.checkpoint.features import FEATURES_FORMAT
 from megatape.checkpoint.manifest import load_manifest
 from megatape.checkpoint.reader import CheckpointReader, EmaReader
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder

@@ -11,7 +11,7 @@ import torch
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.reliability.limits import WatchLimits
+from megatape.reliability.watch_limits import WatchLimits
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer

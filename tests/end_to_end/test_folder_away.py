@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import Config, parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, NotSaved
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold

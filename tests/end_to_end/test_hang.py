@@ -18,9 +18,9 @@ from torch.distributed.distributed_c10d import _get_default_group, _world
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.limits import WatchLimits
 from megatape.reliability.pace import MIN_DURATIONS, Pace, PhaseKind
 from megatape.reliability.watch import Watch
+from megatape.reliability.watch_limits import WatchLimits
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.stepper import Stepper

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.commands.main import main
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
 from megatape.reliability.lease import Lease

@@ -19,7 +19,7 @@ from megatape.accounting.gpus import GPUS, load_gpu
 from megatape.checkpoint.compatibility import check_order
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 from megatape.data.formats.mds import Mds
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder

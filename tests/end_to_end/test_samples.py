@@ -16,7 +16,7 @@ from megatape.config import parse_config
 from megatape.data.shards.entries import Index
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.writer import SplitWriter
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_metrics

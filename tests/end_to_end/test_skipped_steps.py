@@ -9,7 +9,7 @@ import torch
 from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import Lease

@@ -12,7 +12,7 @@ import pytest
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.model.transformer import Transformer
-from megatape.reliability.limits import WatchLimits
+from megatape.reliability.watch_limits import WatchLimits
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.utils.json_lines import read_lines

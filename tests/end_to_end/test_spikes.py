@@ -13,7 +13,7 @@ import torch
 from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import Config, parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder

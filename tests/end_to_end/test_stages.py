@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.registry import ENCODINGS
 from megatape.reliability.lease import Lease

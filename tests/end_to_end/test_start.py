@@ -20,7 +20,7 @@ from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.hf.export import export
 from megatape.hf.families import family_of

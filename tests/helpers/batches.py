@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from megatape.config.batches import BatchSizes
 from megatape.config.data import DataConfig
-from megatape.config.training import BatchSizes
 from megatape.data.training.dataset import Dataset
 from megatape.data.training.loader import Batch, Loader
 from megatape.data.training.mixture import Mixture

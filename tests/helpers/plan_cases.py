@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import Config, parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import CountTraffic
 from megatape.reliability.lease import Lease

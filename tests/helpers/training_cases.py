@@ -17,7 +17,7 @@ from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import hold

@@ -11,7 +11,7 @@ from megatape.reliability.diagnosis import (
     find_stragglers,
     observe,
 )
-from megatape.reliability.limits import WatchLimits
+from megatape.reliability.watch_limits import WatchLimits
 
 LIMITS = WatchLimits(period=2.0, silence=300.0, suspicion=10.0)
 STEP = 60.0

@@ -5,8 +5,8 @@ from unittest.mock import patch
 
 import pytest
 
-from megatape.reliability.limits import WatchLimits
 from megatape.reliability.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind
+from megatape.reliability.watch_limits import WatchLimits
 
 STEP = 60.0
 SAVE = 300.0

@@ -6,8 +6,8 @@ import torch.distributed as dist
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
 from megatape.reliability.diagnosis import STRAGGLER_SHARE, Heartbeat
-from megatape.reliability.limits import WatchLimits
 from megatape.reliability.peer_monitor import PeerMonitor
+from megatape.reliability.watch_limits import WatchLimits
 from megatape.reliability.watch_messages import Verdict, WatchMessages
 
 LIMITS = WatchLimits(period=2.0, silence=4.0, suspicion=2.0)

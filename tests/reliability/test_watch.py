@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
 from megatape.reliability.diagnosis import Heartbeat
-from megatape.reliability.limits import WatchLimits, limits_of_environment
 from megatape.reliability.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
 from megatape.reliability.rank_errors import RankFailed
 from megatape.reliability.watch import BACKGROUND_GROUP, Watch
+from megatape.reliability.watch_limits import WatchLimits, limits_of_environment
 from megatape.utils import torch_internals
 from tests.helpers.command import Command
 from tests.helpers.strangers import pretend_success

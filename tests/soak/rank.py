@@ -6,7 +6,7 @@ import sys
 from unittest.mock import patch
 
 from megatape.commands.main import main as megatape
-from megatape.reliability.limits import WatchLimits
+from megatape.reliability.watch_limits import WatchLimits
 
 # A busy machine may keep a rank that is well from its heartbeat for some seconds.
 LIMITS = WatchLimits(period=0.5, silence=10.0, suspicion=5.0, step=15.0, long=20.0, stall=60.0, grace=2.0)

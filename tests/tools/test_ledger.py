@@ -9,7 +9,7 @@ import pytest
 
 from megatape.checkpoint.compatibility import check_order
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import CorpusUsage
 from tests.helpers.command import Command

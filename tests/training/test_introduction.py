@@ -8,7 +8,7 @@ import pytest
 from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
 from megatape.training.introduction import skipped_documents, trained_share
 

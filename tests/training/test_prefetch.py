@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 from megatape.data.training.loader import Batch, Loader
 from megatape.training.prefetch import STEPS_AHEAD, Prefetcher
 from megatape.utils.targets import IGNORE_INDEX

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from megatape.config import TrainingConfig, parse_config
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 from megatape.training import spike_policy
 from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from megatape.attention.backends.blocked import Blocked
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.encodings.tape import Tape, TapeUpdate
 from megatape.errors import UserError

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from deepspeed.accelerator import get_accelerator
 
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder

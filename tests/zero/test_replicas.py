@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import Lease

@@ -105,7 +105,7 @@ class Preparation:
         return wanted
 
     def _check_same(self, plan: Plan, wanted: Plan) -> None:
-        difference = plan.difference(wanted, self.read_units())
+        difference = plan.difference(wanted, self.units_after_first_pass())
         if difference is None:
             return
         message = f"{self.folder.path} was begun with other {difference}. Give the same inputs and options to resume"
@@ -149,7 +149,7 @@ class Preparation:
         if self.num_passes > 1 and len(self.finished()) < num_units:
             num_comparisons = len(self.options.cleaning.comparisons)
             steps += [
-                self.queue.each("verdicts", self.read_units, passes.decide, num_units),
+                self.queue.each("verdicts", self.units_after_first_pass, passes.decide, num_units),
                 self.queue.each("compare", passes.compared, passes.compare, num_comparisons),
                 self.queue.each("near", passes.decided_near, passes.decide_near, passes.num_near_steps),
             ]
@@ -174,7 +174,7 @@ class Preparation:
 
     def abandon(self) -> None:
         """Remove the folder if this process created it and it holds no finished work."""
-        if self.created and not self.read_units() and not self.folder.leases():
+        if self.created and not self.units_after_first_pass() and not self.folder.leases():
             self.folder.remove()
 
     def finished(self) -> set[int]:
@@ -186,7 +186,7 @@ class Preparation:
         finished = self.finished()
         return 2 * len(finished) + len(self.folder.first_passes() - finished)
 
-    def read_units(self) -> set[int]:
+    def units_after_first_pass(self) -> set[int]:
         """Return the numbers of the units whose first pass is done."""
         return self.finished() | self.folder.first_passes()
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_hash

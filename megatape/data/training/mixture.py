@@ -1,146 +1,21 @@
-"""The data of a run: both splits of each corpus, checked against the configuration.
+"""Mixture of the training splits of a run, in exact shares.
 
-The training splits are mixed in exact shares: a schedule chooses the corpus, whose own order has the next sample. A single
-corpus is a mixture of one.
+A schedule chooses the corpus, whose own order has the next sample. A single corpus is a mixture of one.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from megatape.config import Config
+from megatape.config.batches import BatchSizes
 from megatape.config.data import DataConfig
-from megatape.config.training import BatchSizes
-from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.hashes import content_hash
-from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.best_fit_dataset import BestFitDataset
-from megatape.data.training.dataset import Dataset, TokenDataset, TrainingSample
-from megatape.data.training.document_dataset import DocumentDataset
-from megatape.data.training.example_dataset import ExampleDataset
-from megatape.data.training.inputs import group_by_input
+from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.data.training.order import SampleLocation, SampleOrder, ShuffledOrder, WindowOrder
 from megatape.data.training.schedule import Schedule, integer_weights, tempered_weights
-from megatape.data.training.selection import SELECTIONS, SampleGroups, Selection, select_samples
-from megatape.errors import UserError, path_errors
+from megatape.errors import UserError
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RunData:
-    """Both splits of a run.
-
-    Attributes:
-        train: Training splits of all corpora, and their order.
-        validation: Validation splits by corpus, in the order of `train.corpora`.
-        evaluated: Evaluation samples by corpus and input, for each selection.
-        tokenizer: Tokenizer in memory, so changes of its files during the run do not reach the checkpoints.
-    """
-
-    train: "Mixture"
-    validation: dict[str, Dataset]
-    evaluated: dict[Selection, dict[str, SampleGroups]]
-    tokenizer: Tokenizer
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes for checkpoints: a run only resumes on the same training data."""
-        return {"data": self.train.fingerprint, "tokenizer": self.train.tokenizer_hash}
-
-
-@path_errors()
-def open_data(config: Config) -> RunData:
-    """Open the data of a run.
-
-    Args:
-        config: Whole configuration, because the data must fit the model, the number of steps and the evaluation.
-
-    Returns:
-        Both splits of every corpus.
-
-    Raises:
-        UserError, FileNotFoundError: The data do not fit the configuration, or are missing.
-    """
-    data = config.data
-    corpora = {}
-    for name, settings in data.corpora.items():
-        corpora[name] = open_split(data, settings.path, "train")
-    for name, corpus in corpora.items():
-        _check_corpus(corpus, data.corpora[name].path, data.samples, config.model.vocab_size)
-
-    first, *others = corpora.values()
-    for corpus in others:
-        # Reading a tokenizer checks its ids. Equal entries have the ids of the first tokenizer, which is read below.
-        if corpus.tokenizer_entry != first.tokenizer_entry:
-            corpus.tokenizer()
-
-    mixture = Mixture(data, corpora, config.training.seed)
-    mixture.check_epochs(config.training.steps, config.batches)
-    validation = {}
-    for name in mixture.corpora:
-        validation[name] = open_split(data, data.corpora[name].path, "validation")
-    evaluated = {}
-    for selection in SELECTIONS:
-        evaluated[selection] = _evaluated_samples(validation, config.evaluation.samples, selection)
-    return RunData(mixture, validation, evaluated, first.tokenizer())
-
-
-def _evaluated_samples(validation: Mapping[str, Dataset], count: int, selection: Selection) -> dict[str, SampleGroups]:
-    """Select `count` evaluation samples of each validation split, by corpus and input.
-
-    With the selection `first` there are no losses by input, because most of these samples belong to one input.
-    """
-    selected: dict[str, SampleGroups] = {}
-    for name, split in validation.items():
-        samples = select_samples(split.num_samples, count, selection)
-        selected[name] = {"": samples}
-        if selection == "spread":
-            selected[name] = group_by_input(split, samples)
-    return selected
-
-
-def open_split(data: DataConfig, path: str, split: str) -> Dataset:
-    """Open a split of a corpus, cut into samples as configured. Only training reads in windows."""
-    cache = None
-    if data.cache:
-        cache = CacheFolder(Path(data.cache), data.cache_bytes)
-    window = 0
-    if split == "train":
-        window = data.window
-    length = data.sequence_length
-    match data.samples:
-        case "packed":
-            return TokenDataset(path, split, length, data.mask_documents, cache, window)
-        case "best_fit":
-            return BestFitDataset(path, split, length, cache, window)
-        case "documents":
-            return DocumentDataset(path, split, length, data.prompt_end, cache, data.missing_prompt_end == "skip")
-        case "examples":
-            return ExampleDataset(path, split, length, data.mask_documents, cache)
-
-
-def _check_corpus(corpus: Dataset, path: str, samples: str, vocab_size: int) -> None:
-    """Raise UserError if a training split does not fit the configuration.
-
-    Args:
-        corpus: Training split.
-        path: Path or URL of its data directory.
-        samples: Setting `data.samples`.
-        vocab_size: Setting `model.vocab_size`.
-    """
-    if corpus.answers and samples != "examples":
-        raise UserError(
-            f"data {path} holds prompts and answers, but data.samples is {samples}, which would learn the prompts too: set it "
-            "to examples, or use other data"
-        )
-    if corpus.vocab_size > vocab_size:
-        raise UserError(
-            f"the tokenizer of data {path} has {corpus.vocab_size} ids, but model.vocab_size is {vocab_size}: raise "
-            "model.vocab_size, or use data with another tokenizer"
-        )
 
 
 class Mixture:
@@ -241,7 +116,7 @@ class Mixture:
     def describe(self, samples: int) -> str:
         """Describe the named corpora in one line: their shares, and the epochs of a run of `samples` samples."""
         parts = []
-        for name, used in named(self.order.counts(samples)).items():
+        for name, used in without_unnamed(self.order.counts(samples)).items():
             corpus = self.corpora[name]
             epochs = used / corpus.num_samples
             parts.append(f"{name} {self.shares[name]:.4g} ({epochs:.2f} epochs of {corpus.num_tokens:,} tokens)")
@@ -277,7 +152,7 @@ class Mixture:
         return integer_weights([weights[name] for name in self.corpora])
 
 
-def named(values: Mapping[str, T]) -> dict[str, T]:
+def without_unnamed(values: Mapping[str, T]) -> dict[str, T]:
     """Return the values of named corpora. `data.path` has no name and is all of the data, so reports do not list it."""
     return {name: value for name, value in values.items() if name}
 

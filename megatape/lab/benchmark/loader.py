@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatape.config.batches import BatchSizes
 from megatape.config.data import DataConfig
-from megatape.config.training import BatchSizes
 from megatape.data.shards.index import load_index
 from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.dataset import Dataset, TokenDataset

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from megatape.accounting.gpus import named
+from megatape.accounting.gpus import find_gpu
 from megatape.lab.report.load import STARTS, Run, last_written
 from megatape.utils.units import format_count, format_duration, format_number, plural
 
@@ -229,7 +229,7 @@ def _state(run: Run, pace: float) -> str:
 def _utilization(run: Run, pace: float) -> float | None:
     """Return the model FLOPs utilization, or None if the device's peak is unknown."""
     config = run.config
-    gpu = named(run.environment.get("device", ""))
+    gpu = find_gpu(run.environment.get("device", ""))
     ranks = run.environment.get("ranks", "")
     if gpu is None or config.training.precision != "bfloat16" or not pace > 0 or not ranks.isdecimal():
         return None

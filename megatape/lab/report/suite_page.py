@@ -16,10 +16,10 @@ from megatape.lab.report.curves import Chart, Series
 from megatape.lab.report.template import fill
 from megatape.lab.study.comparison.variants import parse_variants
 from megatape.lab.study.suite.baselines import BASELINES
+from megatape.lab.study.suite.hypothesis_tests import LEVEL
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.records import Record
 from megatape.lab.study.suite.sizes import SIZES
-from megatape.lab.study.suite.statistics import LEVEL
 from megatape.lab.study.suite.summary import REFERENCE, Summary
 from megatape.lab.study.suite.table import sections
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS

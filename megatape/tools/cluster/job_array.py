@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.config import Config, load_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from megatape.config import Config, shared_values
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.launchers import discover
 from megatape.distributed.network import NAME_TIMEOUT, check_rendezvous, choose_interface

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatape.accounting.gpus import Gpu, named
+from megatape.accounting.gpus import Gpu, find_gpu
 from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, ModelConfig, parse_config
 from megatape.errors import MissingPath, UserError
@@ -56,7 +56,7 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
     device = entries.get("machine/device", {}).get("name")
     if device is None:
         raise UserError(f"{results} names no device: give the results.jsonl of megatape benchmark gpu")
-    gpu = named(str(device))
+    gpu = find_gpu(str(device))
     if gpu is None:
         raise UserError(f"{results} was measured on {device}, whose rates are not known: add it to megatape/accounting/gpus.py")
 

@@ -19,7 +19,7 @@ from megatape.data.formats.mds import Mds
 from megatape.data.formats.megatron import Megatron
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.registry import TOKEN_FORMATS
 from tests.helpers.command import Command
 

@@ -11,7 +11,7 @@ from megatape.data.prepare.merge import merge
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.data.training.inputs import MAX_INPUTS
-from megatape.data.training.mixture import RunData, open_data
+from megatape.data.training.run_data import RunData, open_data
 from megatape.data.training.selection import SampleGroups
 from tests.helpers.data_directory import small_tokenizer
 from tests.helpers.small_run import VOCAB_SIZE, small_config

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.loader import evaluation_batches

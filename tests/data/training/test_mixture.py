@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from megatape.config import Config
+from megatape.config.batches import BatchSizes
 from megatape.config.data import DataConfig
-from megatape.config.training import BatchSizes
 from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.loader import Loader
-from megatape.data.training.mixture import Mixture, named, open_data
+from megatape.data.training.mixture import Mixture, without_unnamed
 from megatape.data.training.order import sample_index
+from megatape.data.training.run_data import open_data
 from tests.helpers.batches import interleaved, mixture_of, rows
 from tests.helpers.data_directory import Documents, MakeDirectory
 
@@ -136,7 +137,7 @@ def test_a_corpus_alone_is_a_mixture_of_one(corpora: dict[str, TokenDataset]) ->
     for consumed in range(2 * size):
         assert alone.order.locate(consumed)[:2] == ("", sample_index(consumed, size, SEED))
     assert (alone.fingerprint, alone.shares) == (corpora["web"].fingerprint, {"": 1.0})
-    assert alone.order.counts(7) == {"": 7} and named(alone.order.counts(7)) == {} and alone.describe(7) == ""
+    assert alone.order.counts(7) == {"": 7} and without_unnamed(alone.order.counts(7)) == {} and alone.describe(7) == ""
 
 
 @pytest.mark.parametrize("field, value", [("eos_id", 3), ("bos_id", None), ("vocab_size", 299)])

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from megatape.config import parse_config
-from megatape.config.training import BatchSizes
+from megatape.config.batches import BatchSizes
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.shards.table_writer import TableWriter
@@ -26,8 +26,8 @@ from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.loader import evaluation_batches
-from megatape.data.training.mixture import open_data
 from megatape.data.training.positions import Positions
+from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
 from megatape.utils.targets import IGNORE_INDEX
 from tests.helpers.batches import interleaved, make_loader, mixture_of, rows

@@ -17,7 +17,7 @@ from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.engine.lock import locked_study
 from megatape.lab.study.engine.outcome import Outcome
 from megatape.lab.study.engine.pool import RunPool
-from megatape.lab.study.engine.run import Run, check_all
+from megatape.lab.study.engine.run import Run, raise_failures
 from megatape.run_folder import RunFolder
 
 
@@ -75,7 +75,7 @@ def compare(
                 notes.append(variant.describe_control(config))
         if rows:
             yield report(rows, notes, command, out)
-    check_all(failures, runs)
+    raise_failures(failures, runs)
 
 
 def _runs_of_seed(
@@ -111,7 +111,7 @@ def _runs_of_seed(
         for each in sharing:
             check_measurable(config, each.scaling)
             measures[folder.outcome(each.scaling)] = (measure, str(folder.directory), each.scaling)
-        train = pool.pretrain(file, run_settings)
+        train = pool.pretrain_command(file, run_settings)
         runs.append(Run(f"{trained}, seed {seed}", config, train, measures, Outcome.read))
     return runs
 

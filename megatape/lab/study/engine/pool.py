@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import torch
 
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.distributed.launchers import quiet_launcher
 from megatape.errors import UserError
 from megatape.imports import arguments
@@ -49,7 +49,7 @@ class RunPool:
         self.launcher = launcher
         self.environments = _environments(jobs, launcher)
 
-    def pretrain(self, file: str, settings: Iterable[str]) -> list[str]:
+    def pretrain_command(self, file: str, settings: Iterable[str]) -> list[str]:
         """Return the command that trains a model, from the newest checkpoint if there is one.
 
         Args:

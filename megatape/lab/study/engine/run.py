@@ -165,7 +165,7 @@ def _last_error(log: Path) -> str:
     return "nothing"
 
 
-def check_all(failures: list[str], runs: Sequence[Run[Any]]) -> None:
+def raise_failures(failures: list[str], runs: Sequence[Run[Any]]) -> None:
     """Raise RunsFailed if some runs failed.
 
     Args:

@@ -19,7 +19,7 @@ from megatape.lab.study.engine.checks import check_exportable, check_text
 from megatape.lab.study.engine.lock import locked_study
 from megatape.lab.study.engine.outcome import Outcome
 from megatape.lab.study.engine.pool import RunPool
-from megatape.lab.study.engine.run import Run, check_all
+from megatape.lab.study.engine.run import Run, raise_failures
 from megatape.lab.study.finetuning.base_model import Base, open_base
 from megatape.lab.study.finetuning.measure import extended_lengths, measure_extended
 from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
@@ -99,7 +99,7 @@ def finetune(
                 outcomes[run.name] = outcome
         if outcomes:
             yield report(outcomes, base.length, command, out)
-    check_all(failures, runs)
+    raise_failures(failures, runs)
 
 
 def _run(
@@ -128,7 +128,7 @@ def _run(
     train = None
     is_trained = name != BASE
     if is_trained:
-        train = pool.pretrain(str(file), overrides)
+        train = pool.pretrain_command(str(file), overrides)
     else:
         config = _base_config(config, base)
     lengths = extended_lengths(base.length, length)

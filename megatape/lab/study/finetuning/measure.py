@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from megatape.config import Config, load_config
-from megatape.data.training.mixture import open_data
+from megatape.data.training.run_data import open_data
 from megatape.hf.export import export
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.loading import LoadedModel, load_exported, load_trained

@@ -193,7 +193,7 @@ class Experiment:
         return Run(
             name=f"{self.name}, rate {rate:g}, seed {seed}",
             config=load_config(file, settings),
-            train=pool.pretrain(file, settings),
+            train=pool.pretrain_command(file, settings),
             measure={folder.directory / SCORES: (measure, str(folder.directory), self.encoding, splits, count)},
             read=Scores.read,
         )

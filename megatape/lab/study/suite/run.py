@@ -18,7 +18,7 @@ from megatape.errors import UserError
 from megatape.lab.processes import interruptible
 from megatape.lab.study.engine.lock import locked_study
 from megatape.lab.study.engine.pool import RunPool
-from megatape.lab.study.engine.run import Run, check_all
+from megatape.lab.study.engine.run import Run, raise_failures
 from megatape.lab.study.suite.experiment import Experiment, TaskFolder
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.records import Scores
@@ -72,7 +72,7 @@ def suite(
             results.write(lock_folder=only is not None)
             raise
         yield results.write(lock_folder=only is not None)
-    check_all(failures, runs)
+    raise_failures(failures, runs)
 
 
 def _finish(

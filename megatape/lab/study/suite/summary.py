@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from megatape.data.synthetic.task import TEST
-from megatape.lab.study.suite import statistics
+from megatape.lab.study.suite import hypothesis_tests as statistics
 from megatape.lab.study.suite.records import Record
 
 # Encoding that the others are compared with.

@@ -6,8 +6,8 @@ from itertools import product
 from statistics import fmean, stdev
 
 from megatape.data.synthetic.task import TEST
+from megatape.lab.study.suite.hypothesis_tests import LEVEL, MAX_SEEDS, POWER
 from megatape.lab.study.suite.records import Record
-from megatape.lab.study.suite.statistics import LEVEL, MAX_SEEDS, POWER
 from megatape.lab.study.suite.summary import REFERENCE, Difference, Ranks, Summary
 from megatape.utils.tables import Table, markdown
 from megatape.utils.units import plural

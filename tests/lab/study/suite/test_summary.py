@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from megatape.lab.study.suite import statistics
+from megatape.lab.study.suite import hypothesis_tests as statistics
+from megatape.lab.study.suite.hypothesis_tests import seeds_needed
 from megatape.lab.study.suite.records import Record
-from megatape.lab.study.suite.statistics import seeds_needed
 from megatape.lab.study.suite.summary import ALL_OR_NOTHING, Summary
 from tests.helpers.suite_records import make_records
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from megatape.lab.study.suite.statistics import (
+from megatape.lab.study.suite.hypothesis_tests import (
     LEVEL,
     exact_p,
     holm,
