@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 from megatape.accounting.memory import Memory, plan_total
 from megatape.accounting.needs import MARGIN
-from megatape.config import ActivationCheckpointing, Config, TrainingConfig, parse_config
+from megatape.accounting.with_settings import with_settings
+from megatape.config import ActivationCheckpointing, Config, TrainingConfig
 from megatape.errors import UserError
 
 REMEDY_SECONDS = 8.0  # Time limit of the search for a change. Other ranks wait meanwhile.
@@ -79,12 +80,10 @@ def _cost(changes: Changes) -> tuple[int, bool, bool]:
 
 def _changed(config: Config, changes: Changes, world_size: int) -> Config | None:
     """Return the configuration with the changes, or None if it is invalid."""
-    raw = config.model_dump()
-    for key, value in changes.items():
-        section, _, name = key.partition(".")
-        raw[section][name] = value
+    candidate = with_settings(config, changes)
+    if candidate is None:
+        return None
     try:
-        candidate = parse_config(raw, "plan")
         candidate.accumulation(world_size)
     except UserError:
         return None

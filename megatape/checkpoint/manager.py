@@ -83,6 +83,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         environment: Environment of the run.
         config: Number of checkpoints to keep, and whether to save in the background.
         engine: Engine with the weights and the optimizer state.
+        step: Returns the present step.
         state_dict: Returns the rest of the present state, a JSON object with `step` and `updates`.
         tokenizer: Name -> content of the tokenizer's files.
         protected: Returns the steps of checkpoints to keep besides the newest ones, given the steps of all checkpoints and the
@@ -98,6 +99,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         environment: RunEnvironment,
         config: CheckpointConfig,
         engine: Engine,
+        step: Callable[[], int],
         state_dict: Callable[[], dict[str, Any]],
         tokenizer: Mapping[str, bytes],
         protected: Callable[[Iterable[int], int], Collection[int]],
@@ -106,6 +108,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._environment = environment
         self._config = config
         self._engine = engine
+        self._present_step = step
         self._state_dict = state_dict
         self._tokenizer = tokenizer
         self._protected = protected
@@ -163,7 +166,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             TrainingDiverged: Replicas differ, or a weight is not finite.
         """
         self._wait()
-        step = self._step
+        step = self._present_step()
         if self._written_step == step:
             # Waiting has ended in the last attempts after a failed save, and one has succeeded.
             return True
@@ -216,15 +219,10 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             TrainingDiverged: Replicas differ, or a weight is not finite.
         """
         self._wait()
-        step = self._step
+        step = self._present_step()
         if self._written_step != step:
             self._save_with_retries(step)
         return self._environment.folder.checkpoint(step)
-
-    @property
-    def _step(self) -> int:
-        """The present step."""
-        return int(self._state_dict()["step"])
 
     def _is_postponed(self, step: int) -> bool:
         """Whether a save has to wait for the file system. Warns when a save is due."""

@@ -148,6 +148,7 @@ class Trainer:
             self.environment,
             config.checkpoint,
             self.engine,
+            lambda: self.state.step,
             self.state_dict,
             data.tokenizer.files,
             self.policy.protected,

@@ -97,7 +97,7 @@ def test_data_that_cannot_be_read(raw_config: dict[str, Any], data_directory: Pa
         "truncated": ["step 3", "truncated/train-000000.tar", "member 0: truncated, "],
         "overwritten": ["step 3", "overwritten/train-000000.tar member 0: corrupted, bytes"],
         "one rank": ["step 3", "rank 1 may not read"],
-        "removed": ["step 5", "removed/validation-000000.tar: shard not found"],
+        "removed": ["the validation data after step 4", "removed/validation-000000.tar: shard not found"],
         "taken over": ["was taken over by process"],
     }
     for kind in told:

@@ -8,8 +8,8 @@ from megatape.accounting.memory import plan_memory
 from megatape.accounting.needs import Need, memory_needs
 from megatape.accounting.trace import run_pass
 from megatape.accounting.traffic import plan_traffic
-from megatape.config import ClusterConfig, Config, parse_config
-from megatape.errors import UserError
+from megatape.accounting.with_settings import with_settings
+from megatape.config import ClusterConfig, Config
 from megatape.tools.planner.speed import plan_speed
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, format_range
@@ -120,9 +120,4 @@ def _at_stage(config: Config, stage: int) -> Config | None:
     """Return the configuration with another stage, or None if its other settings do not allow it."""
     if stage == config.zero.stage:
         return config
-    raw = config.model_dump()
-    raw["zero"]["stage"] = stage
-    try:
-        return parse_config(raw, "plan")
-    except UserError:
-        return None
+    return with_settings(config, {"zero.stage": stage})

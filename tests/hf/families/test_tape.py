@@ -33,7 +33,7 @@ from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.helpers.own_encoding import LINE
 from tests.helpers.workers import ROOT, run_workers
 
-CARRIED = {"configuration_tape", "modeling_tape", "attention", "cache", "positions", "stand_ins", "encodings"}
+CARRIED = {"configuration_tape", "modeling_tape", "new_tokens", "attention", "cache", "positions", "stand_ins", "encodings"}
 CARRIED |= {"encoding", "bias", "rotation", "log_scale"}  # which training runs as well
 
 
@@ -234,7 +234,7 @@ def test_folders_of_one_name_keep_their_own_code(sentencepiece_model: Path, tmp_
 def test_exported_code_imports_only_torch_and_transformers(encoding: str, sentencepiece_model: Path, tmp_path: Path) -> None:
     """And its own files, all of which it needs."""
     export(memory_checkpoint(sentencepiece_model, encoding=encoding, **MIXED)[0], tmp_path / "out")
-    needed = {"modeling_tape"}
+    needed = {"modeling_tape", "new_tokens"}
     for path in (tmp_path / "out").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.level:
