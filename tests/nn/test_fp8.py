@@ -15,7 +15,7 @@ from megatape.distributed.mesh import SINGLE
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.gathered_input import GatheredInput, begin_gather
 from megatape.nn.linear import ColumnLinear, RowLinear
-from megatape.nn.remat import linear, remat
+from megatape.nn.remat import Remat, linear, remat
 from tests.helpers import bounds
 
 pytestmark = [pytest.mark.fp8, pytest.mark.numerics]
@@ -75,7 +75,14 @@ def test_equal_to_torchaos_modules(recipe: str) -> None:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
 
     class Theirs(ColumnLinear):
-        def forward(self, x: Tensor, pass_input: bool = False, *, gathered: GatheredInput | None = None) -> Tensor:
+        def forward(
+            self,
+            x: Tensor,
+            pass_input: bool = False,
+            *,
+            gathered: GatheredInput | None = None,
+            remat: Remat | None = None,
+        ) -> Tensor:
             module = nn.Linear(1, 1, bias=self.bias is not None)
             module.weight, module.bias = self.weight, self.bias  # type: ignore[assignment]
             config = Float8LinearConfig.from_recipe_name(recipe)
