@@ -1,16 +1,27 @@
 """Encodings that users wrote for version 0.1 train and export. fixtures/plugins/ has the examples of commit 1f06b461."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
+from tests.helpers.load import scaled
 from tests.helpers.workers import Workers
 
 PLUGINS = Path(__file__).parent / "fixtures" / "plugins"
+# Runs the code of the export, as a user of transformers would.
+LOAD = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+assert model(torch.arange(3, 12)[None]).logits.isfinite().all()
+"""
 
 
 @pytest.mark.parametrize(
@@ -34,6 +45,7 @@ def test_an_encoding_of_version_0_1(file: str, encoding: str, raw_config: dict[s
     exported = tmp_path / "exported"
     with Workers(["export", *plugin, str(checkpoint), str(exported)], 1, tmp_path / "exporting") as workers:
         assert workers.statuses() == [0], workers.logs()
-    model = AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=True)
-    tokens = torch.arange(3, 12)[None]
-    assert model(tokens).logits.isfinite().all()
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", LOAD, str(exported)]
+    loaded = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=scaled(120))
+    assert loaded.returncode == 0, loaded.stderr
