@@ -331,8 +331,8 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
     "contextual_counting": _synthetic("contextual_counting:ContextualCounting", "the number of ones between brackets"),
 }
 
-# What settings do not support: tables of megatape/config/limits.py by the component that they are beside, in files that import
-# no torch. The first limit that a configuration does not respect is its error.
+# Component -> table of the settings that it does not support (megatape/config/limits.py), in a file that imports no torch. The
+# first limit that a configuration violates is its error.
 LIMITS: dict[str, str] = {
     "ZeRO": "megatape.config.distribution_limits:ZERO_LIMITS",
     "LoRA": "megatape.model.limits:LORA_LIMITS",

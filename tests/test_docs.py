@@ -243,6 +243,17 @@ def test_first_change_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     runpy.run_path(str(tmp_path / "test.py"))["test_the_longest_line_decides"]()
 
 
+def test_architecture_lists_every_wrapper_of_blocks() -> None:
+    """docs/generate.py once wrote the list of layers over the table of wrappers."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    wrappers = set()
+    for module in ("compilation", "memory", "sample_division"):
+        text = (ROOT / "megatape/model" / f"{module}.py").read_text()
+        wrappers |= set(re.findall(r"^class (\w+Block)\(", text, re.MULTILINE))
+    assert len(wrappers) > 4
+    assert not {name for name in wrappers if f"`{name}`" not in page}
+
+
 def test_architecture_lists_every_private_name() -> None:
     """docs/architecture.md has every private name of DeepSpeed and torch, with the versions they were read from."""
     page = (ROOT / "docs/architecture.md").read_text()

@@ -20,7 +20,8 @@ from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS
 from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
 
-FLOAT32_BYTES = 4  # of an element of master weights, moments and the moving average
+# Bytes of an element of master weights, moments and the moving average.
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What shifted sparse attention (training.num_shifted_groups) does not support."""
+"""Settings that shifted sparse attention (training.num_shifted_groups) does not support."""
 
 from megatape.config import Config
 from megatape.config.limits import Incompatibility, Limit, MultipleOf

@@ -1,4 +1,4 @@
-"""What ZeRO and the ranks that divide samples or the model do not support."""
+"""Settings that ZeRO, and ranks dividing samples or the model, do not support."""
 
 from megatape.config.config import Config
 from megatape.config.limits import Incompatibility, Limit, MultipleOf

@@ -192,7 +192,7 @@ def _with_changed_scores(model: ModelConfig) -> bool:
     return model.attention_scale is not None and model.traits.reads_scores
 
 
-# What encodings do not support. An entry of the registry claims the rest.
+# Settings that encodings do not support. The registry entry of an encoding claims what it supports.
 ENCODING_LIMITS: tuple[Limit[ModelConfig], ...] = (
     MultipleOf(
         sizes=lambda model: [("head_dim", model.head_dim)],

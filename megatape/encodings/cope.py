@@ -19,7 +19,7 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings.encoding import Encoding, Features, LayerBias
 from megatape.nn.parameters import parameter
 
-# As in the paper
+# Number of learned positions, the same as in the paper.
 NUM_POSITIONS = 64
 
 

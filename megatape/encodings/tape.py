@@ -76,8 +76,8 @@ class TapeUpdate(StateUpdate):
             self._make_mixing()
 
     def _make_gain(self) -> None:
-        # The gain starts at zero, so positions start out rotary. The authors' matrix has L entries per row, and Adam moves each
-        # of them by the learning rate. Only their sum matters, so it learns L times as fast.
+        # The gain starts at zero, so positions start out rotary. In the authors' matrix, each row has L entries whose sum alone
+        # matters, and Adam moves each entry by the learning rate. So the gain learns L times as fast.
         self.gain = parameter(
             (self.config.num_heads,),
             self.tensor_axis,

@@ -1,4 +1,4 @@
-"""What LoRA adapters and compiled blocks do not support."""
+"""Settings that LoRA adapters and compiled blocks do not support."""
 
 from megatape.config import Config
 from megatape.config.limits import Incompatibility, Limit

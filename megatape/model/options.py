@@ -1,4 +1,4 @@
-"""What a model consists of beside its equations: how ranks divide it, what computes its parts, and what autograd saves."""
+"""Options of a model beside its equations: ranks that divide it, functions that compute its parts, and memory savings."""
 
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""What the attention layers of a run require from a backend."""
+"""Requirements of a run's attention layers, by which backends are chosen."""
 
 from dataclasses import replace
 

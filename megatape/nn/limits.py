@@ -1,4 +1,4 @@
-"""What FP8 products (training.fp8) do not support."""
+"""Settings that FP8 products (training.fp8) do not support."""
 
 from megatape.config import Config
 from megatape.config.limits import Incompatibility, Limit, MultipleOf

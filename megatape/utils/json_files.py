@@ -9,7 +9,8 @@ from megatape.errors import UserError
 from megatape.utils.files import open_regular
 
 MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index and the plan of a data directory
-MAX_DEPTH = 64  # of nested JSON: ours has less than ten levels, and Python's parser gives up near a thousand
+# Maximum depth of nested JSON. Ours has less than ten levels, and Python's parser gives up near a thousand.
+MAX_DEPTH = 64
 
 
 def read_json(path: Path, unique_keys: bool = False, max_bytes: int = MAX_JSON_BYTES) -> Any:

@@ -64,7 +64,7 @@ class PartialFolder:
         self._units = self.path / "units"
         self._first_passes = self.path / "verdicts"
         self._tokenizer = self.path / "tokenizer"
-        # By name of the lease.
+        # Name of a lease -> monitor of its heartbeats.
         self._monitors: defaultdict[str, HeartbeatMonitor] = defaultdict(HeartbeatMonitor)
 
     def create(self) -> bool:

@@ -74,7 +74,7 @@ class SplitReader:
         if not is_url(self._directory):
             for shard in self._shards:
                 self._check_size(shard)
-        # By number of the shard, the most recently used last.
+        # Number of a shard -> its open file. The most recently used entry is the last one.
         self._open: dict[int, ShardFile] = {}
 
     def read(self, shard: int, begin: int, end: int) -> np.ndarray:

@@ -85,7 +85,7 @@ class MemberVerifier(Verifier):
         super().__init__(index)
         self._cache_size = cache_size
         self._hashes = hashes
-        # By shard and member, the most recently used last.
+        # (shard, member) -> cached hashes. The most recently used entry is the last one.
         self._cache: dict[tuple[str, int], np.ndarray] = {}
 
     def ids(self, shard: Shard, member: int, begin: int, end: int, read: Read) -> np.ndarray:

@@ -16,7 +16,8 @@ SECTIONS = ("parallel", "zero", "training")  # sections of the configuration wit
 # from fast to slow, and each step saves memory.
 NUM_UNORDERED = 2
 
-MIN_TOKENS_PER_RANK = 1024  # of a sample. With fewer, ranks would exchange more than they compute.
+# Minimum number of tokens of a sample per rank. With fewer, ranks would exchange more than they compute.
+MIN_TOKENS_PER_RANK = 1024
 MAX_MICRO_BATCH_TOKENS = 2**16  # Beyond it, step times change by less than the error of the estimate.
 
 
