@@ -302,14 +302,30 @@ def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
         waiting = WebDriverWait(browser, 60, ignored_exceptions=(WebDriverException,))
         waiting.until(lambda driver: what(driver) in (None, True))
 
+    def choose(act: Callable[["Chrome"], None], shown: str) -> None:
+        """Act until a page loaded later still shows the choice: a page that is just being replaced may not have kept it."""
+
+        def kept(driver: "Chrome") -> bool:
+            if not values(driver, shown):
+                act(driver)
+                return False
+            loaded_at = values(driver, "performance.timeOrigin")
+            until(lambda driver: values(driver, f"performance.timeOrigin !== {loaded_at} && document.readyState === 'complete'"))
+            return bool(values(driver, shown))
+
+        until(kept)
+
     run = make_run(tmp_path / "run", data_directory, encoding="rope")
     lines = run.metrics.read_text().splitlines(keepends=True)
     run.metrics.write_text("".join(lines[:12]))
     pages = watch_report([run.directory], [], tmp_path / "out", 1)
     visit(browser, next(pages)[0])
-    until(lambda driver: smooth(driver, 0.9))
-    until(lambda driver: click(driver, "[data-axis=tokens]"))
-    until(lambda driver: click(driver, "#configuration-1 summary"))
+    choose(lambda driver: smooth(driver, 0.9), "document.getElementById('smoothing').value === '0.9'")
+    choose(
+        lambda driver: click(driver, "[data-axis=tokens]"),
+        "document.querySelector('[data-axis=tokens]').ariaPressed === 'true'",
+    )
+    choose(lambda driver: click(driver, "#configuration-1 summary"), "document.getElementById('configuration-1').open")
     until(lambda driver: driver.find_element(By.ID, "live").is_displayed())
 
     step = "document.querySelector('#now b')?.textContent"

@@ -377,8 +377,8 @@ function makeChart(source, labels, parent, peers = []) {
   addEventListener("pointerdown", () => (pressed = true));
   addEventListener("pointerup", () => (pressed = false));
   if (refresh) setInterval(() => VIEW.live && !pressed && !document.hidden && location.reload(), 1000 * refresh);
-  for (const fold of document.querySelectorAll("details")) {
-    fold.open = VIEW.folds[fold.id] ?? fold.open;
-    fold.addEventListener("toggle", () => remember({ folds: { ...VIEW.folds, [fold.id]: fold.open } }));
-  }
+  const folds = [...document.querySelectorAll("details")];
+  for (const fold of folds) fold.open = VIEW.folds[fold.id] ?? fold.open;
+  // A fold's "toggle" event follows its opening at some later time, which may be after the page has begun reloading.
+  addEventListener("pagehide", () => remember({ folds: Object.fromEntries(folds.map((fold) => [fold.id, fold.open])) }));
 })();
