@@ -11,9 +11,9 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from megatape.commands.arguments import default_of, flag_of, metavar_of
-from megatape.commands.table import COMMANDS, sentence
-from megatape.commands.task_options import EvaluationOptions, options_of
+from megatape.commands.cli.arguments import default_of, flag_of, metavar_of
+from megatape.commands.cli.table import COMMANDS, sentence
+from megatape.commands.evaluate.task_options import EvaluationOptions, options_of
 from megatape.config import Config
 from megatape.config.annotations import choices, resume_rule_of, sections_in, unwrapped
 from megatape.config.config import all_limits

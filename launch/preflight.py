@@ -9,7 +9,7 @@ from megatape.search_path import drop_start_folders
 
 drop_start_folders()
 
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["preflight", *sys.argv[1:]]))

@@ -13,7 +13,7 @@ from megatape.search_path import drop_start_folders
 
 drop_start_folders()
 
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 
 if __name__ == "__main__":
     # Without a spec, multiprocessing starts its processes from this file's path, so they always find the package.

@@ -19,7 +19,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's choice would reach the r
 import pytest
 
 from megatape import imports, registry
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 from megatape.reliability.run_log import show_lines
 from megatape.reliability.signals import STOPPING
 from tests.helpers.command import Command

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from megatape import registry
 from megatape.commands import evaluate
-from megatape.commands.table import COMMANDS as NAMED
-from megatape.commands.table import parser
+from megatape.commands.cli.table import COMMANDS as NAMED
+from megatape.commands.cli.table import parser
 from megatape.config import Config, load_config
 from megatape.config.annotations import sections_in
 from megatape.data.cleaning.rule import TextRule
@@ -93,7 +93,7 @@ DISPATCH = re.compile(
     r'"""`megatape [\w ]+` (?:from a clone|for a launcher): `[^`]+`\."""\n\nimport sys\nfrom pathlib import Path\n\n'
     r"sys\.path\.insert\(0, str\(Path\(__file__\)\.resolve\(\)\.parents\[[12]\]\)\)  # .*\n\n"
     r"from megatape\.search_path import drop_start_folders\n\ndrop_start_folders\(\)\n\n"
-    r"from megatape\.commands\.main import main\n\n"
+    r"from megatape\.commands\.cli\.main import main\n\n"
     r'if __name__ == "__main__":\n    sys\.exit\(main\(\[(?:"\w+", )+\*sys\.argv\[1:\]\]\)\)\n'
 )
 TYPED = [(command, typed) for command in COMMANDS if (typed := _typed(command)) is not None]

@@ -1,1 +1,1 @@
-"""The command line: a module per command, their table and parser, and running one."""
+"""Commands, a module each. cli/ has their table and parser, and runs them."""

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Literal
 
-from megatape.commands.parser import Parser
+from megatape.commands.cli.parser import Parser
 from megatape.utils.options import CommandOptions, option
 
 # Placeholders of values that are paths.
@@ -24,7 +24,7 @@ def run(options: Options) -> None:
     """Print a script for the shell, which completes without starting Python."""
     import shtab
 
-    from megatape.commands.table import parser
+    from megatape.commands.cli.table import parser
 
     root = parser()
     _add_values(root, shtab.FILE)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from megatape.commands.options import FrozenBaseOptions
+from megatape.commands.cli.shared_options import FrozenBaseOptions
 from megatape.config.run import Dtype
 from megatape.errors import UserError
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.options import ImportOptions
+from megatape.commands.cli.shared_options import ImportOptions
 from megatape.config.model import EncodingName
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.utils.atomic import check_absent

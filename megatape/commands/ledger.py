@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.options import ImportOptions
+from megatape.commands.cli.shared_options import ImportOptions
 from megatape.utils.options import option
 
 

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.commands.options import ImportOptions
+from megatape.commands.cli.shared_options import ImportOptions
 from megatape.errors import UserError
 from megatape.reliability.signals import handled
 from megatape.utils.options import Count, option

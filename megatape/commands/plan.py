@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatape.accounting.gpus import GPUS
-from megatape.commands.options import ConfigOptions
+from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.config import load_config
 from megatape.utils.options import option
 

@@ -1,7 +1,7 @@
 """megatape preflight, launched the way the run will be: `deepspeed --hostfile FILE launch/preflight.py --config FILE`."""
 
-from megatape.commands.deepspeed_setup import prepare_deepspeed
-from megatape.commands.options import ConfigOptions, LaunchedOptions
+from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
+from megatape.commands.cli.shared_options import ConfigOptions, LaunchedOptions
 
 
 class Options(LaunchedOptions, ConfigOptions):

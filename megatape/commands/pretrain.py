@@ -1,7 +1,7 @@
 """megatape pretrain: `deepspeed --num_accelerators 2 launch/pretrain.py --config configs/tape_tiny.json`."""
 
-from megatape.commands.deepspeed_setup import prepare_deepspeed
-from megatape.commands.options import ConfigOptions, FrozenBaseOptions, LaunchedOptions
+from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
+from megatape.commands.cli.shared_options import ConfigOptions, FrozenBaseOptions, LaunchedOptions
 from megatape.reliability.orphan import stop_with_launcher
 from megatape.utils.options import option
 

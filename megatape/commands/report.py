@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from megatape.commands.options import ImportOptions
+from megatape.commands.cli.shared_options import ImportOptions
 from megatape.utils.options import Count, option
 
 

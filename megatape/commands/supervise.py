@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.options import ConfigOptions
+from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.distributed.launchers import quiet_launcher
 from megatape.imports import arguments
 from megatape.utils.options import Count, option

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.commands.table import COMMANDS
+from megatape.commands.cli.table import COMMANDS
 from tests.helpers.command import Command
 
 pytest.importorskip("shtab")

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from megatape.commands.chat import Chat
-from megatape.commands.prompts import read_conversation
-from megatape.commands.terminal import visible_json
+from megatape.commands.cli.terminal import visible_json
+from megatape.commands.generate.chat import Chat
+from megatape.commands.generate.prompts import read_conversation
 from megatape.errors import UserError
 from megatape.hf.loaded_model import LoadedModel
 from megatape.hf.loading import read_tokenizer
@@ -45,7 +45,7 @@ CASES = {
 CHILD = """
 import json, sys
 sys.modules.update(torch=None, transformers=None)
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 for words in json.load(sys.stdin):
     print(f"status {main(words)}", file=sys.stderr)
 """
@@ -322,7 +322,7 @@ def test_a_terminal(talk: Talk, tmp_path: Path) -> None:
     (talk.folder / "generation_config.json").write_bytes(generation)
     ours, theirs = os.openpty()
     begin = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"  # so that Ctrl-C is a signal
-    begin += "; from megatape.commands.main import main; sys.exit(main())"
+    begin += "; from megatape.commands.cli.main import main; sys.exit(main())"
     words = [sys.executable, "-c", begin, "generate", talk.folder, "--chat", "--max-new-tokens", "9000"]
     words += ["--conversation", "talk.json"]
     process = subprocess.Popen(

@@ -20,7 +20,7 @@ SCRIPT = f"""
 import sys
 from pathlib import Path
 from examples import add_encoding, load_export, train
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 
 folder = Path(sys.argv[1])
 assert train.main(folder, *{SMALL}) == 0

@@ -18,7 +18,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megatape.checkpoint.manager import CheckpointManager
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 from megatape.config import parse_config
 from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
@@ -33,7 +33,7 @@ from megatape.utils.json_lines import read_lines
 from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT, Workers, free_port, run_workers
 
-START = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
+START = "import sys; from megatape.commands.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_deep_json(command: Command, data_directory: Path, tmp_path: Path) -> No
 def test_new_tokens_and_prompts(tmp_path: Path) -> None:
     """As bytes on a real command line, which Python reads with surrogates."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
-    script = "import sys; from megatape.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    script = "import sys; from megatape.commands.cli.main import main; sys.exit(main(sys.argv[1:]))"
     result = subprocess.run(
         [sys.executable, "-c", script, "generate", os.fsencode(tmp_path), "--prompt", b"na\xefve"],
         env=environment,

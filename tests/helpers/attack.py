@@ -12,7 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 
 
 def no_network(*args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ DRIVER = """
 import os, random, signal, sys, time
 import megatape.data.prepare.batches as batches
 import datasketch  # before the forks, which would all import it
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 
 read_unit = batches.read_unit
 

@@ -33,10 +33,10 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[2]
-MEGATAPE = "megatape.commands.main:main"
+MEGATAPE = "megatape.commands.cli.main:main"
 
 # The training loop and what DeepSpeed imports at the first step only.
-IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.main", "deepspeed.module_inject.auto_ep_layer")
+IMPORTED_BY_TRAINING = ("megatape.training.pretrain", "megatape.commands.cli.main", "deepspeed.module_inject.auto_ep_layer")
 # `megatape evaluate`, and what the code of models imports from transformers.
 WITH_TRANSFORMERS = ("megatape.lab.tasks.engine.runner", "transformers.modeling_utils", "transformers.generation")
 

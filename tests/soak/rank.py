@@ -5,7 +5,7 @@ import os
 import sys
 from unittest.mock import patch
 
-from megatape.commands.main import main as megatape
+from megatape.commands.cli.main import main as megatape
 from megatape.reliability.watch_limits import WatchLimits
 
 # A busy machine may keep a rank that is well from its heartbeat for some seconds.

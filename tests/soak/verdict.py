@@ -11,7 +11,7 @@ import torch
 from megatape.checkpoint.manifest import STATE
 from megatape.checkpoint.partial_folder import PARTIAL
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 from megatape.run_folder import RunFolder, read_metrics
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_within, relative_difference

@@ -36,7 +36,7 @@ def test_a_child_of_a_benchmark_or_study() -> None:
         assert finish(process) == "no json.py of here\n"
     with child(python_command("--import", "json")) as process:
         assert finish(process) == ""
-    with child(python_command("megatape.commands.main", "--version")) as process:
+    with child(python_command("megatape.commands.cli.main", "--version")) as process:
         assert finish(process).startswith("megatape ")
 
 

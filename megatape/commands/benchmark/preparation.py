@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.data_messages import read_tokenizer
-from megatape.commands.data_options import SourceOptions
+from megatape.commands.data.messages import read_tokenizer
+from megatape.commands.data.options import SourceOptions
 from megatape.utils.options import Count, Paragraphs, option
 
 

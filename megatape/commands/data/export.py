@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.data_messages import token_bar
-from megatape.commands.data_options import TokenFormat
+from megatape.commands.data.messages import token_bar
+from megatape.commands.data.options import TokenFormat
 from megatape.utils.options import CommandOptions, option
 from megatape.utils.units import plural
 

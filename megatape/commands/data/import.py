@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.data_messages import read_tokenizer, report_written, token_bar
-from megatape.commands.data_options import HeldOutOptions, NewDataOptions, TokenFormat
+from megatape.commands.data.messages import read_tokenizer, report_written, token_bar
+from megatape.commands.data.options import HeldOutOptions, NewDataOptions, TokenFormat
 from megatape.utils.options import option
 from megatape.utils.units import plural
 

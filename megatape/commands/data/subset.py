@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from megatape.commands.data_messages import report_written, token_bar
-from megatape.commands.data_options import NewDataOptions
+from megatape.commands.data.messages import report_written, token_bar
+from megatape.commands.data.options import NewDataOptions
 from megatape.utils.options import Count, option
 
 

@@ -1,7 +1,7 @@
 """megatape prepare addition: `megatape prepare addition --digits 5 --output runs/data/addition_5`."""
 
-from megatape.commands.data_messages import token_bar
-from megatape.commands.data_options import NewDataOptions
+from megatape.commands.data.messages import token_bar
+from megatape.commands.data.options import NewDataOptions
 from megatape.utils.options import option
 from megatape.utils.units import plural
 from megatape.utils.validation import as_type

@@ -5,8 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands.data_messages import read_tokenizer, report_skipped, report_written
-from megatape.commands.data_options import HeldOutOptions, SourceOptions
+from megatape.commands.data.messages import read_tokenizer, report_skipped, report_written
+from megatape.commands.data.options import HeldOutOptions, SourceOptions
 from megatape.errors import UserError
 from megatape.registry import RULES
 from megatape.utils.masking import mask

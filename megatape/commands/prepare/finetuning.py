@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
 
-from megatape.commands.data_messages import read_tokenizer, report_skipped, report_skipped_files
-from megatape.commands.data_options import HeldOutOptions, RecordLimitOptions
-from megatape.commands.options import describe
+from megatape.commands.cli.shared_options import describe
+from megatape.commands.data.messages import read_tokenizer, report_skipped, report_skipped_files
+from megatape.commands.data.options import HeldOutOptions, RecordLimitOptions
 from megatape.config.kinds import Registered
 from megatape.errors import UserError
 from megatape.registry import FORMATS

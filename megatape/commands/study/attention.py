@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatape.commands.study_options import SubjectOptions
+from megatape.commands.study.options import SubjectOptions
 from megatape.utils.options import Paragraphs, option
 
 

@@ -1,7 +1,7 @@
 """megatape study compare: `megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare`."""
 
-from megatape.commands.options import ConfigOptions
-from megatape.commands.study_options import RunsOptions
+from megatape.commands.cli.shared_options import ConfigOptions
+from megatape.commands.study.options import RunsOptions
 from megatape.registry import ENCODINGS
 from megatape.utils.options import Count, Paragraphs, option
 

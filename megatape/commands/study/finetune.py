@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from megatape.commands.options import ImportOptions, OverrideOptions
-from megatape.commands.study_options import RunsOptions
+from megatape.commands.cli.shared_options import ImportOptions, OverrideOptions
+from megatape.commands.study.options import RunsOptions
 from megatape.utils.options import Count, Paragraphs, option
 
 

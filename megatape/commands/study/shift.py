@@ -1,6 +1,6 @@
 """megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`."""
 
-from megatape.commands.study_options import SubjectOptions
+from megatape.commands.study.options import SubjectOptions
 from megatape.utils.options import Paragraphs, option
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from megatape.commands.options import ImportOptions
-from megatape.commands.study_options import RunsOptions
+from megatape.commands.cli.shared_options import ImportOptions
+from megatape.commands.study.options import RunsOptions
 from megatape.errors import UserError
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder

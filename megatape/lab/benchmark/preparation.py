@@ -154,7 +154,7 @@ def _start_seconds(tokenizer: Tokenizer, folder: Path) -> float:
     words: list[str | Path] = ["prepare", "corpus", "--source", "jsonl", "--input", lines, "--tokenizer", model]
     words += ["--output", folder / "started", "--validation-share", "0.5"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = python_command("megatape.commands.main", *map(str, words))
+    command = python_command("megatape.commands.cli.main", *map(str, words))
     subprocess.run(command, env=child_environment(), check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -121,7 +121,7 @@ class Runs:
         environment = {}
         if self.timer.device.type == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        command = python_command("megatape.commands.main", "pretrain", "--config", str(file))
+        command = python_command("megatape.commands.cli.main", "pretrain", "--config", str(file))
         # In the process group of this process, so that it ends with it.
         with child(command, env=environment, start_new_session=False) as process:
             finish(process, sys.stdout)

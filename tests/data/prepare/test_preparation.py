@@ -347,7 +347,7 @@ def test_a_killed_command_leaves_no_workers(corpus: PreparationOptions, tmp_path
 SUICIDE = """
 import os, signal, sys
 from megatape.data.prepare.unit_passes import UnitPasses
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 
 marks, deaths, *words = sys.argv[1:]
 write = UnitPasses.write

@@ -147,7 +147,7 @@ import inspect, os, signal, sys
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.data.prepare.unit_passes import UnitPasses
 from megatape.data.prepare.command import prepare
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 
 inspect.unwrap(prepare).__kwdefaults__["timeouts"] = LeaseTimeouts(heartbeat_interval=0.1, expiry=2.0, poll_interval=0.05)
 stopped, *words = sys.argv[1:]

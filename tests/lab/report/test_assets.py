@@ -310,7 +310,9 @@ def test_watch(browser: "Chrome", data_directory: Path, tmp_path: Path) -> None:
                 act(driver)
                 return False
             loaded_at = values(driver, "performance.timeOrigin")
-            until(lambda driver: values(driver, f"performance.timeOrigin !== {loaded_at} && document.readyState === 'complete'"))
+            until(
+                lambda driver: values(driver, f"performance.timeOrigin !== {loaded_at} && document.readyState === 'complete'")
+            )
             return bool(values(driver, shown))
 
         until(kept)

@@ -73,7 +73,7 @@ def test_it_needs_neither_torch_nor_the_modules_of_a_run(data_directory: Path, t
     append_lines(folder.events, [event_entry("resumed", 20, "") | {"environment": environment}])
     code = """
 import sys
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 status = main(["monitor", sys.argv[1], "--once"])
 assert "torch" not in sys.modules, "torch"
 sys.exit(status)
@@ -195,7 +195,7 @@ def test_a_terminal(end: str | signal.Signals, trained: RunFolder, tmp_path: Pat
     resize(100)
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
     begin = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"  # so that Ctrl-C is a signal
-    begin += "; from megatape.commands.main import main; sys.exit(main())"
+    begin += "; from megatape.commands.cli.main import main; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", begin, "monitor", str(trained.directory), "--interval", "1"],
         stdin=theirs,

@@ -105,7 +105,8 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
     config = write_config(tmp_path, cluster_config)
     (tmp_path / "hostfile").write_text("n1 slots=1\nn3 slots=1\n")
     (tmp_path / "impatient.py").write_text(
-        "import functools\nimport sys\nfrom megatape.tools.cluster import preflight\nfrom megatape.commands.main import main\n"
+        "import functools\nimport sys\nfrom megatape.commands.cli.main import main\n"
+        "from megatape.tools.cluster import preflight\n"
         "timeouts = preflight.Timeouts(arrival=10.0)\n"
         "preflight.preflight = functools.partial(preflight.preflight, timeouts=timeouts)\n"
         "sys.exit(main(['preflight', *sys.argv[1:]]))\n"
@@ -129,7 +130,7 @@ def start_ranks(config: Path, *second: str, freezes: bool = False) -> "list[subp
     """
     code = (
         "import functools, os, signal, sys; "
-        "from megatape.tools.cluster import preflight; from megatape.commands.main import main; "
+        "from megatape.tools.cluster import preflight; from megatape.commands.cli.main import main; "
         "timeouts = preflight.Timeouts(answer=8.0, file=1.0); "
         "preflight.preflight = functools.partial(preflight.preflight, timeouts=timeouts); "
     )

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from megatape.commands.arguments import flag_of
+from megatape.commands.cli.arguments import flag_of
 from megatape.distributed.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given

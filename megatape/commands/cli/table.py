@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
-from megatape.commands.arguments import add_options
-from megatape.commands.parser import Parser
-from megatape.commands.running import run_command
+from megatape.commands.cli.arguments import add_options
+from megatape.commands.cli.parser import Parser
+from megatape.commands.cli.running import run_command
 
 # The module of a command has its name: `benchmark gpu` is megatape/commands/benchmark/gpu.py. It defines the class
 # `Options`, from whose fields parser and help are made, and `run(options)`, which may return paragraphs to print, or an exit

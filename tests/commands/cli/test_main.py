@@ -20,13 +20,13 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from megatape.commands import evaluate, generate, main, running
-from megatape.commands import main as command_line
-from megatape.commands.arguments import add_options
-from megatape.commands.parser import Parser
-from megatape.commands.running import name_flags, run_command
-from megatape.commands.study_options import RunsOptions
-from megatape.commands.table import COMMANDS, example, parser
+from megatape.commands import evaluate, generate
+from megatape.commands.cli import main, running
+from megatape.commands.cli.arguments import add_options
+from megatape.commands.cli.parser import Parser
+from megatape.commands.cli.running import name_flags, run_command
+from megatape.commands.cli.table import COMMANDS, example, parser
+from megatape.commands.study.options import RunsOptions
 from megatape.errors import MissingPath, UserError
 from megatape.utils import software
 from tests.helpers.command import Command
@@ -162,7 +162,7 @@ def test_version(command: Command, capfd: pytest.CaptureFixture, monkeypatch: py
 # Prints the help of every command, gives a missing configuration to each that takes one, and lists the heavy packages imported.
 WITHOUT_TORCH = """
 import json, sys
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 for words in json.loads(sys.argv[1]):
     try:
         status = main(words)
@@ -311,7 +311,7 @@ def test_an_interrupt_while_options_are_read(command: Command, monkeypatch: pyte
     def parser(words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command_line, "parser", parser)
+    monkeypatch.setattr(main, "parser", parser)
     assert command("init") == (130, "", "interrupted\n")
 
 
@@ -384,7 +384,7 @@ def test_a_reader_that_ends_ends_the_command_quietly(command: Command, monkeypat
 CHILD = """
 import json, sys
 sys.modules.update(torch=None, transformers=None)
-from megatape.commands.main import main
+from megatape.commands.cli.main import main
 for words in json.load(sys.stdin):
     print(f"status {main(words)}", file=sys.stderr)
 """

@@ -6,7 +6,7 @@ from typing import Any, get_origin
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from megatape.commands.parser import Parser
+from megatape.commands.cli.parser import Parser
 from megatape.config.annotations import choices, unwrapped
 from megatape.utils.options import CommandOptions, argument_of
 

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from megatape.commands.arguments import add_options
-from megatape.commands.deepspeed_setup import prepare_deepspeed
-from megatape.commands.options import ImportOptions, describe
-from megatape.commands.parser import Parser
-from megatape.commands.running import run_command
-from megatape.commands.task_options import EvaluationOptions, build_task, options_of
+from megatape.commands.cli.arguments import add_options
+from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
+from megatape.commands.cli.parser import Parser
+from megatape.commands.cli.running import run_command
+from megatape.commands.cli.shared_options import ImportOptions, describe
+from megatape.commands.evaluate.task_options import EvaluationOptions, build_task, options_of
 from megatape.errors import UserError, choose_one
 from megatape.imports import OPTION
 from megatape.registry import TASKS

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatape.commands.prompts import conversation_with, with_system
-from megatape.commands.terminal import note, show, take_lines
+from megatape.commands.cli.terminal import note, show, take_lines
+from megatape.commands.generate.prompts import conversation_with, with_system
 from megatape.errors import UserError, check_text, path_errors
 from megatape.utils.atomic import write_atomically
 

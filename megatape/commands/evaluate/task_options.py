@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import create_model
 
-from megatape.commands.options import ModelOptions
+from megatape.commands.cli.shared_options import ModelOptions
 from megatape.registry import TASKS
 from megatape.utils.options import Count, option, split_docstring
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from megatape.commands.arguments import add_options
-from megatape.commands.parser import Parser
+from megatape.commands.cli.arguments import add_options
+from megatape.commands.cli.parser import Parser
 from megatape.utils.options import read_options
 from tests.helpers.command_options import Options
 

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.commands.options import ModelOptions
-from megatape.commands.prompts import checked_conversation, read_conversation, read_prompts, with_system
-from megatape.commands.terminal import show, take_lines, visible_json
+from megatape.commands.cli.shared_options import ModelOptions
+from megatape.commands.cli.terminal import show, take_lines, visible_json
+from megatape.commands.generate.prompts import checked_conversation, read_conversation, read_prompts, with_system
 from megatape.errors import UserError, check_text, path_errors
 from megatape.hf.sampling import CHAT_TOKENS, Sampling
 from megatape.utils.atomic import check_absent
@@ -78,7 +78,7 @@ def run(options: Options) -> None:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.commands.chat import Chat
+    from megatape.commands.generate.chat import Chat
     from megatape.hf.loading import load_trained
 
     disable_progress_bar()

@@ -6,8 +6,8 @@ import shlex
 import sys
 from contextlib import suppress
 
-from megatape.commands.running import INTERRUPTED, fail
-from megatape.commands.table import parser
+from megatape.commands.cli.running import INTERRUPTED, fail
+from megatape.commands.cli.table import parser
 from megatape.errors import UserError
 from megatape.reliability.run_log import show_lines
 

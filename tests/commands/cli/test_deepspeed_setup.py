@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from megatape.commands.deepspeed_setup import prepare_deepspeed
+from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
 from tests.helpers.import_graph import ROOT
 
 
@@ -33,7 +33,7 @@ def test_only_errors_of_deepspeed(logger: logging.Logger) -> None:
 # A rank whose store ends, as if rank 0 had ended.
 LOST_STORE = """
 import sys
-from megatape.commands.deepspeed_setup import prepare_deepspeed
+from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
 prepare_deepspeed(verbose=sys.argv[1] == "verbose")
 from torch.distributed import DistNetworkError, TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -1,0 +1,1 @@
+"""The command line: the table of commands, their parser, and running one."""
