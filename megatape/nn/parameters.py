@@ -65,7 +65,7 @@ def parameter(
         axis: Tensor-parallel ranks.
         dim: Dimension along which every rank holds an equal share, padded if the ranks do not divide it. None: every rank holds
             the whole parameter and uses it on its own tokens or heads. A backward pass gives each rank its part of the
-            gradient, and zero/replicated.py sums the parts once a step.
+            gradient, and zero/partial_gradients.py sums the parts once a step.
         init: See ParameterSpec.
         decay: Whether weight decay applies; by default to matrices only.
         lr_scale: See ParameterSpec.

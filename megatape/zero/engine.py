@@ -25,8 +25,8 @@ from megatape.zero.layouts import local_numel
 from megatape.zero.matrices import WholeMatrices
 from megatape.zero.mpu import Mpu
 from megatape.zero.nonfinite import NonfiniteWatch
-from megatape.zero.replicas import ReplicaCheck
-from megatape.zero.replicated import ReplicatedGradients
+from megatape.zero.partial_gradients import PartialGradients
+from megatape.zero.replica_check import ReplicaCheck
 from megatape.zero.state import WEIGHT, ZeroState
 from megatape.zero.stopwatch import Stopwatch
 from megatape.zero.update import Decide, PendingUpdate, Update
@@ -117,8 +117,8 @@ class Engine:
             self._matrices = WholeMatrices(self.state)
         self._bounds = _declared_bounds(self.state)
         self._replica_check = ReplicaCheck(self.state)
-        self._replicated = ReplicatedGradients(self.state, config.zero.offload_optimizer)
-        replicated_weights = [self.state.parameters[name] for name in self._replicated.names]
+        self._partial_gradients = PartialGradients(self.state, config.zero.offload_optimizer)
+        replicated_weights = [self.state.parameters[name] for name in self._partial_gradients.names]
         self._nonfinite = NonfiniteWatch(replicated_weights, self.device)
         self._pending: PendingUpdate | None = None
 
@@ -147,7 +147,7 @@ class Engine:
             loss += loss_sum.detach()
             if not is_last:
                 self.deepspeed.step()  # Counts the micro-batch.
-        self._replicated.sum_parts()
+        self._partial_gradients.sum_parts()
         square: Tensor | float = 0.0
         if self._clips:
             square = self._local_square()

@@ -1,4 +1,4 @@
-"""Finds weights and optimizer state that differ between ranks although they must be equal, after a memory or device fault."""
+"""Checks that replicas are equal: finds weights and optimizer state that differ between ranks after a memory or device fault."""
 
 from collections import Counter, defaultdict
 

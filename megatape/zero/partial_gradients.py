@@ -1,4 +1,4 @@
-"""Sums the gradients of replicated weights over tensor-parallel ranks."""
+"""Sums partial gradients: tensor-parallel ranks each compute a part of the gradient of a weight that all of them hold whole."""
 
 import torch
 import torch.distributed as dist
@@ -6,7 +6,7 @@ import torch.distributed as dist
 from megatape.zero.state import ZeroState
 
 
-class ReplicatedGradients:
+class PartialGradients:
     """Gradients of the weights that every tensor-parallel rank holds whole.
 
     Each of these ranks uses such a weight on its own tokens or heads, so a backward pass gives it a part of the gradient.

@@ -37,7 +37,7 @@ FAULTS: dict[str, tuple[int, int, str, str, int, str]] = {
 def test_differing_replicas_are_found(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"] |= {"steps": 2}
     raw_config["parallel"] = {"tp": 2}
-    results = run_workers("tests.zero.test_replicas:train_with_faults", 4, raw_config, tmp_path / "workers")
+    results = run_workers("tests.zero.test_replica_check:train_with_faults", 4, raw_config, tmp_path / "workers")
     for result in results:  # all ranks end with the same error
         for (name, (*_, expected)), error in zip(FAULTS.items(), result, strict=True):
             if expected:

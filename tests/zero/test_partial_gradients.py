@@ -63,7 +63,7 @@ def compare_sums(raw: dict[str, Any], topology: Topology) -> list[tuple[int, lis
 def test_sums_are_float32(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["parallel"] = {"tp": 2}
     raw_config["training"] |= {"micro_batch_size": 4, "precision": "bfloat16"}
-    for results in run_workers("tests.zero.test_replicated:compare_sums", 2, raw_config, tmp_path / "workers"):
+    for results in run_workers("tests.zero.test_partial_gradients:compare_sums", 2, raw_config, tmp_path / "workers"):
         for zero, (count, different) in zip(STAGES, results, strict=True):
             assert count > 5, zero
             assert different == [], zero
