@@ -23,16 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatape.errors import UserError
-from megatape.utils.atomic import rename, write_atomically
-from megatape.utils.files import read_regular
-from megatape.utils.json_files import read_json
+from megatape.utils.atomic import write_atomically
 from megatape.utils.json_lines import read_lines
-from megatape.utils.units import plural
 
-# Suffix of checkpoints that were moved aside because they failed verification, and its name in earlier versions.
+# Suffix of checkpoints that were moved aside because they failed verification.
 CORRUPTED = ".corrupted"
-EARLIER_CORRUPTED = ".damaged"
 # Suffix of checkpoints that were moved aside because the run rolled back to an earlier one.
 ROLLED_BACK = ".rewound"
 
@@ -118,103 +113,9 @@ class RunFolder:
                 checkpoints.append(path)
         return sorted(checkpoints, key=named_step, reverse=True)
 
-    def check_new(self) -> None:
-        """Check that no run has trained here, so that a new one may start from step 0.
-
-        Raises:
-            UserError: A run has trained here.
-        """
-        if self.list_checkpoints():
-            raise UserError(
-                f"run.directory {self.directory} already holds checkpoints: add --resume auto to continue, or choose another "
-                "folder"
-            )
-        self._check_nothing_lost()
-        num_steps = len(read_metrics(self.metrics))
-        if num_steps:
-            steps = plural(num_steps, "step")
-            raise UserError(
-                f"run.directory {self.directory} already holds a run: {self.metrics.name} records {steps}. Add --resume auto "
-                f"to continue it, choose another folder, or remove {self.metrics}"
-            )
-
-    def check_restart(self) -> int:
-        """Check that a run without checkpoints may start again from step 0, because it never saved one.
-
-        Returns:
-            Last step that the run recorded, 0 for none.
-
-        Raises:
-            UserError: There may have been checkpoints.
-        """
-        self._check_nothing_lost()
-        last_step = max(read_metrics(self.metrics), default=0)
-        first_save = self._first_save()
-        # A partial folder of that step shows that the process ended during the first save.
-        has_partial = any(self.checkpoints.glob(f"{self.checkpoint(first_save).name}.*tmp"))
-        ended_in_first_save = has_partial and last_step == first_save
-        if last_step and last_step >= first_save and not ended_in_first_save and not self._records_no_save():
-            steps = plural(last_step, "step")
-            raise UserError(
-                f"run.directory {self.directory} has no checkpoint, but {self.metrics.name} records {steps} and "
-                f"{self.config.name} asks for the first checkpoint at step {first_save}: starting from step 0 could repeat "
-                f"what is lost. Restore or mount {self.checkpoints}, choose another run.directory, or remove {self.metrics} "
-                "to start again"
-            )
-        return last_step
-
-    def set_metrics_aside(self) -> Path:
-        """Rename metrics.jsonl before a run starts again from step 0. Returns the new path."""
-        number = 1
-        aside = self.directory / f"metrics-{number}.jsonl"
-        while aside.exists():
-            number += 1
-            aside = self.directory / f"metrics-{number}.jsonl"
-        rename(self.metrics, aside)
-        return aside
-
     def mark_latest(self, checkpoint: Path) -> None:
         """Record the last checkpoint that the run wrote or continued from."""
         write_atomically(self.latest, f"{checkpoint.absolute()}\n".encode())
-
-    def _check_nothing_lost(self) -> None:
-        """Raise UserError if something shows that the folder had checkpoints, which are missing now."""
-        advice = f"choose another run.directory, or remove {self.directory} to start again"
-        aside = list(self.checkpoints.glob(f"step-*{CORRUPTED}"))
-        aside += self.checkpoints.glob(f"step-*{EARLIER_CORRUPTED}")
-        if aside:
-            raise UserError(
-                f"run.directory {self.directory} holds no checkpoint but corrupted ones that were set aside, such as "
-                f"{aside[0].name}: repair one and remove its suffix, {advice}"
-            )
-        if self.latest.exists():
-            last = read_regular(self.latest).decode(errors="replace").strip()
-            raise UserError(
-                f"run.directory {self.directory} holds no checkpoint, but the run that trained here last had {last}: restore "
-                f"or mount it and give --resume {last}, {advice}"
-            )
-        if self.config.exists() and not self.metrics.exists():
-            raise UserError(
-                f"run.directory {self.directory} holds {self.config.name} of an earlier run, but neither its checkpoints nor "
-                f"its {self.metrics.name}: restore or mount them, {advice}"
-            )
-
-    def _records_no_save(self) -> bool:
-        """Whether events.jsonl shows that a run started here and never completed a checkpoint.
-
-        Such a run was killed between the step and its save, or while the first save was written in the background.
-        """
-        events = [event.get("event") for _, event in read_lines(self.events)]
-        return "started" in events and "checkpoint" not in events
-
-    def _first_save(self) -> int:
-        """Return the step of the first checkpoint according to config.json, 0 if it cannot be read."""
-        try:
-            config = read_json(self.config)
-            interval = int(config["checkpoint"]["interval"])
-            return min(interval, int(config["training"]["steps"]))
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
-            return 0
 
 
 def named_step(checkpoint: Path) -> int:

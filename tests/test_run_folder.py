@@ -1,15 +1,12 @@
 """Files of a run's folder that nobody meant."""
 
-import os
 import tracemalloc
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from megatape.config import parse_config
-from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.step import StepMetrics
@@ -35,26 +32,3 @@ def test_a_huge_line_takes_little_memory(raw_config: dict[str, Any], tmp_path: P
         tracemalloc.stop()
     assert kept == ({1: '{"step": 1}', 3: '{"step": 3}'} if end else {1: '{"step": 1}'})
     assert list(read_metrics(path)) == [*kept, 4]
-
-
-def test_events_of_a_wrong_type(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.events.write_text('{"event": []}\n{"event": "started"}\n')
-    assert folder._records_no_save()
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "config.json", "latest"])
-def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
-    """A run starts in a folder with a pipe without a writer in place of a file."""
-    folder = RunFolder(tmp_path)
-    folder.metrics.write_text('{"step": 3}\n')
-    folder.config.write_text("{}")
-    (tmp_path / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / name)
-    for check in (folder.check_new, folder.check_restart):
-        with suppress(UserError):
-            check()
-    if name in ("metrics.jsonl", "latest"):
-        with pytest.raises(UserError, match=f"{name}: a pipe or a device, not a file"):
-            folder.check_restart()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from megatape import imports
 from megatape.checkpoint.compatibility import changed_settings, check_annealing, check_end_token, check_order, check_same_run
 from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.fresh_start import check_restart, set_metrics_aside
 from megatape.checkpoint.initial_weights import InitialWeights
 from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.reader import CheckpointReader
@@ -247,10 +248,10 @@ def restart(environment: RunEnvironment) -> None:
     Raises:
         UserError: A checkpoint may have been lost.
     """
-    num_recorded = environment.on_main(environment.folder.check_restart)
+    num_recorded = environment.on_main(lambda: check_restart(environment.folder))
     if num_recorded == 0:
         return
-    kept = environment.on_main(lambda: str(environment.folder.set_metrics_aside()))
+    kept = environment.on_main(lambda: str(set_metrics_aside(environment.folder)))
     environment.log.info(
         f"no checkpoint was written before the run ended after step {num_recorded}: starting again from step 0; its metrics "
         f"are kept in {kept}"

@@ -11,6 +11,7 @@ import torch
 from megatape.accounting.traffic import spanning_warning
 from megatape.attention.attend import select_backend
 from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.fresh_start import check_new
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.rng import restore_rng
@@ -124,7 +125,7 @@ class Trainer:
         self.log = RunLog(self.folder, lease, topology)
         self.environment = RunEnvironment(self.folder, lease, topology, self.log, self.pace, self.start.base)
         if self.start.resume is None:
-            self.environment.on_main(self.folder.check_new)
+            self.environment.on_main(lambda: check_new(self.folder))
 
         self.mesh = make_mesh(topology, config.parallel.axes)
         self.loader = build_loader(config, data, self.mesh["batch"])

@@ -1,4 +1,4 @@
-"""Checks that replicas are equal: finds weights and optimizer state that differ between ranks after a memory or device fault."""
+"""Finds replicas of weights and optimizer state that differ between ranks, after a memory or device fault."""
 
 from collections import Counter, defaultdict
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megatape.checkpoint.fresh_start import check_new
 from megatape.config import Config, load_config
 from megatape.data.training.run_data import open_data
 from megatape.errors import UserError, content_errors, path_errors
@@ -94,7 +95,7 @@ def check_array(array: JobArray, job: Job, resume: bool) -> None:
         folder = RunFolder(Path(config.run.directory))
         Lease(folder.lease).check_free()
         if not resume:
-            folder.check_new()
+            check_new(folder)
     if job.time is None:
         return
     minutes = parse_time_limit(job.time)
