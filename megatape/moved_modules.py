@@ -78,6 +78,16 @@ MOVED = {
     },
     "megatape.study": {"*": "megatape.lab.study.*"},
     "megatape.study.suite": {"*": "megatape.lab.study.suite.*"},
+    "megatape.training": {
+        "build": "megatape.training.startup.build",
+        "evaluation": "megatape.training.validation.evaluator",
+        "hardware": "megatape.training.reporting.hardware",
+        "position_view": "megatape.training.position_views.view",
+        "prefetch": "megatape.training.steps.prefetch",
+        "spike_policy": "megatape.training.steps.spike_policy",
+        "start": "megatape.training.startup.initial_state",
+        "step": "megatape.training.steps.step",
+    },
     "megatape.tasks": {"*": "megatape.lab.tasks.*"},
     "megatape.tasks.engine": {"*": "megatape.lab.tasks.engine.*"},
 }

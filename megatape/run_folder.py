@@ -4,7 +4,7 @@ lease.json              process that trains here, while it does (megatape/reliab
 config.json             resolved configuration
 metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures
-positions/              step-00000100.safetensors and so on (megatape/training/position_view.py)
+positions/              step-00000100.safetensors and so on (megatape/training/position_views/view.py)
 tensorboard/            the same metrics for TensorBoard
 checkpoints/            step-00000100/ and so on (megatape/checkpoint/manifest.py), and checkpoints that were moved aside:
                         step-00000100.corrupted/, and step-00000100.rewound/ until the next checkpoint is complete

@@ -1,1 +1,1 @@
-"""Training: trainer, spike policy, evaluation, initial state, callbacks and sinks."""
+"""Training: the process, the trainer and its state, beside folders for the start, steps, validation and reports."""

@@ -19,9 +19,9 @@ from megatape.reliability.shared_folder import share_secret
 from megatape.reliability.watch import Watch
 from megatape.reliability.watch_limits import WatchLimits, limits_of_environment
 from megatape.run_folder import RunFolder
-from megatape.training.agreement import open_together
-from megatape.training.introduction import introduction
-from megatape.training.memory import MemoryGuard
+from megatape.training.startup.agreement import open_together
+from megatape.training.startup.introduction import introduction
+from megatape.training.startup.memory_guard import MemoryGuard
 from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import without_links
 from megatape.utils.masking import mask

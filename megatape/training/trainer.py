@@ -30,24 +30,31 @@ from megatape.reliability.run_log import RunLog
 from megatape.reliability.shared_folder import check_shared
 from megatape.reliability.signals import STOPPING, handled
 from megatape.run_folder import RunFolder
-from megatape.training.build import build_engine, build_evaluator, build_loader
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.collection import Callbacks
-from megatape.training.divergence import DivergenceCheck
-from megatape.training.evaluation import Validation
 from megatape.training.interrupt import Interrupt
-from megatape.training.reporter import StepReporter
-from megatape.training.rollback import Rollbacks
+from megatape.training.reporting.reporter import StepReporter
+from megatape.training.reporting.speed import Speed
 from megatape.training.saving import SaveSchedule
-from megatape.training.speed import Speed
-from megatape.training.spike_policy import Rollback, SpikePolicy
-from megatape.training.start import check_continues, export_warning, initial_state, recorded_steps, restart, unevaluated_step
-from megatape.training.startup import environment_record
+from megatape.training.startup.build import build_engine, build_evaluator, build_loader
+from megatape.training.startup.environment_record import environment_record
+from megatape.training.startup.initial_state import (
+    check_continues,
+    export_warning,
+    initial_state,
+    recorded_steps,
+    restart,
+    unevaluated_step,
+)
 from megatape.training.state import TrainState
-from megatape.training.status import Requests
-from megatape.training.step import StepOutput
-from megatape.training.stepper import Stepper
-from megatape.training.unreadable import check_readable
+from megatape.training.steps.divergence import DivergenceCheck
+from megatape.training.steps.rollback import Rollbacks
+from megatape.training.steps.spike_policy import Rollback, SpikePolicy
+from megatape.training.steps.status import Requests
+from megatape.training.steps.step import StepOutput
+from megatape.training.steps.stepper import Stepper
+from megatape.training.steps.unreadable import check_readable
+from megatape.training.validation.evaluator import Validation
 from megatape.utils.masking import mask_values
 from megatape.utils.units import plural
 

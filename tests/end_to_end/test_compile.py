@@ -11,7 +11,7 @@ from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
 from megatape.model.compilation import CompiledBlock
 from megatape.model.transformer import Transformer
-from megatape.training import build
+from megatape.training.startup import build
 from tests.helpers.runs import compare
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers

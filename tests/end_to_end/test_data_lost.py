@@ -21,7 +21,7 @@ from megatape.reliability.rank_errors import RankFailed
 from megatape.reliability.watch import Watch
 from megatape.reliability.watch_limits import WatchLimits
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.training.prefetch import Prefetcher
+from megatape.training.steps.prefetch import Prefetcher
 from megatape.training.trainer import Trainer
 from tests.helpers.workers import run_workers
 

@@ -21,8 +21,8 @@ from megatape.errors import ExitStatus, NotSaved
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training import pretrain as pretrain_module
-from megatape.training.prefetch import Prefetcher
 from megatape.training.pretrain import pretrain
+from megatape.training.steps.prefetch import Prefetcher
 from megatape.training.trainer import Trainer
 from megatape.utils import retries
 from megatape.utils.json_lines import read_lines

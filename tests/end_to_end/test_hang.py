@@ -23,7 +23,7 @@ from megatape.reliability.watch import Watch
 from megatape.reliability.watch_limits import WatchLimits
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
-from megatape.training.stepper import Stepper
+from megatape.training.steps.stepper import Stepper
 from megatape.zero.engine import Engine
 from tests.helpers.workers import Workers
 

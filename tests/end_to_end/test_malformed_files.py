@@ -39,7 +39,7 @@ from megatape.lab.tasks.engine.journal import Journal
 from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.tools.ledger import prove
-from megatape.training.spike_policy import SpikePolicy
+from megatape.training.steps.spike_policy import SpikePolicy
 
 TESTS = Path(__file__).parents[1]
 FIXTURES = TESTS / "compatibility" / "fixtures"

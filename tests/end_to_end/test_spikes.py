@@ -17,9 +17,9 @@ from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.training import spike_policy
 from megatape.training.callbacks.metrics import Metrics
-from megatape.training.step import StepMetrics
+from megatape.training.steps import spike_policy
+from megatape.training.steps.step import StepMetrics
 from megatape.training.trainer import Start, Trainer
 from tests.helpers.workers import run_workers
 

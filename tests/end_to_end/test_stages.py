@@ -12,8 +12,8 @@ from megatape.distributed.topology import Topology
 from megatape.registry import ENCODINGS
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.training.evaluation import on_device
 from megatape.training.trainer import Trainer
+from megatape.training.validation.evaluator import on_device
 from tests.helpers.runs import compare, step_tensors
 from tests.helpers.workers import run_workers
 

@@ -31,7 +31,7 @@ from megatape.hf.model_folder import open_weights
 from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
-from megatape.training.start import initial_state
+from megatape.training.startup.initial_state import initial_state
 from megatape.training.trainer import Trainer
 from megatape.zero.state import WEIGHT, Reader, ZeroState
 from tests.helpers import bounds

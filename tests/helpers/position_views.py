@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from megatape.training.position_view import PositionView
+from megatape.training.position_views.view import PositionView
 
 
 def some_view(num_layers: int = 3, num_tokens: int = 5, num_heads: int = 4, scale: float = 1.0) -> PositionView:

@@ -11,7 +11,7 @@ from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.callbacks.position_views import PositionViews
-from megatape.training.speed import Speed
+from megatape.training.reporting.speed import Speed
 
 ALONE = Topology(0, 1, 0)
 

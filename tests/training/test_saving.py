@@ -9,8 +9,8 @@ import pytest
 from megatape.errors import DataError, NotSaved
 from megatape.training.saving import SaveSchedule
 from megatape.training.state import TrainState
-from megatape.training.status import BatchCounts, GradientSums, Requests, StepStatus
-from megatape.training.step import StepOutput
+from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.steps.step import StepOutput
 
 
 class Checkpoints:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from megatape.optim.gated import Decision
-from megatape.training.spike_policy import Rollback, Skip, Take
+from megatape.training.steps.spike_policy import Rollback, Skip, Take
 from megatape.zero.update import PendingUpdate
 
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from megatape.distributed.topology import Topology
     from megatape.reliability.run_log import RunLog
     from megatape.run_folder import RunFolder
-    from megatape.training.evaluation import Validation
-    from megatape.training.speed import Speed
-    from megatape.training.step import StepMetrics
+    from megatape.training.reporting.speed import Speed
+    from megatape.training.steps.step import StepMetrics
+    from megatape.training.validation.evaluator import Validation
     from megatape.zero.engine import Engine
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from megatape.registry import SINKS
 from megatape.reliability.lease import LeaseLost
 from megatape.training.callbacks.callback import Callback, RunContext, Sink
-from megatape.training.step import StepMetrics
+from megatape.training.steps.step import StepMetrics
 
 # The sink from which a run resumes. Its errors end the run, except those of its file, which cost a warning.
 RECORD = "jsonl"

@@ -1,9 +1,9 @@
 """Writes a file of position tensors at each evaluation, for encodings whose blocks change them."""
 
 from megatape.training.callbacks.callback import Callback, RunContext
-from megatape.training.evaluation import Validation
-from megatape.training.position_view import PositionView
-from megatape.training.step import StepMetrics
+from megatape.training.position_views.view import PositionView
+from megatape.training.steps.step import StepMetrics
+from megatape.training.validation.evaluator import Validation
 
 
 class PositionViews(Callback):

@@ -3,7 +3,7 @@
 import logging
 
 from megatape.training.callbacks.callback import Sink
-from megatape.training.step import StepMetrics
+from megatape.training.steps.step import StepMetrics
 from megatape.utils.units import format_count, format_duration
 
 LOG = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from megatape.run_folder import read_metrics
 from megatape.training.callbacks.callback import RunContext, Sink
-from megatape.training.step import StepMetrics
+from megatape.training.steps.step import StepMetrics
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_lines import json_line
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from torch.utils.tensorboard import SummaryWriter
 
 from megatape.training.callbacks.callback import RunContext, Sink
-from megatape.training.position_view import PositionView
-from megatape.training.step import StepMetrics
+from megatape.training.position_views.view import PositionView
+from megatape.training.steps.step import StepMetrics
 
 # Seconds to wait after a failed write before trying again.
 RETRY_SECONDS = 600.0

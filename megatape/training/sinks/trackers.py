@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 from megatape.training.callbacks.callback import RunContext, Sink
-from megatape.training.step import StepMetrics
+from megatape.training.steps.step import StepMetrics
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import json_content, read_json
 from megatape.utils.masking import mask_values

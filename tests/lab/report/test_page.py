@@ -19,7 +19,7 @@ from megatape.lab.report.positions import MAX_MAPS, MAX_STEPS
 from megatape.lab.tasks.engine.task import Measure
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
-from megatape.training.position_view import PositionView
+from megatape.training.position_views.view import PositionView
 from megatape.utils.json_lines import append_lines
 from tests.helpers.command import Command
 from tests.helpers.reports import HOSTILE, OWN_MODULE, make_results, make_run, train_with_own_module

@@ -21,12 +21,12 @@ from megatape.errors import LeaseLost, TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.tools.planner.report import report
-from megatape.training.evaluation import Validation
-from megatape.training.hardware import peak_memory
-from megatape.training.position_view import PositionView
+from megatape.training.position_views.view import PositionView
+from megatape.training.reporting.hardware import peak_memory
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
-from megatape.training.step import StepMetrics
+from megatape.training.steps.step import StepMetrics
+from megatape.training.validation.evaluator import Validation
 from megatape.utils.json_lines import read_lines
 from megatape.utils.software import package_version, versions
 from tests.helpers.position_views import some_view
@@ -102,7 +102,7 @@ def check_events(path: Path) -> None:
 def test_peak_memory_is_that_of_the_process() -> None:
     """The parent's memory does not count."""
     taken = bytearray(b"1") * 2**30
-    code = "from megatape.training.hardware import peak_memory; print(peak_memory())"
+    code = "from megatape.training.reporting.hardware import peak_memory; print(peak_memory())"
     child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert 2**24 < child < len(taken) < peak_memory()
 

@@ -14,11 +14,11 @@ import pytest
 from megatape.config import parse_config
 from megatape.registry import SINKS, SinkEntry
 from megatape.run_folder import RunFolder
-from megatape.training.agreement import check_packages
 from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.callbacks.metrics import Metrics
 from megatape.training.sinks.trackers import Tracker
-from megatape.training.step import StepMetrics
+from megatape.training.startup.agreement import check_packages
+from megatape.training.steps.step import StepMetrics
 from tests.helpers.run_context import make_callbacks, make_context
 from tests.helpers.workers import Workers
 

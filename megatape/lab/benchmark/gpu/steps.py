@@ -29,7 +29,7 @@ from megatape.lab.benchmark.subject import Subject
 from megatape.lab.encodings import BASELINE, with_encoding
 from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
-from megatape.training.hardware import peak_flops
+from megatape.training.reporting.hardware import peak_flops
 
 # Numbers of layers that stand for the 7B model: one GPU holds so many blocks with their optimizer state. The time of the whole
 # step is extrapolated: embedding, head and loss are in both, and every further block adds half of the difference.

@@ -17,7 +17,7 @@ from megatape.distributed.exchange import gather_values
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.rank_errors import RankFailed
-from megatape.training.available_memory import available_memory, memory_capacity
+from megatape.training.startup.available_memory import available_memory, memory_capacity
 from megatape.utils.units import format_bytes
 
 # Share of the planned activations that a run certainly keeps. Measured peaks are 0.80 to 0.97 of the plan

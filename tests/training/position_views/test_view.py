@@ -14,9 +14,9 @@ from megatape.hf.checkpoint_source import load_model
 from megatape.lab.study.attention import subjects
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.position_views import PositionViews
-from megatape.training.evaluation import Validation
-from megatape.training.position_view import MAX_TOKENS, PositionView
-from megatape.training.step import StepMetrics
+from megatape.training.position_views.view import MAX_TOKENS, PositionView
+from megatape.training.steps.step import StepMetrics
+from megatape.training.validation.evaluator import Validation
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.position_views import some_view

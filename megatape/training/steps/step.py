@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from megatape.optim.gated import Decision
-from megatape.training.evaluation import Validation
-from megatape.training.status import StepStatus
+from megatape.training.steps.status import StepStatus
+from megatape.training.validation.evaluator import Validation
 
 # Numbers of StepMetrics in every line of metrics.jsonl.
 NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from megatape.accounting.flops import forward_flops
 from megatape.config import ModelConfig, TrainingConfig
 from megatape.config.batches import BatchSizes
-from megatape.training.hardware import peak_flops
+from megatape.training.reporting.hardware import peak_flops
 
 
 class Rates(NamedTuple):

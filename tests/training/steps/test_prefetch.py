@@ -8,7 +8,7 @@ import torch
 
 from megatape.config.batches import BatchSizes
 from megatape.data.training.loader import Batch, Loader
-from megatape.training.prefetch import STEPS_AHEAD, Prefetcher
+from megatape.training.steps.prefetch import STEPS_AHEAD, Prefetcher
 from megatape.utils.targets import IGNORE_INDEX
 
 # Number of samples in a step.

@@ -12,8 +12,8 @@ from megatape.data.training.positions import Positions
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import NEW_SELECTION, Selection
 from megatape.errors import UserError
-from megatape.training.position_view import PositionView
-from megatape.training.view_positions import view_positions
+from megatape.training.position_views.computation import view_positions
+from megatape.training.position_views.view import PositionView
 from megatape.zero.engine import Engine, EvaluationLosses, Inputs
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from megatape.config import TrainingConfig, parse_config
 from megatape.config.batches import BatchSizes
-from megatape.training import spike_policy
-from megatape.training.spike_policy import Rollback, Skip, SpikePolicy, Take
+from megatape.training.steps import spike_policy
+from megatape.training.steps.spike_policy import Rollback, Skip, SpikePolicy, Take
 
 # Losses alternate between 3.0 and 3.1.
 MEAN = 3.05

@@ -6,8 +6,8 @@ from megatape.checkpoint.manager import CheckpointManager
 from megatape.errors import DataError, TrainingDiverged
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.training.step import StepOutput
-from megatape.training.stepper import NO_TARGETS
+from megatape.training.steps.step import StepOutput
+from megatape.training.steps.stepper import NO_TARGETS
 from megatape.utils.units import plural
 
 

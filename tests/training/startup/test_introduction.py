@@ -10,7 +10,7 @@ from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
-from megatape.training.introduction import skipped_documents, trained_share
+from megatape.training.startup.introduction import skipped_documents, trained_share
 
 
 def test_trained_share_is_only_described_with_frozen_weights(raw_config: dict[str, Any]) -> None:

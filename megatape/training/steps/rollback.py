@@ -7,8 +7,8 @@ from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
-from megatape.training.spike_policy import SpikePolicy
 from megatape.training.state import TrainState
+from megatape.training.steps.spike_policy import SpikePolicy
 
 
 class Rollbacks:

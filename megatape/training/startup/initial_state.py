@@ -29,7 +29,7 @@ from megatape.nn.parameters import spec_of
 from megatape.optim.schedules import check_new_run
 from megatape.registry import EXPORT_CHECK, INITIAL_WEIGHTS
 from megatape.run_folder import read_metrics
-from megatape.training.step import NUMBERS, StepMetrics
+from megatape.training.steps.step import NUMBERS, StepMetrics
 from megatape.utils.units import plural
 from megatape.zero.state import EMA, WEIGHT, Reader
 

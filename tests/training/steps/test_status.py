@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from megatape.training.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
 
 
 def test_one_exchange_sums_all_parts() -> None:

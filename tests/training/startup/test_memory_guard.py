@@ -13,7 +13,7 @@ from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
 from megatape.reliability.rank_errors import RankFailed
-from megatape.training.memory import MemoryGuard
+from megatape.training.startup.memory_guard import MemoryGuard
 from tests.helpers.command import Command
 
 ONE = Topology(rank=0, local_rank=0, world_size=1, local_size=1)

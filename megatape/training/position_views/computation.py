@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from megatape.distributed.layout import local_tokens
 from megatape.model.transformer import local_state, recorded_streams
-from megatape.training.position_view import MAX_TOKENS, PositionView
+from megatape.training.position_views.view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
 from megatape.zero.state import WEIGHT
 

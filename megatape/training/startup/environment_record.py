@@ -3,7 +3,7 @@
 from typing import Any
 
 from megatape.distributed.topology import Topology
-from megatape.training.hardware import device_name
+from megatape.training.reporting.hardware import device_name
 from megatape.utils.software import package_version, typed_command, versions
 
 

@@ -7,10 +7,10 @@ from megatape.reliability.lease import Lease
 from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
 from megatape.training.callbacks.collection import Callbacks
-from megatape.training.evaluation import Validation
-from megatape.training.hardware import peak_memory
+from megatape.training.reporting.hardware import peak_memory
 from megatape.training.state import TrainState
-from megatape.training.step import StepMetrics, StepOutput
+from megatape.training.steps.step import StepMetrics, StepOutput
+from megatape.training.validation.evaluator import Validation
 
 
 class StepReporter:

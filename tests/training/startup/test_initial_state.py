@@ -7,7 +7,7 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.imports import import_given
-from megatape.training.start import export_warning
+from megatape.training.startup.initial_state import export_warning
 
 FILE = """
 from megatape.config import OptimizerConfig

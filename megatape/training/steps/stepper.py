@@ -7,13 +7,13 @@ from functools import partial
 
 from megatape.data.training.loader import Loader
 from megatape.reliability.pace import Pace
-from megatape.training.evaluation import on_device
-from megatape.training.prefetch import Prefetcher, StepBatches
-from megatape.training.spike_policy import SpikePolicy
 from megatape.training.state import TrainState
-from megatape.training.status import BatchCounts, GradientSums, Requests, StepStatus
-from megatape.training.step import StepOutput
-from megatape.training.unreadable import check_readable
+from megatape.training.steps.prefetch import Prefetcher, StepBatches
+from megatape.training.steps.spike_policy import SpikePolicy
+from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.steps.step import StepOutput
+from megatape.training.steps.unreadable import check_readable
+from megatape.training.validation.evaluator import on_device
 from megatape.zero.engine import Engine, Gradients, Update
 
 SKIPPED = "skipped (training.skip_samples)"

@@ -11,9 +11,9 @@ import pytest
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch
-from megatape.training import agreement
-from megatape.training.agreement import open_together
 from megatape.training.pretrain import pretrain
+from megatape.training.startup import agreement
+from megatape.training.startup.agreement import open_together
 from tests.helpers.workers import Workers, run_workers
 
 ARGUMENTS = {"resume": None, "profile": 0, "allow_changes": False}
@@ -43,7 +43,7 @@ def test_differences_between_ranks(raw_config: dict[str, Any], data_directory: P
     ]
     raw_config["training"] |= {"global_batch_size": 6, "micro_batch_size": 1}
     payload = {"config": raw_config, "cases": [given for given, _ in cases]}
-    everyone = run_workers("tests.training.test_agreement:open_differently", 3, payload, tmp_path / "workers")
+    everyone = run_workers("tests.training.startup.test_agreement:open_differently", 3, payload, tmp_path / "workers")
     assert everyone[0] == everyone[1] == everyone[2], "all ranks fail with the same message, or none does"
     for (given, parts), error in zip(cases, everyone[0], strict=True):
         assert all(part in error for part in parts) and bool(parts) == bool(error), (given, error)
@@ -76,7 +76,7 @@ def test_one_rank_cannot_open_its_data(raw_config: dict[str, Any], tmp_path: Pat
     folder = tmp_path / "workers"
     folder.mkdir()
     (folder / "payload.json").write_text(json.dumps({"config": raw_config, "victim": victim}))
-    with Workers("tests.training.test_agreement:start", 2, folder) as workers:
+    with Workers("tests.training.startup.test_agreement:start", 2, folder) as workers:
         assert workers.statuses(60) == [2, 2], workers.logs()
     assert f"error: the ranks cannot train together: rank {victim} (" in workers.logs([0]) and "/nowhere" in workers.logs([0])
     assert "error" not in workers.logs([1])

@@ -28,9 +28,9 @@ from megatape.nn.loss import LossFormula
 from megatape.registry import BACKENDS, Entry
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_steps
-from megatape.training import working_kernels
+from megatape.training.startup import working_kernels
+from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
 from megatape.training.trainer import Start, Trainer
-from megatape.training.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
 from tests.helpers import bounds
 from tests.helpers.workers import run_workers
 

@@ -9,10 +9,10 @@ import pytest
 
 from megatape.errors import DataError, TrainingDiverged
 from megatape.run_folder import RunFolder
-from megatape.training.divergence import DivergenceCheck
-from megatape.training.status import BatchCounts, GradientSums, Requests, StepStatus
-from megatape.training.step import StepOutput
-from megatape.training.stepper import NO_TARGETS, SKIPPED
+from megatape.training.steps.divergence import DivergenceCheck
+from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
+from megatape.training.steps.step import StepOutput
+from megatape.training.steps.stepper import NO_TARGETS, SKIPPED
 
 STATUS = StepStatus(GradientSums(), BatchCounts(), Requests())
 

@@ -11,8 +11,8 @@ from megatape.model.build import build_model
 from megatape.model.division_check import check_division
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
-from megatape.training.evaluation import Evaluator
-from megatape.training.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
+from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
+from megatape.training.validation.evaluator import Evaluator
 from megatape.zero.distributed import own_device
 from megatape.zero.engine import Engine
 

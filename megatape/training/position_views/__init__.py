@@ -1,0 +1,1 @@
+"""Position views: summary tensors of one fixed text, computed at each evaluation."""

@@ -1,0 +1,1 @@
+"""Reports about steps: metrics, speed, and the memory of the device."""

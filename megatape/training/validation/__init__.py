@@ -1,0 +1,1 @@
+"""Validation: losses on the validation splits during training."""
