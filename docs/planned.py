@@ -11,10 +11,10 @@ from typing import Any
 
 from megatape.accounting.gpus import load_gpu
 from megatape.accounting.memory import plan_memory
-from megatape.accounting.needs import memory_needs
 from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig, Config, load_config, parse_config
 from megatape.tools.planner.links import links
+from megatape.tools.planner.memory_requirements import memory_needs
 from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.stages import plan_stages
 from megatape.utils.json_lines import read_lines

@@ -2,7 +2,7 @@
 
 from megatape.accounting.activations import activations
 from megatape.accounting.extrapolation import changed, count_once
-from megatape.accounting.shapes import num_chunks
+from megatape.accounting.rank_model import num_chunks
 from megatape.accounting.traffic import element_bytes
 from megatape.attention.attend import check_forced_backend
 from megatape.config import Config, ModelConfig, TrainingConfig

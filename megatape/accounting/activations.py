@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 
 from megatape.accounting.extrapolation import changed, count_once, depths, extrapolate
-from megatape.accounting.saved import saved_bytes
-from megatape.accounting.shapes import build, in_precision
+from megatape.accounting.rank_model import build, in_precision
+from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import Config
 from megatape.utils.torch_internals import FakeTensorMode, fused_on_shapes
 

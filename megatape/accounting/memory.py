@@ -23,6 +23,9 @@ from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
 # Bytes of an element of master weights, moments and the moving average.
 FLOAT32_BYTES = 4
 
+# Share of the available memory that advised settings leave free, because the estimate has an error.
+MARGIN = 0.05
+
 
 @dataclass(frozen=True)
 class Memory:

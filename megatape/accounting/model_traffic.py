@@ -3,7 +3,7 @@
 from collections import Counter
 
 from megatape.accounting.extrapolation import changed, count_once, depths, extrapolate_all
-from megatape.accounting.shapes import axes_of, num_chunks
+from megatape.accounting.rank_model import axes_of, num_chunks
 from megatape.accounting.trace import run_model
 from megatape.config import Config
 from megatape.distributed.traffic import CountTraffic, Sent

@@ -10,7 +10,7 @@ from torch import nn
 
 from megatape.accounting.extrapolation import changed, count_once
 from megatape.accounting.parameters import meta_model
-from megatape.accounting.shapes import build, num_chunks, on_shapes
+from megatape.accounting.rank_model import build, num_chunks, on_shapes
 from megatape.accounting.zero3 import Event, record_events
 from megatape.config import Config
 from megatape.model.trainable import check_trainable

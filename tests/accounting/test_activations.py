@@ -8,8 +8,8 @@ import torch
 
 from megatape.accounting.activations import activations
 from megatape.accounting.extrapolation import changed
-from megatape.accounting.saved import saved_bytes
-from megatape.accounting.shapes import build, on_shapes
+from megatape.accounting.rank_model import build, on_shapes
+from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ActivationCheckpointing
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology

@@ -49,7 +49,7 @@ def test_bfloat16_computes_in_float32() -> None:
 
 def test_nothing_quadratic_is_kept() -> None:
     """What is saved for the backward pass grows with N, not with N x N."""
-    from megatape.accounting.saved import record_saved
+    from megatape.accounting.saved_tensors import record_saved
 
     sizes = []
     for length in (256, 512):

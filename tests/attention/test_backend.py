@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend
 
 from megatape.accounting.activation_memory import plan_activations
 from megatape.accounting.activations import activations
-from megatape.accounting.saved import saved_bytes
+from megatape.accounting.saved_tensors import saved_bytes
 from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends import sdpa

@@ -8,13 +8,13 @@ import torch
 
 from megatape.accounting.gpus import load_gpu
 from megatape.accounting.memory import plan_memory
-from megatape.accounting.needs import memory_needs
 from megatape.accounting.parameters import count_parameters
-from megatape.accounting.shapes import build
+from megatape.accounting.rank_model import build
 from megatape.config import Config, load_config
 from megatape.data.synthetic.addition_problems import ALPHABET, longest_document
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.optim.adamw import AdamWOptions
+from megatape.tools.planner.memory_requirements import memory_needs
 from tests.helpers.slow import slow_but
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import megatape
-from megatape.accounting.saved import saved_bytes
+from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import Axis
 from megatape.model.block import Block

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatape.accounting.saved import saved_bytes
+from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ActivationCheckpointing as Mode
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatape.accounting.saved import record_saved
+from megatape.accounting.saved_tensors import record_saved
 from megatape.distributed.asynchronous import _Pending
 from megatape.distributed.layout import tokens_to_channels
 from megatape.distributed.mesh import Axis, make_mesh

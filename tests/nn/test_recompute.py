@@ -6,7 +6,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from megatape.accounting.saved import record_saved
+from megatape.accounting.saved_tensors import record_saved
 from megatape.nn.recompute import in_chunks, keep_on_host, recompute
 
 

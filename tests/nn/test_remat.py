@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megatape.accounting.saved import record_saved
+from megatape.accounting.saved_tensors import record_saved
 from megatape.nn.norm import RMSNorm, normalize_and_rebuild
 from megatape.nn.recompute import recompute
 from megatape.nn.remat import add, linear, linear_and_input, remat, shared_with_layers

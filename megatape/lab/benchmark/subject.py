@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
-from megatape.accounting.saved import record_saved
+from megatape.accounting.saved_tensors import record_saved
 from megatape.attention.attend import backends_by_priority
 from megatape.attention.rotation import PositionState
 from megatape.config import ActivationCheckpointing

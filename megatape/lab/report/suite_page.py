@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from megatape.accounting.cache import cache_bytes
 from megatape.accounting.flops import forward_flops
+from megatape.accounting.kv_cache import cache_bytes
 from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST

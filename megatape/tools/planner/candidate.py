@@ -6,8 +6,8 @@ from math import prod, sqrt
 
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.memory import plan_state, plan_total
-from megatape.accounting.needs import Need, memory_needs
 from megatape.config import ClusterConfig, Config
+from megatape.tools.planner.memory_requirements import Need, memory_needs
 from megatape.tools.planner.speed import plan_speed
 
 

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from megatape.accounting.extrapolation import changed, scaled
-from megatape.accounting.shapes import build, in_precision, on_shapes
+from megatape.accounting.rank_model import build, in_precision, on_shapes
 from megatape.attention.rotation import PositionState
 from megatape.config import Config, ModelConfig
 from megatape.encodings.encoding import Encoding, EncodingModule, positioned_layers

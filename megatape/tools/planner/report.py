@@ -4,12 +4,12 @@ from pathlib import Path
 
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.memory import plan_memory
-from megatape.accounting.needs import Need, check_cluster, memory_needs
 from megatape.accounting.traffic import spanning_warning
 from megatape.config import ClusterConfig, Config
 from megatape.errors import UserError
 from megatape.tools.planner.efficiency import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.measured import MeasuredStep, nearest_step
+from megatape.tools.planner.memory_requirements import Need, check_cluster, memory_needs
 from megatape.tools.planner.offload import OFFLOAD_ASSUMPTION
 from megatape.tools.planner.report_rows import Row, count_rows, memory_rows, offload_rows, sent_rows, speed_rows
 from megatape.tools.planner.search import SEARCH_SECONDS, Space

@@ -14,10 +14,10 @@ from itertools import combinations, product
 from math import floor, gcd, log
 
 from megatape.accounting.gpus import Gpu
-from megatape.accounting.needs import check_cluster
 from megatape.config import ClusterConfig, Config, parse_config
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
+from megatape.tools.planner.memory_requirements import check_cluster
 from megatape.tools.planner.speed import TOLERANCE
 from megatape.tools.planner.value_grids import NUM_UNORDERED, SECTIONS, Setting, SettingIndex, value_grids
 

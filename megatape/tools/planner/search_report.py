@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megatape.accounting.gpus import load_gpu
-from megatape.accounting.needs import MARGIN
+from megatape.accounting.memory import MARGIN
 from megatape.config import Config
 from megatape.errors import UserError
 from megatape.tools.planner.measured import nearest_step

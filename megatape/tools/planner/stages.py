@@ -5,11 +5,11 @@ from math import prod, sqrt
 
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.memory import plan_memory
-from megatape.accounting.needs import Need, memory_needs
 from megatape.accounting.trace import run_pass
 from megatape.accounting.traffic import plan_traffic
 from megatape.accounting.with_settings import with_settings
 from megatape.config import ClusterConfig, Config
+from megatape.tools.planner.memory_requirements import Need, memory_needs
 from megatape.tools.planner.speed import plan_speed
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, format_range

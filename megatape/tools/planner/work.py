@@ -8,7 +8,7 @@ A kernel reads each input once and writes each output once.
 import torch
 
 from megatape.accounting.extrapolation import changed, count_once, depths, extrapolate_all
-from megatape.accounting.shapes import build, on_shapes
+from megatape.accounting.rank_model import build, on_shapes
 from megatape.config import Config
 from megatape.tools.planner.counting import count
 from megatape.tools.planner.fusion import first_block_inputs, gained_by_fusion

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 
 import torch
 
+from megatape.accounting.fitting_change import smallest_fitting_change
 from megatape.accounting.memory import Memory, plan_memory
 from megatape.accounting.parameters import count_parameters
-from megatape.accounting.remedy import smallest_fitting_change
 from megatape.config import Config
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.topology import Topology

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DynamicLayer
 
-from megatape.accounting.cache import cache_bytes
+from megatape.accounting.kv_cache import cache_bytes
 from megatape.hf.modeling.cache import GrowingLayer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, relative_difference

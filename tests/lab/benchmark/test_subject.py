@@ -4,7 +4,7 @@ import torch
 
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
-from megatape.accounting.saved import saved_bytes
+from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ModelConfig
 from megatape.lab.benchmark.models import Shape
 from megatape.lab.benchmark.subject import PARTS, LlamaSubject, prepare, train

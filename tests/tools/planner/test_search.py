@@ -9,10 +9,10 @@ import pytest
 
 from megatape.accounting.extrapolation import changed
 from megatape.accounting.gpus import load_gpu
-from megatape.accounting.memory import plan_memory
-from megatape.accounting.needs import CONTEXT, FRAGMENTATION, MARGIN
+from megatape.accounting.memory import MARGIN, plan_memory
 from megatape.config import ClusterConfig, parse_config
 from megatape.errors import UserError
+from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION
 from megatape.tools.planner.search import Space, needs_no_more_memory
 from tests.helpers.plan_cases import configure
 

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from megatape.accounting.gpus import Gpu, load_gpu
-from megatape.accounting.needs import FRAGMENTATION, MARGIN
+from megatape.accounting.memory import MARGIN
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig, Config
 from megatape.model.build import build_model
+from megatape.tools.planner.memory_requirements import FRAGMENTATION
 from megatape.tools.planner.report import report
 from megatape.tools.planner.stages import plan_stages, stage_advice
 from tests.helpers.plan_cases import configure

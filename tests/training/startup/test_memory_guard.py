@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from megatape.accounting.fitting_change import smallest_fitting_change
 from megatape.accounting.memory import plan_total
-from megatape.accounting.remedy import smallest_fitting_change
 from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from megatape.accounting.activation_memory import plan_activations
 from megatape.accounting.flops import forward_flops
-from megatape.accounting.saved import saved_bytes
+from megatape.accounting.saved_tensors import saved_bytes
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config
 from megatape.lab.benchmark.gpu.raw_step import RawStep

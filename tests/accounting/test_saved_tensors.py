@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from megatape.accounting.saved import record_saved, saved_bytes
+from megatape.accounting.saved_tensors import record_saved, saved_bytes
 from megatape.config import ActivationCheckpointing as Mode
 from megatape.config import ModelConfig
 from megatape.model.build import build_model

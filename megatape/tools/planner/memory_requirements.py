@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 
 from megatape.accounting.gpus import Gpu
-from megatape.accounting.memory import Memory
+from megatape.accounting.memory import MARGIN, Memory
 from megatape.config import ClusterConfig, Config
 from megatape.errors import UserError
 from megatape.utils.units import format_bytes, plural
 
 CONTEXT = 1.5 * 2**30  # Bytes of device memory for contexts of the driver and the libraries.
 FRAGMENTATION = 0.05  # Share of device memory that the allocator cannot use.
-
-# Share of the available memory that advised settings leave free, because the estimate has an error.
-MARGIN = 0.05
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ import time
 from itertools import product
 from typing import Any, get_args
 
-from megatape.accounting.memory import Memory, plan_total
-from megatape.accounting.needs import MARGIN
+from megatape.accounting.memory import MARGIN, Memory, plan_total
 from megatape.accounting.with_settings import with_settings
 from megatape.config import ActivationCheckpointing, Config, TrainingConfig
 from megatape.errors import UserError
