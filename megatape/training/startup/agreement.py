@@ -8,8 +8,8 @@ from typing import Any
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, LoggingConfig, shared_values
 from megatape.data.training.run_data import RunData, open_data
-from megatape.distributed.agreement import find_disagreement
 from megatape.distributed.exchange import gather_values
+from megatape.distributed.rank_differences import find_disagreement
 from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch, UserError
 from megatape.imports import file_hashes
