@@ -42,7 +42,7 @@ MOVED = {
         "corpus": "megatape.data.prepare.options",
     },
     "megatape.model.encodings": {"*": "megatape.encodings.*"},
-    "megatape.model.kernels": {"*": "megatape.nn.kernels.*"},
+    "megatape.model.kernels": {"*": "megatape.encodings.kernels.*"},
     "megatape.parallel": {
         "collectives": "megatape.distributed.collectives",
         "launch": "megatape.nn.kernels.launch",

@@ -133,7 +133,7 @@ class TapeUpdate(StateUpdate):
         m: Tensor,
     ) -> Tensor:
         # Imported here, because triton need not be installed elsewhere.
-        from megatape.nn.kernels.update import fused_update
+        from megatape.encodings.kernels.update import fused_update
 
         gain = None if attended_state is None else self.gain
         active = F.silu(F.linear(m, self.content))  # [B, N/T, I]

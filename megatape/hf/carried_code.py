@@ -28,6 +28,8 @@ from megatape.moved_modules import current_name
 
 # Prefixes of the modules that exports carry, in addition to those that encodings import relatively.
 CARRIED = ("megatape.attention.bias", "megatape.attention.rotation", "megatape.hf.modeling.", "megatape.encodings.")
+# Prefix of the Triton kernels of encodings, for which stand_ins.py has stand-ins.
+KERNELS = "megatape.encodings.kernels."
 REGISTRY = "megatape.registry"
 
 
@@ -213,7 +215,7 @@ class CarriedFile:
             return Missing(node.lineno, name, training=True)
         if node.module is None:
             return Missing(node.lineno, name, training=False)
-        outside = not node.level and f"{module}.".startswith("megatape.") and not module.startswith(CARRIED)
+        outside = not node.level and f"{module}.".startswith("megatape.") and not is_carried(module)
         if outside and not hasattr(stand_ins, alias.name):
             return Missing(node.lineno, name, training=False)
         return None
@@ -230,7 +232,7 @@ class CarriedFile:
         module = self._source(node)
         if module == REGISTRY:
             return None
-        if node.level or module.startswith(CARRIED):
+        if node.level or is_carried(module):
             return module
         if f"{module}.".startswith("megatape."):
             return stand_ins.__name__
@@ -273,6 +275,11 @@ class CarriedFile:
             new = used - needed
             needed |= new
         return needed
+
+
+def is_carried(module: str) -> bool:
+    """Whether exports carry the file of a module of this package."""
+    return module.startswith(CARRIED) and not module.startswith(KERNELS)
 
 
 def file_of(module: str) -> Path:

@@ -149,7 +149,7 @@ def test_the_plan_counts_what_autograd_keeps(
             patched.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
             patched.setattr("megatape.attention.backends.flex.flex_attention", lambda q, k, v, **_: Fused.apply(q, k, v))
             patched.setattr("megatape.attention.backends.sdpa._padded", lambda heads, e: heads)  # as on a GPU
-            for kernels in ("attention.kernels.attention", "attention.kernels.rotation", "nn.kernels.update"):
+            for kernels in ("attention.kernels.attention", "attention.kernels.rotation", "encodings.kernels.update"):
                 patched.setattr(f"megatape.{kernels}.launch", lambda *_, **__: None)
             patched.setattr("megatape.attention.fused_rotation._has_kernel", lambda device: True)
             patched.setattr(TapeUpdate, "has_kernel", lambda update, device: has_kernel(update, torch.device("meta")))

@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from megatape.attention.kernels import attention
-from megatape.nn.kernels.update import PROGRAMS
+from megatape.encodings.kernels.update import PROGRAMS
 from megatape.utils.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
 

@@ -29,10 +29,10 @@ from megatape.attention.kernels.rotation import Rotation
 from megatape.attention.rotation import PositionState, rotate
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE, Axis
+from megatape.encodings.kernels import update
 from megatape.encodings.tape import TapeUpdate
 from megatape.nn import loss
 from megatape.nn.kernels import loss as loss_kernel
-from megatape.nn.kernels import update
 from megatape.nn.loss import LossFormula
 from megatape.utils.targets import IGNORE_INDEX
 from tests.helpers import biased_attention

@@ -12,10 +12,10 @@ from megatape.attention.kernels.attention import Tile, fused_attention
 from megatape.attention.kernels.rotation import Rotation
 from megatape.attention.rotation import PositionState
 from megatape.distributed.mesh import SINGLE
+from megatape.encodings.kernels import update
+from megatape.encodings.kernels.update import fused_update
 from megatape.nn import loss
 from megatape.nn.kernels import loss as loss_kernel
-from megatape.nn.kernels import update
-from megatape.nn.kernels.update import fused_update
 
 
 @dataclass(frozen=True)

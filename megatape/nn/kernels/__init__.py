@@ -1,1 +1,1 @@
-"""Triton kernels of the loss and the position update, and launching them."""
+"""Triton kernel of the loss, and launching all of our kernels."""

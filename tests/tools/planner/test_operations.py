@@ -71,7 +71,7 @@ def test_bytes_of_the_rotation_kernels() -> None:
 def test_bytes_of_the_update_kernel() -> None:
     """The kernel moves 6 bytes per element of e forward and 10 backward (docs/kernels.md), and the smaller tensors."""
     pytest.importorskip("triton")
-    from megatape.nn.kernels.update import PROGRAMS, fused_update
+    from megatape.encodings.kernels.update import PROGRAMS, fused_update
 
     tokens = 4096
     kv_heads = 8
@@ -102,7 +102,7 @@ def test_bytes_of_the_update_kernel() -> None:
 def test_kernel_products_match_their_source() -> None:
     pytest.importorskip("triton")
     from megatape.attention.kernels import attention, distances
-    from megatape.nn.kernels import update
+    from megatape.encodings.kernels import update
 
     counted = {kernel: products.content + products.state for kernel, products in attention.PRODUCTS.items()} | update.PRODUCTS
     for kernel, num_products in counted.items():

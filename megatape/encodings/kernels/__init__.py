@@ -1,0 +1,1 @@
+"""Triton kernels of position encodings. Their plain counterparts are in the encodings' files."""
