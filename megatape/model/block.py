@@ -260,11 +260,24 @@ class Block(nn.Module):
             streams: Streams before it.
             document_starts: [B, N], the first token that each token may attend to, or None.
         """
-        x, state, _ = streams
-        attended, attended_state = self.attention(self.attention_norm(x), state, document_starts)
-        x = x + attended
+        attended, attended_state = self.attend(streams, document_starts)
+        return self.feed_forward(streams, attended, attended_state)
+
+    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the output of attention [B, N/T, D], and A e [B, N, H/T, W] if the position update reads it, or None."""
+        return self.attention(self.attention_norm(streams.x), streams.state, document_starts)
+
+    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
+        """Return both streams after this block. Each token's depend on its own arguments alone.
+
+        Args:
+            streams: Streams before the block.
+            attended: Output of attention, [B, N/T, D].
+            attended_state: A e, or None.
+        """
+        x = streams.x + attended
         m = self.mlp(self.mlp_norm(x))
-        return Streams(x + m, self.update(state, attended_state, m))
+        return Streams(x + m, self.update(streams.state, attended_state, m))
 
     def update(self, state: PositionState, attended_state: Tensor | None, m: Tensor | None) -> PositionState:
         """Return the position state after this block.
@@ -276,12 +289,8 @@ class Block(nn.Module):
         """
         if self.position is None or not self.updates_state:
             return state
-        updated = self.position(self.own_tokens(state), attended_state, m)
-        return state._replace(delta=updated.delta)
-
-    def own_tokens(self, state: PositionState) -> PositionState:
-        """Return the state of the tokens that this rank updates: all, if no ranks divide samples."""
-        return state
+        updated: PositionState = self.position(state, attended_state, m)
+        return updated
 
     @contextmanager
     def reading_state(self) -> Iterator[None]:

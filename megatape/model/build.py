@@ -119,8 +119,6 @@ def block_class(
         is_compiled: Whether torch.compile fuses parts of a block.
     """
     wrappers: list[type[Block]] = [Block]
-    if options.sequence_axis.size > 1:
-        wrappers.append(SequenceParallelBlock)
     if is_compiled:
         wrappers.append(CompiledBlock)
     elif activation_checkpointing == "selective":
@@ -129,6 +127,8 @@ def block_class(
         wrappers.append(RebuiltSumBlock)
     if options.chunk_tokens is not None:
         wrappers.append(ChunkedBlock)
+    if options.sequence_axis.size > 1:
+        wrappers.append(SequenceParallelBlock)
     if activation_checkpointing in ("full", "offload"):
         wrappers.append(RecomputedBlock)
     if len(wrappers) == 1:

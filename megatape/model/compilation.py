@@ -1,13 +1,12 @@
 """Blocks whose norm, MLP and position update torch.compile fuses. Attention has kernels of its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megatape.errors import UserError
-from megatape.model.steps import SteppedBlock
+from megatape.model.block import Block, Streams
 from megatape.nn.remat import linear
 from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
 
@@ -29,7 +28,26 @@ def prepare_compiler(backend: str) -> None:
     limit_recompilations()
 
 
-class CompiledBlock(SteppedBlock):
+def content_after_block(block: Block, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the content after a block: what a CompiledBlock fuses.
+
+    Args:
+        block: The block.
+        x: Content before it, [B, N/T, D].
+        attended: Output of attention, [B, N/T, D].
+
+    Returns:
+        The content [B, N/T, D], and the output m of the MLP if the position update reads it.
+    """
+    x = x + attended
+    m = block.mlp(block.mlp_norm(x))
+    x = x + m
+    if not block.updates_state:
+        return x, None
+    return x, m
+
+
+class CompiledBlock(Block):
     """A block that compiles what it does before and after attention, once a training step needs it.
 
     Blocks of the same shapes share what is compiled.
@@ -45,15 +63,18 @@ class CompiledBlock(SteppedBlock):
             # FP8: scaling takes as long as the product unless it is fused.
             for layer in (attention.query, attention.key, attention.value, attention.output):
                 layer.compile(**compile_options)
-        self._compiled_feed_forward = torch.compile(super().feed_forward, **compile_options)
+        self._compiled_content = torch.compile(self._content, **compile_options)
         self._compile_update(compile_options)
 
-    def feed_forward(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
+    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
         if not self.training:
             # Evaluation has other shapes and cases, each of which would be compiled.
-            return super().feed_forward(x, attended)
-        compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]] = self._compiled_feed_forward
-        return compiled(x, attended)
+            return super().feed_forward(streams, attended, attended_state)
+        x, m = self._compiled_content(streams.x, attended)
+        return Streams(x, self.update(streams.state, attended_state, m))
+
+    def _content(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor | None]:
+        return content_after_block(self, x, attended)
 
     def _compile_update(self, compile_options: dict[str, Any]) -> None:
         """Compile the position update in training, unless our own kernel computes it.

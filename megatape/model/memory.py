@@ -6,22 +6,24 @@ from contextlib import nullcontext
 from torch import Tensor
 
 from megatape.attention.rotation import PositionState
-from megatape.model.block import MLP, Streams, swiglu
-from megatape.model.steps import SteppedBlock
+from megatape.model.block import MLP, Block, Streams, swiglu
 from megatape.nn.norm import normalize, normalize_and_rebuild
 from megatape.nn.recompute import in_chunks, keep_on_host, recompute
 from megatape.nn.remat import Remat, add, remat
 
 
-class RebuiltSumBlock(SteppedBlock):
+class RebuiltSumBlock(Block):
     """A block whose last sum the backward pass rebuilds from its terms.
 
     The norm of the MLP saves one of them and the position update the other, so that the next block's norm need not save the
     sum. That takes a block that updates the position state.
     """
 
-    def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
-        attended, attended_state = self.attend(streams, document_starts)
+    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        h = normalize(self.attention_norm, streams.x, _remat_of_x(streams))
+        return self.attention(h, streams.state, document_starts)
+
+    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
         x = streams.x + attended
         m = self.apply_mlp(x)
         if not self.updates_state:
@@ -31,10 +33,6 @@ class RebuiltSumBlock(SteppedBlock):
         if sum_remat is None:
             return Streams(total, state)
         return Streams(total, state, sum_remat.matching)
-
-    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        h = normalize(self.attention_norm, streams.x, _remat_of_x(streams))
-        return self.attention(h, streams.state, document_starts)
 
     def apply_mlp(self, x: Tensor) -> Tensor:
         """Return the output of the MLP."""
@@ -73,35 +71,32 @@ def _remat_of_x(streams: Streams) -> Remat | None:
     return streams.remat_of(streams.x)
 
 
-class ChunkedBlock(SteppedBlock):
+class ChunkedBlock(Block):
     """A block that takes some of this rank's tokens at a time through MLP and position update (training.chunk_tokens).
 
     Between attention and the streams after the block autograd saves only the arguments of each chunk.
     """
 
-    def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
+    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
         chunk_tokens = self.options.chunk_tokens
         assert chunk_tokens is not None
-        attended, attended_state = self.attend(streams, document_starts)
-        state = streams.state
+        x, state, _ = streams
         if not self.updates_state:
-            x, _ = in_chunks(self._after_attention, chunk_tokens, streams.x, attended, None, None, None)
+            x, _ = in_chunks(self._feed_forward_chunk, chunk_tokens, x, attended, None, None, None)
             return Streams(x, state)
-        initial, delta = self.own_tokens(state)
-        x, delta = in_chunks(self._after_attention, chunk_tokens, streams.x, attended, initial, delta, attended_state)
-        return Streams(x, state._replace(delta=delta))
+        initial, delta = state
+        x, delta = in_chunks(self._feed_forward_chunk, chunk_tokens, x, attended, initial, delta, attended_state)
+        return Streams(x, PositionState(initial, delta))
 
-    def _after_attention(
+    def _feed_forward_chunk(
         self, x: Tensor, attended: Tensor, initial: Tensor | None, delta: Tensor | None, attended_state: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return both streams after attention. Each token's depends on its own arguments alone."""
-        x, m = self.feed_forward(x, attended)
-        if self.position is not None and self.updates_state:
-            delta = self.position(PositionState(initial, delta), attended_state, m).delta
-        return x, delta
+        """Return x and delta of some tokens after the block. Autograd saves arguments that are tensors, but not tuples."""
+        after = super().feed_forward(Streams(x, PositionState(initial, delta)), attended, attended_state)
+        return after.x, after.state.delta
 
 
-class RecomputedBlock(SteppedBlock):
+class RecomputedBlock(Block):
     """A block of which autograd saves only the streams before it, in training. Its calls, hooks included, run again.
 
     With the option `offload` it saves them in host memory.

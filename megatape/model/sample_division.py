@@ -12,7 +12,7 @@ from megatape.attention.rotation import PositionState
 from megatape.distributed.layout import Given, heads_to_tokens, local_tokens, tokens_to_heads, zigzag
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.encodings.encoding import Features
-from megatape.model.block import Attention, Block
+from megatape.model.block import Attention, Block, Streams
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,17 @@ class SequenceParallelAttention(Attention):
 
 
 class SequenceParallelBlock(Block):
-    """A block that updates the streams of this sequence-parallel rank's tokens."""
+    """A block that updates the streams of this sequence-parallel rank's tokens.
+
+    Every rank has the initial state of all tokens, because attention reads it.
+    """
 
     attention_class = SequenceParallelAttention
 
-    def own_tokens(self, state: PositionState) -> PositionState:
-        return state._replace(initial=local_tokens(state.initial, self.options.sequence_axis))
+    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
+        if not self.updates_state:
+            return super().feed_forward(streams, attended, attended_state)
+        initial = streams.state.initial
+        own_state = streams.state._replace(initial=local_tokens(initial, self.options.sequence_axis))
+        after = super().feed_forward(streams._replace(state=own_state), attended, attended_state)
+        return after._replace(state=after.state._replace(initial=initial))

@@ -153,7 +153,7 @@ WRAPPERS: dict[str, tuple[dict[str, Any], list[type[Block]]]] = {
     "compiled": ({"compiler": "eager"}, [CompiledBlock]),
     "everything": (
         {"sequence_axis": Axis("sequence", 2, 0), "chunk_tokens": 8, "activation_checkpointing": "full", "compiler": "eager"},
-        [RecomputedBlock, ChunkedBlock, CompiledBlock, SequenceParallelBlock],
+        [RecomputedBlock, SequenceParallelBlock, ChunkedBlock, CompiledBlock],
     ),
 }
 

@@ -21,7 +21,7 @@ from megatape.attention.rotation import PositionState
 from megatape.config import Config, ModelConfig
 from megatape.encodings.encoding import Encoding, EncodingModule, positioned_layers
 from megatape.model.block import Block
-from megatape.model.steps import feed_forward
+from megatape.model.compilation import content_after_block
 from megatape.model.transformer import Transformer
 from megatape.registry import AUTO
 from megatape.tools.planner.counting import count, run_backward
@@ -91,11 +91,11 @@ def _compiled_parts(config: Config) -> list[CompiledPart]:
 
     norm = CompiledPart(block.attention_norm, block.attention_norm, [x], num_layers)
     if position is None:
-        return [norm, CompiledPart(partial(feed_forward, block), block, args, num_layers)]
+        return [norm, CompiledPart(partial(content_after_block, block), block, args, num_layers)]
     parts = [
         norm,
-        CompiledPart(partial(feed_forward, block), block, args, num_moving),
-        CompiledPart(partial(feed_forward, last_block), last_block, args, num_layers - num_moving),
+        CompiledPart(partial(content_after_block, block), block, args, num_moving),
+        CompiledPart(partial(content_after_block, last_block), last_block, args, num_layers - num_moving),
     ]
     is_by_kernel = position.by_kernel and position.has_kernel(x.device)
     if not is_by_kernel:
