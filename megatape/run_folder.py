@@ -1,6 +1,6 @@
 """Layout of a run's folder: every path that a run, its Slurm job or its comparison writes.
 
-lease.json              process that trains here, while it does (megatape/reliability/lease.py)
+lease.json              process that trains here, while it does (megatape/reliability/lease/lease.py)
 config.json             resolved configuration
 metrics.jsonl           one object per step
 events.jsonl            one object per event: starts, checkpoints, stops, failures

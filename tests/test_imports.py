@@ -29,7 +29,7 @@ WITHOUT_TORCH = (
     "megatape.attention.limits",
     "megatape.model.limits",
     "megatape.nn.limits",
-    "megatape.reliability.diagnosis",
+    "megatape.reliability.watch.diagnosis",
     "megatape.commands.cli.main",
 )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from megatape.distributed.exchange import on_main
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
-from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 from megatape.utils.retries import Result, retry_transient_errors
 

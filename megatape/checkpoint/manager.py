@@ -20,7 +20,7 @@ from megatape.checkpoint.tensors import StoredWeights
 from megatape.checkpoint.writer import COLLECTIVE_ERRORS, CheckpointContents, write_checkpoint
 from megatape.config import CheckpointConfig
 from megatape.errors import NotSaved
-from megatape.reliability.pace import PhaseKind
+from megatape.reliability.watch.pace import PhaseKind
 from megatape.run_folder import named_step
 from megatape.utils.retries import retry_transient_errors
 from megatape.zero.engine import Engine

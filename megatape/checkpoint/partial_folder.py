@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from megatape.checkpoint.environment import RunEnvironment
-from megatape.reliability.holder import NONCE_DIGITS
 from megatape.reliability.lease import Lease
+from megatape.reliability.lease.holder import NONCE_DIGITS
 from megatape.utils.atomic import rename
 
 # Suffix of partial folders.

@@ -13,11 +13,10 @@ from megatape.distributed.launchers import discover
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError, path_errors
 from megatape.reliability.lease import hold
-from megatape.reliability.rank_errors import RankFailed
-from megatape.reliability.run_log import show_lines
 from megatape.reliability.shared_folder import share_secret
-from megatape.reliability.watch import Watch
-from megatape.reliability.watch_limits import WatchLimits, limits_of_environment
+from megatape.reliability.watch.rank_errors import RankFailed
+from megatape.reliability.watch.timeouts import WatchTimeouts, timeouts_of_environment
+from megatape.reliability.watch.watch import Watch
 from megatape.run_folder import RunFolder
 from megatape.training.startup.agreement import open_together
 from megatape.training.startup.introduction import introduction
@@ -25,6 +24,7 @@ from megatape.training.startup.memory_guard import MemoryGuard
 from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import without_links
 from megatape.utils.masking import mask
+from megatape.reliability.run_log import show_lines
 from megatape.zero.distributed import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 def pretrain(
     config: Config,
     start: Start | None = None,
-    limits: WatchLimits | None = None,
+    timeouts: WatchTimeouts | None = None,
     ends_process: bool = False,
 ) -> ExitStatus:
     """Train as configured on this process's rank.
@@ -41,7 +41,7 @@ def pretrain(
     Args:
         config: Configuration of the run.
         start: Starting point of the run, by default a new run.
-        limits: Limits of the watch over the ranks, by default those of the environment.
+        timeouts: Times of the watch over the ranks, by default those of the environment.
         ends_process: Whether the process ends afterwards. Once training has ended, it then ignores signals to stop, because a
             second one would replace the exit status.
 
@@ -50,7 +50,7 @@ def pretrain(
         that rank prints it.
 
     Raises:
-        UserError: The variables of the launcher or of the limits are invalid.
+        UserError: The variables of the launcher or of the timeouts are invalid.
         Exception: Any other error of this rank, with its traceback. If another rank failed first, its error is named instead,
             and the traceback is in the folder `hangs` of the run.
     """
@@ -60,12 +60,12 @@ def pretrain(
     # DeepSpeed forces garbage collections, which need not visit the objects made by imports.
     gc.freeze()
     start = start or Start()
-    limits = limits or limits_of_environment()
+    timeouts = timeouts or timeouts_of_environment()
     topology = discover()
     folder = RunFolder(Path(config.run.directory))
     try:
-        _join_process_group(topology, limits, config.parallel.tp)
-        return _train(config, start, limits, ends_process, topology, folder)
+        _join_process_group(topology, timeouts, config.parallel.tp)
+        return _train(config, start, timeouts, ends_process, topology, folder)
     except UserError as error:
         if topology.local_rank == 0 or not error.everywhere:
             where = ""
@@ -83,19 +83,19 @@ def pretrain(
         shut_down()
 
 
-def _join_process_group(topology: Topology, limits: WatchLimits, tensor_size: int) -> None:
+def _join_process_group(topology: Topology, timeouts: WatchTimeouts, tensor_size: int) -> None:
     """Join the process group of all ranks.
 
     Args:
         topology: All ranks.
-        limits: Limits of the watch over the ranks.
+        timeouts: Times of the watch over the ranks.
         tensor_size: Number of tensor-parallel ranks.
 
     Raises:
         UserError: The ranks cannot connect to each other.
     """
     try:
-        initialize_distributed(topology, limits.collectives, tensor_size)
+        initialize_distributed(topology, timeouts.collectives, tensor_size)
     except (DistNetworkError, DistStoreError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
@@ -107,7 +107,7 @@ def _join_process_group(topology: Topology, limits: WatchLimits, tensor_size: in
 def _train(
     config: Config,
     start: Start,
-    limits: WatchLimits,
+    timeouts: WatchTimeouts,
     ends_process: bool,
     topology: Topology,
     folder: RunFolder,
@@ -115,7 +115,7 @@ def _train(
     """Open data and folder, and train, under the watch over the ranks. Arguments as for `pretrain`."""
     arguments = vars(start) | {"base": start.base and str(start.base)}
     memory = MemoryGuard(config, topology)
-    with Watch(topology, limits, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
+    with Watch(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))
         # Paths used before the first step come from the configuration, so errors about them are the user's.
         with path_errors(), memory.explained_errors():

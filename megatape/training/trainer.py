@@ -25,10 +25,10 @@ from megatape.model.requirements import attention_requirements
 from megatape.optim.schedules import step_learning_rate
 from megatape.registry import CALLBACKS
 from megatape.reliability.lease import Lease
-from megatape.reliability.pace import Pace, PhaseKind
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.shared_folder import check_shared
 from megatape.reliability.signals import STOPPING, handled
+from megatape.reliability.watch.pace import Pace, PhaseKind
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.collection import Callbacks
@@ -176,7 +176,7 @@ class Trainer:
 
         A checkpoint that cannot be written is tried again at the next interval (checkpoint/manager.py). While the run's folder
         cannot be reached, training continues, until another run may have taken the folder over: then it waits
-        (reliability/lease.py). A step whose loss or gradient is not finite is skipped.
+        (reliability/lease/lease.py). A step whose loss or gradient is not finite is skipped.
 
         Args:
             ends_process: Whether the process ends after training. It then ignores further signals.

@@ -9,8 +9,8 @@ from megatape.checkpoint.environment import RunEnvironment
 from megatape.distributed import exchange
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
-from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 from megatape.utils import retries
 

@@ -7,8 +7,8 @@ from megatape.checkpoint.manifest import save_manifest, write_file
 from megatape.checkpoint.pruning import prune
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
-from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 
 

@@ -12,8 +12,8 @@ from megatape.checkpoint.selection import find_checkpoint, find_stable_checkpoin
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.reliability.lease import Lease
-from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 from tests.helpers.runs import flip_byte
 

@@ -17,15 +17,15 @@ from megatape.data.training.loader import Loader
 from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
-from megatape.reliability.rank_errors import RankFailed
-from megatape.reliability.watch import Watch
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.rank_errors import RankFailed
+from megatape.reliability.watch.timeouts import WatchTimeouts
+from megatape.reliability.watch.watch import Watch
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.steps.prefetch import Prefetcher
 from megatape.training.trainer import Trainer
 from tests.helpers.workers import run_workers
 
-WATCHED = WatchLimits(period=0.1)
+WATCHED = WatchTimeouts(period=0.1)
 
 
 def disturb(kind: str, data: Path, lease: Lease, topology: Topology) -> None:

@@ -11,7 +11,7 @@ import torch
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.trainer import Trainer
@@ -34,7 +34,7 @@ def fail(payload: dict[str, Any], topology: Topology) -> NoReturn:
         return make(run, *arguments)
 
     Trainer.train_step = train_step  # type: ignore[method-assign, assignment]
-    os._exit(pretrain(parse_config(payload["config"], "test"), limits=WatchLimits(period=0.2, silence=30.0, grace=5.0)))
+    os._exit(pretrain(parse_config(payload["config"], "test"), timeouts=WatchTimeouts(period=0.2, silence=30.0, grace=5.0)))
 
 
 def logs(raw_config: dict[str, Any], folder: Path, error: str, ranks: list[int]) -> tuple[list[int | None], list[str]]:

@@ -18,9 +18,9 @@ from torch.distributed.distributed_c10d import _get_default_group, _world
 
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
-from megatape.reliability.pace import MIN_DURATIONS, Pace, PhaseKind
-from megatape.reliability.watch import Watch
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.pace import MIN_DURATIONS, Pace, PhaseKind
+from megatape.reliability.watch.timeouts import WatchTimeouts
+from megatape.reliability.watch.watch import Watch
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.training.steps.stepper import Stepper
@@ -46,12 +46,12 @@ def train(payload: dict[str, Any], topology: Topology) -> NoReturn:
     victim = {"data": 0, "backward": topology.world_size - 1, "frozen": 1, "save": 1}.get(payload["hang"])
     if topology.rank == victim:
         HANGS[payload["hang"]](Path(payload["config"]["run"]["directory"]))
-    limits = WatchLimits(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
+    times = WatchTimeouts(period=0.2, silence=SILENCE, suspicion=5.0, step=STEP, stall=STALL, grace=1.0)
     if payload["hang"] == "save":
-        limits = replace(limits, long=4.0)
+        times = replace(times, long=4.0)
     if payload["hang"] == "frozen":
-        limits = replace(limits, period=5.0, silence=STALL)
-    os._exit(pretrain(parse_config(payload["config"], "test"), limits=limits))
+        times = replace(times, period=5.0, silence=STALL)
+    os._exit(pretrain(parse_config(payload["config"], "test"), timeouts=times))
 
 
 def hang_in_data(folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_rank_that_hangs_is_named(raw_config: dict[str, Any], tmp_path: Path, 
         assert " in train_step" in stacks and bool(re.search(r"test_hang.py.* in (hang|<lambda>)", stacks)) == (rank == victim)
     if hang == "data":
         timeouts = json.loads((Path(raw_config["run"]["directory"]) / "timeouts").read_text())
-        assert len(timeouts) >= 2 and set(timeouts) == {WatchLimits(silence=SILENCE, stall=STALL).collectives.total_seconds()}
+        assert len(timeouts) >= 2 and set(timeouts) == {WatchTimeouts(silence=SILENCE, stall=STALL).collectives.total_seconds()}
 
 
 def test_a_rank_that_hangs_in_a_background_save_is_named(raw_config: dict[str, Any], tmp_path: Path) -> None:
@@ -206,19 +206,19 @@ def test_a_stop_of_all_ranks_is_survived(raw_config: dict[str, Any], tmp_path: P
         wait_for_steps(workers, raw_config, steps_of(raw_config) + 3)
 
 
-def test_the_limits_keep_the_promise() -> None:
+def test_the_timeouts_keep_the_promise() -> None:
     """Where steps take up to 5 s, all ranks have ended two minutes after one of them hangs."""
-    limits = WatchLimits()
-    pace = Watch(Topology(0, 2, 0), WatchLimits()).pace
+    times = WatchTimeouts()
+    pace = Watch(Topology(0, 2, 0), WatchTimeouts()).pace
     now = 0.0
     with patch("time.monotonic", lambda: now):
         for step in range(1, 6):
             pace.enter(PhaseKind.STEP, f"step {step}")
             now += 5.0
     # To be seen: by a heartbeat, and a look. To write the stacks, and to end.
-    assert pace.phase.limit + 3 * limits.period + 2 * limits.grace < 120
+    assert pace.phase.timeout + 3 * times.period + 2 * times.grace < 120
 
 
 def test_the_watch_speaks_before_torch() -> None:
     """The timeout of collectives, after which torch ends a rank without naming the one at fault, comes last."""
-    assert WatchLimits().collectives >= timedelta(seconds=WatchLimits().stall + WatchLimits().grace)
+    assert WatchTimeouts().collectives >= timedelta(seconds=WatchTimeouts().stall + WatchTimeouts().grace)

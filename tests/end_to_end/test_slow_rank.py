@@ -12,7 +12,7 @@ import pytest
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.model.transformer import Transformer
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.run_folder import RunFolder
 from megatape.training.pretrain import pretrain
 from megatape.utils.json_lines import read_lines
@@ -43,5 +43,5 @@ def train(raw_config: dict[str, Any], topology: Topology) -> NoReturn:
 
     if topology.rank == 1:
         Transformer.forward = slow  # type: ignore[method-assign]
-    with patch("megatape.reliability.pace.WINDOW", 8):
-        os._exit(pretrain(parse_config(raw_config, "test"), limits=WatchLimits(period=0.1)))
+    with patch("megatape.reliability.watch.pace.WINDOW", 8):
+        os._exit(pretrain(parse_config(raw_config, "test"), timeouts=WatchTimeouts(period=0.1)))

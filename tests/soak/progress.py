@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.checkpoint.partial_folder import PARTIAL
-from megatape.reliability.holder import read_holder
+from megatape.reliability.lease.holder import read_holder
 from megatape.run_folder import RunFolder, named_step, read_metrics
 from megatape.utils.json_lines import read_lines
 from tests.soak.launch import Start

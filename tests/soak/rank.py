@@ -6,10 +6,10 @@ import sys
 from unittest.mock import patch
 
 from megatape.commands.cli.main import main as megatape
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.timeouts import WatchTimeouts
 
 # A busy machine may keep a rank that is well from its heartbeat for some seconds.
-LIMITS = WatchLimits(period=0.5, silence=10.0, suspicion=5.0, step=15.0, long=20.0, stall=60.0, grace=2.0)
+TIMEOUTS = WatchTimeouts(period=0.5, silence=10.0, suspicion=5.0, step=15.0, long=20.0, stall=60.0, grace=2.0)
 
 
 def main(words: list[str]) -> int:
@@ -18,7 +18,7 @@ def main(words: list[str]) -> int:
     faulthandler.enable()
     if "CROSS_RANK" not in os.environ:  # not under `deepspeed`
         os.environ["TORCHELASTIC_RUN_ID"] = "soak"
-    with patch("megatape.training.pretrain.limits_of_environment", lambda: LIMITS):
+    with patch("megatape.training.pretrain.timeouts_of_environment", lambda: TIMEOUTS):
         return megatape(["pretrain", *words])
 
 

@@ -12,7 +12,7 @@ from torch.distributed import DistNetworkError
 from megatape.config import parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import DataError, ExitStatus, LeaseLost, NotSaved, TrainingDiverged, UserError
-from megatape.reliability.rank_errors import RankFailed
+from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training import pretrain
 
 EIO = OSError(errno.EIO, "Input/output error", "run/metrics.jsonl")

@@ -16,9 +16,9 @@ def prepare_deepspeed(verbose: bool = False) -> None:
     Raises:
         UserError: A variable has an invalid value.
     """
-    from megatape.reliability.watch_limits import limits_of_environment
+    from megatape.reliability.watch.timeouts import timeouts_of_environment
 
-    limits_of_environment()
+    timeouts_of_environment()
     if not verbose:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)

@@ -30,9 +30,9 @@ from megatape.data.shards.index import MAX_INDEX_BYTES
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import ExistingPath, UserError, content_errors
-from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
-from megatape.reliability.holder import read_holder
 from megatape.reliability.lease import LeaseTimeouts
+from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.lease.holder import read_holder
 from megatape.utils.atomic import rename, write_atomically
 from megatape.utils.files import PARTIAL, sync, temporary_name
 from megatape.utils.json_files import json_content, read_json

@@ -11,7 +11,7 @@ from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.plan import Plan
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.errors import MissingPath, UserError, path_errors
-from megatape.reliability.holder import read_holder
+from megatape.reliability.lease.holder import read_holder
 from megatape.utils.files import file_system_time
 
 # Seconds over which the rate is measured.

@@ -2,7 +2,7 @@
 
 A lease is a file that names its process and whose modification time is the process's heartbeat. It is created exclusively,
 which NFS does atomically, but it is not taken over atomically. Leases save work and guarantee nothing: two processes may hold
-the same one. Use reliability/lease.py for work that only one process may do.
+the same one. Use reliability/lease/lease.py for work that only one process may do.
 """
 
 import os
@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
-from megatape.reliability.holder import read_holder, this_process
 from megatape.reliability.lease import LeaseTimeouts
+from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.lease.holder import read_holder, this_process
 
 # `settle` is for leases that exclude others.
 DEFAULT_TIMEOUTS = LeaseTimeouts(expiry=120.0, poll_interval=0.25)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
+from megatape.errors import LeaseLost
 from megatape.registry import SINKS
-from megatape.reliability.lease import LeaseLost
 from megatape.training.callbacks.callback import Callback, RunContext, Sink
 from megatape.training.steps.step import StepMetrics
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from megatape.data.training.mixture import MixtureOrder, without_unnamed
 from megatape.reliability.lease import Lease
-from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.reporting.hardware import peak_memory
 from megatape.training.state import TrainState

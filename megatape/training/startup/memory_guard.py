@@ -16,7 +16,7 @@ from megatape.config import Config
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
-from megatape.reliability.rank_errors import RankFailed
+from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training.startup.available_memory import available_memory, memory_capacity
 from megatape.utils.units import format_bytes
 

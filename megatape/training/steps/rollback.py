@@ -5,7 +5,6 @@ from functools import partial
 
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.reliability.pace import Pace
 from megatape.reliability.run_log import RunLog
 from megatape.training.state import TrainState
 from megatape.training.steps.spike_policy import SpikePolicy

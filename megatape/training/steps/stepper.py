@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from megatape.data.training.loader import Loader
-from megatape.reliability.pace import Pace
+from megatape.reliability.watch.pace import Pace
 from megatape.training.state import TrainState
 from megatape.training.steps.prefetch import Prefetcher, StepBatches
 from megatape.training.steps.spike_policy import SpikePolicy

@@ -20,7 +20,7 @@ from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.sources.source import Source
 from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.reliability.holder import this_process
+from megatape.reliability.lease.holder import this_process
 
 # LISTED: names that a server sends at a time, 500 of 1800
 NUM_UNITS = 600
@@ -79,7 +79,7 @@ def test_calls_of_idle_processes(
         else:
             folder.unit_folder(number).mkdir()
     calls = Counter[int]()
-    monkeypatch.setattr("megatape.reliability.lease.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("megatape.reliability.lease.heartbeat_monitor.time.monotonic", lambda: clock[0])
     rounds = [
         preparation().queue.each(
             "", lambda: folder.finished(NUM_UNITS), lambda *_: pytest.fail("a unit was taken from its process"), NUM_UNITS

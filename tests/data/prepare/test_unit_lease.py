@@ -18,9 +18,9 @@ from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
-from megatape.reliability.holder import this_process
 from megatape.reliability.lease import LeaseTimeouts
+from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.lease.holder import this_process
 from megatape.utils.atomic import write_atomically
 from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
@@ -32,7 +32,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS, UnitLease
-from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 assert UnitLease(Path(sys.argv[1]), DEFAULT_TIMEOUTS, HeartbeatMonitor()).acquire()
 print("held", flush=True)
 time.sleep(60)
@@ -49,7 +49,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("megatape.reliability.lease.time.monotonic", clock)
+    monkeypatch.setattr("megatape.reliability.lease.heartbeat_monitor.time.monotonic", clock)
     return clock
 
 

@@ -12,7 +12,7 @@ from megatape.accounting.memory import plan_total
 from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
-from megatape.reliability.rank_errors import RankFailed
+from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.training.startup.memory_guard import MemoryGuard
 from tests.helpers.command import Command
 

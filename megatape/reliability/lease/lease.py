@@ -20,8 +20,8 @@ from pathlib import Path
 
 from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, UserError
-from megatape.reliability.heartbeat_monitor import HeartbeatMonitor
-from megatape.reliability.holder import Holder, read_holder, this_process
+from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
+from megatape.reliability.lease.holder import Holder, read_holder, this_process
 from megatape.utils.atomic import rename
 from megatape.utils.files import file_system_time, open_regular, read_regular
 from megatape.utils.units import format_time

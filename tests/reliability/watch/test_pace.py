@@ -5,8 +5,8 @@ from unittest.mock import patch
 
 import pytest
 
-from megatape.reliability.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.pace import FACTOR, MIN_DURATIONS, SHORT_WAIT, WINDOW, Pace, PhaseKind
+from megatape.reliability.watch.timeouts import WatchTimeouts
 
 STEP = 60.0
 SAVE = 300.0
@@ -28,17 +28,17 @@ def clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def pace() -> Pace:
-    return Pace(WatchLimits(step=STEP, long=SAVE, stall=UNKNOWN))
+    return Pace(WatchTimeouts(step=STEP, long=SAVE, stall=UNKNOWN))
 
 
 def test_limits_follow_what_was_measured(pace: Pace, clock: Clock) -> None:
-    assert pace.phase.limit == UNKNOWN
+    assert pace.phase.timeout == UNKNOWN
 
     def enter(kind: PhaseKind, seconds: float, size: int = 0) -> float:
         pace.enter(kind, f"a {kind.name}", size)
         clock.now += seconds
         assert pace.phase.name == f"a {kind.name}"
-        return pace.phase.limit
+        return pace.phase.timeout
 
     assert enter(PhaseKind.STEP, 3.0) == UNKNOWN, "the first one allocates and compiles"
     assert enter(PhaseKind.STEP, 3.0) == SAVE, "perhaps on one rank alone, and the second one on another"
@@ -59,10 +59,10 @@ def test_a_wait_for_files_has_the_long_limit_once_it_lasts(pace: Pace, clock: Cl
         pace.enter(PhaseKind.STEP, f"step {step}")
         clock.now += 1.0
     with pace.waiting("the reading of samples"):
-        assert pace.phase.limit == STEP
+        assert pace.phase.timeout == STEP
         clock.now += 2 * SHORT_WAIT
-        assert (pace.phase.name, pace.phase.limit) == ("the reading of samples", UNKNOWN)
-    assert (pace.phase.name, pace.phase.limit) == (f"step {MIN_DURATIONS}", STEP)
+        assert (pace.phase.name, pace.phase.timeout) == ("the reading of samples", UNKNOWN)
+    assert (pace.phase.name, pace.phase.timeout) == (f"step {MIN_DURATIONS}", STEP)
 
 
 def test_one_slow_step_is_not_enough(pace: Pace) -> None:
@@ -80,15 +80,15 @@ def test_work_in_the_background_is_measured_like_phases(pace: Pace, clock: Clock
         with pace.in_background(PhaseKind.SAVE, "a save"):
             assert pace.background and pace.background.name == "a save"
             clock.now += seconds
-            limit = pace.background.limit
+            limit = pace.background.timeout
         assert pace.background is None
         return limit
 
     pace.enter(PhaseKind.STEP, "step 1")
     assert save(50.0) == UNKNOWN
-    assert (pace.phase.name, pace.phase.limit) == ("step 1", UNKNOWN), "the main thread goes on"
+    assert (pace.phase.name, pace.phase.timeout) == ("step 1", UNKNOWN), "the main thread goes on"
     pace.enter(PhaseKind.SAVE, "the last save")
-    assert pace.phase.limit == FACTOR * 50
+    assert pace.phase.timeout == FACTOR * 50
     with pytest.raises(OSError), pace.in_background(PhaseKind.SAVE, "a failed save"):
         raise OSError
     assert pace.background is None

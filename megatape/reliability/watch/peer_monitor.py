@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
-from megatape.reliability.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
-from megatape.reliability.watch_limits import WatchLimits
-from megatape.reliability.watch_messages import Verdict, WatchMessages
+from megatape.reliability.watch.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
+from megatape.reliability.watch.messages import Verdict, WatchMessages
+from megatape.reliability.watch.timeouts import WatchTimeouts
 
 
 class PeerMonitor:
@@ -14,17 +14,19 @@ class PeerMonitor:
 
     Args:
         topology: All ranks.
-        limits: Time limits of the run.
+        timeouts: Times of the watch.
         messages: Messages of the ranks.
         warn: Called once for each straggler, with a warning that names it.
     """
 
-    def __init__(self, topology: Topology, limits: WatchLimits, messages: WatchMessages, warn: Callable[[str], object]) -> None:
+    def __init__(
+        self, topology: Topology, timeouts: WatchTimeouts, messages: WatchMessages, warn: Callable[[str], object]
+    ) -> None:
         watched = [0]
         if topology.is_main:
             watched = list(range(topology.world_size))
-        self._peers = [Peer(rank, Heartbeat(limits.stall)) for rank in watched]
-        self._limits = limits
+        self._peers = [Peer(rank, Heartbeat(timeouts.stall)) for rank in watched]
+        self._timeouts = timeouts
         self._messages = messages
         self._warn = warn
         self._reported_stragglers: set[int] = set()
@@ -43,14 +45,14 @@ class PeerMonitor:
         self._read_heartbeats()
         self._warn_of_stragglers()
         failure = self._read_failure()
-        cause = diagnose(self._peers, self._limits, failure)
+        cause = diagnose(self._peers, self._timeouts, failure)
         if cause is not None:
             self._messages.publish_verdict(Verdict(cause, is_diagnosis=True, status=ExitStatus.DIED))
         return self._messages.verdict()
 
     def _read_heartbeats(self) -> None:
         heartbeats = self._messages.heartbeats(peer.rank for peer in self._peers)
-        observe(self._peers, heartbeats, self._limits.period)
+        observe(self._peers, heartbeats, self._timeouts.period)
         for peer in self._peers:
             peer.has_left = peer.silent > 0 and self._messages.has_left(peer.rank)
 
@@ -66,5 +68,5 @@ class PeerMonitor:
         if report is None:
             return None
         rank, error = report
-        self._seconds_since_failure += self._limits.period
+        self._seconds_since_failure += self._timeouts.period
         return CollectiveFailure(rank, error, self._seconds_since_failure)

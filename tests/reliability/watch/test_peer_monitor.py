@@ -5,12 +5,12 @@ import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
-from megatape.reliability.diagnosis import STRAGGLER_SHARE, Heartbeat
-from megatape.reliability.peer_monitor import PeerMonitor
-from megatape.reliability.watch_limits import WatchLimits
-from megatape.reliability.watch_messages import Verdict, WatchMessages
+from megatape.reliability.watch.diagnosis import STRAGGLER_SHARE, Heartbeat
+from megatape.reliability.watch.messages import Verdict, WatchMessages
+from megatape.reliability.watch.peer_monitor import PeerMonitor
+from megatape.reliability.watch.timeouts import WatchTimeouts
 
-LIMITS = WatchLimits(period=2.0, silence=4.0, suspicion=2.0)
+TIMEOUTS = WatchTimeouts(period=2.0, silence=4.0, suspicion=2.0)
 NUM_RANKS = 3
 
 
@@ -30,7 +30,7 @@ def send_heartbeats(ranks: list[WatchMessages], number: int, *busy_shares: float
 
 
 def create_monitor(ranks: list[WatchMessages], rank: int, warnings: list[str]) -> PeerMonitor:
-    return PeerMonitor(Topology(rank, NUM_RANKS, 0), LIMITS, ranks[rank], warnings.append)
+    return PeerMonitor(Topology(rank, NUM_RANKS, 0), TIMEOUTS, ranks[rank], warnings.append)
 
 
 def test_a_silent_rank_ends_all(ranks: list[WatchMessages]) -> None:

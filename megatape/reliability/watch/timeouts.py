@@ -1,4 +1,4 @@
-"""Time limits of the watch over ranks."""
+"""Times of the watch over ranks."""
 
 import os
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ MAX_STALL = 60 * 24 * 365  # minutes in a year
 
 
 @dataclass(frozen=True)
-class WatchLimits:
+class WatchTimeouts:
     """Times in seconds, the same on all ranks.
 
     Only time in which a process runs counts: one that is stopped may be continued.
@@ -41,19 +41,19 @@ class WatchLimits:
         return timedelta(seconds=self.stall + self.silence)
 
 
-DEFAULT_LIMITS = WatchLimits()
+DEFAULT_TIMEOUTS = WatchTimeouts()
 
 
-def limits_of_environment() -> WatchLimits:
-    """Return the default limits, or the minutes of DEEPSPEED_TIMEOUT for every phase.
+def timeouts_of_environment() -> WatchTimeouts:
+    """Return the default timeouts, or the minutes of DEEPSPEED_TIMEOUT for every phase.
 
     Raises:
         UserError: The variable is not a number of minutes.
     """
     minutes = os.environ.get(STALL_VAR)
     if minutes is None:
-        return DEFAULT_LIMITS
+        return DEFAULT_TIMEOUTS
     if not minutes.isdecimal() or not 1 <= int(minutes) <= MAX_STALL:
         raise UserError(f"{STALL_VAR} is {minutes!r}: give whole minutes from 1 to {MAX_STALL}, or unset it")
     seconds = 60.0 * int(minutes)
-    return WatchLimits(step=seconds, long=seconds, stall=seconds)
+    return WatchTimeouts(step=seconds, long=seconds, stall=seconds)

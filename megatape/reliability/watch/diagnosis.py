@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from megatape.distributed.topology import name_ranks
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.timeouts import WatchTimeouts
 
 # Share of a step's time by which a straggler is busy longer than the median of the others.
 STRAGGLER_SHARE = 0.2
@@ -20,24 +20,24 @@ class Heartbeat(NamedTuple):
     """State of a rank, as the rank reports it.
 
     Attributes:
-        limit: Timeout of its phase in seconds.
+        timeout: Timeout of its phase in seconds.
         phase: Name of its phase.
         num_collectives: Number of collectives that it has begun.
         busy_share: Share of a step in which it waits for no other rank, None while unmeasured.
         process: Host and process id.
         number: Number of heartbeats so far, so that each differs from the last one.
-        background_limit: Timeout of the background thread's work, in seconds.
+        background_timeout: Timeout of the background thread's work, in seconds.
         background: Name of the background thread's work, "" if it has none.
         num_background: Number of collectives that the background thread has begun.
     """
 
-    limit: float
+    timeout: float
     phase: str = "starting"
     num_collectives: int = 0
     busy_share: float | None = None
     process: str = "which never started"
     number: int = 0
-    background_limit: float = 0.0
+    background_timeout: float = 0.0
     background: str = ""
     num_background: int = 0
 
@@ -108,22 +108,22 @@ def observe(peers: Sequence[Peer], heartbeats: Mapping[int, Heartbeat], period: 
             peer.behind_in_background = 0.0
 
 
-def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFailure | None) -> str | None:
+def diagnose(peers: Sequence[Peer], timeouts: WatchTimeouts, failure: CollectiveFailure | None) -> str | None:
     """Decide whether the run must end because of a rank or the network.
 
     Args:
         peers: The ranks that this rank watches. Rank 0 watches all; the others watch rank 0, and
             judge only its silence.
-        limits: Time limits of the run.
+        timeouts: Times of the watch.
         failure: The first collective that failed on any rank, if one has.
 
     Returns:
         The cause, which names the rank at fault; None while the run may continue.
     """
     for peer in peers:
-        max_silence = min(limits.silence, peer.heartbeat.limit)
+        max_silence = min(timeouts.silence, peer.heartbeat.timeout)
         if failure is not None:
-            max_silence = limits.suspicion
+            max_silence = timeouts.suspicion
         if peer.silent > max_silence and not peer.has_left:
             return f"{peer} died, is frozen or was cut off in {peer.heartbeat.phase}: no heartbeat for {max_silence:.0f} s"
     if len(peers) == 1:
@@ -134,15 +134,15 @@ def diagnose(peers: Sequence[Peer], limits: WatchLimits, failure: CollectiveFail
     last_in_background = min(peers, key=lambda peer: peer.heartbeat.num_background)
     beat = last.heartbeat
     background = last_in_background.heartbeat
-    if last.behind > beat.limit:
+    if last.behind > beat.timeout:
         waiting = [peer.rank for peer in peers if peer.heartbeat.num_collectives > beat.num_collectives]
-        return f"{last} hangs in {beat.phase}: {name_ranks(waiting)} waited {beat.limit:.0f} s for it"
-    if background.background and last_in_background.behind_in_background > background.background_limit:
+        return f"{last} hangs in {beat.phase}: {name_ranks(waiting)} waited {beat.timeout:.0f} s for it"
+    if background.background and last_in_background.behind_in_background > background.background_timeout:
         waiting = [peer.rank for peer in peers if peer.heartbeat.num_background > background.num_background]
-        waited = f"{name_ranks(waiting)} waited {background.background_limit:.0f} s for it"
+        waited = f"{name_ranks(waiting)} waited {background.background_timeout:.0f} s for it"
         return f"{last_in_background} hangs in {background.background}: {waited}"
     # Wait until a dead rank would have been silent for too long.
-    if failure is not None and failure.seconds > limits.suspicion + 2 * limits.period:
+    if failure is not None and failure.seconds > timeouts.suspicion + 2 * timeouts.period:
         if last.behind and last.rank != failure.rank:
             return f"{last} hangs in {beat.phase}, and others gave up waiting for it: {failure}"
         if last_in_background.behind_in_background and last_in_background.rank != failure.rank:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from megatape.distributed.store import Messages
 from megatape.errors import ExitStatus
-from megatape.reliability.diagnosis import Heartbeat
+from megatape.reliability.watch.diagnosis import Heartbeat
 
 # Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or will be resumed.
 FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})

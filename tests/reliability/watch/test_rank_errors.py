@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from megatape.errors import UserError
-from megatape.reliability.rank_errors import is_collective_error
+from megatape.reliability.watch.rank_errors import is_collective_error
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from megatape.reliability.watch_limits import DEFAULT_LIMITS, WatchLimits
+from megatape.reliability.watch.timeouts import DEFAULT_TIMEOUTS, WatchTimeouts
 
 # Timeout of a phase, in medians of its durations.
 FACTOR = 10.0
@@ -35,30 +35,30 @@ class Phase:
 
     Attributes:
         name: Description for people, such as "step 7".
-        limit: Timeout in seconds: how long other ranks may wait for this one.
+        timeout: Timeout in seconds: how long other ranks may wait for this one.
     """
 
     name: str
-    limit: float
+    timeout: float
 
 
 class Pace:
     """Present phase of a rank, written by its main thread and read by others.
 
     Args:
-        limits: Minimum timeouts, also used while a phase has too few measured durations. Ignored without a watchdog.
+        timeouts: Minimum timeouts, also used while a phase has too few measured durations. Ignored without a watchdog.
 
     Attributes:
-        limit_shortened: Event that is set when the timeout becomes shorter. Other ranks must learn of it at once: until then
+        timeout_shortened: Event that is set when the timeout becomes shorter. Other ranks must learn of it at once: until then
             they give this rank the longer timeout if it freezes.
         warnings: Warnings about stragglers, for the main thread to report.
     """
 
-    def __init__(self, limits: WatchLimits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
-        self.limit_shortened = threading.Event()
+    def __init__(self, timeouts: WatchTimeouts = DEFAULT_TIMEOUTS) -> None:
+        self._timeouts = timeouts
+        self.timeout_shortened = threading.Event()
         self.warnings: deque[str] = deque()
-        self._phase = Phase("starting", limits.stall)
+        self._phase = Phase("starting", timeouts.stall)
         self._wait: tuple[Phase, float] | None = None  # waiting for files, and when it began
         self._busy_shares: deque[float] = deque(maxlen=WINDOW)
         self._durations: dict[tuple[PhaseKind, int], deque[float]] = {}  # seconds, by kind and size
@@ -88,23 +88,23 @@ class Pace:
             ended, since = self._entered
             self._record(*ended, now - since)
         self._entered = (kind, size), now
-        before = self._phase.limit
-        self._phase = Phase(name, self._limit(kind, size))
-        if self._phase.limit < before:
-            self.limit_shortened.set()
+        before = self._phase.timeout
+        self._phase = Phase(name, self._timeout(kind, size))
+        if self._phase.timeout < before:
+            self.timeout_shortened.set()
 
     def _record(self, kind: PhaseKind, size: int, seconds: float) -> None:
         """Record the duration of a phase."""
         self._durations.setdefault((kind, size), deque(maxlen=WINDOW)).append(seconds)
 
-    def _limit(self, kind: PhaseKind, size: int) -> float:
+    def _timeout(self, kind: PhaseKind, size: int) -> float:
         """Return the timeout of a phase in seconds, derived from the durations of earlier ones."""
         durations = self._durations.get((kind, size), ())
         if not durations:
-            return self._limits.stall
-        least = self._limits.long
+            return self._timeouts.stall
+        least = self._timeouts.long
         if kind is PhaseKind.STEP and len(durations) >= MIN_DURATIONS:
-            least = self._limits.step
+            least = self._timeouts.step
         return max(least, FACTOR * statistics.median(durations))
 
     @property
@@ -124,7 +124,7 @@ class Pace:
             size: Size of the work.
         """
         started = time.monotonic()
-        self._background = Phase(name, self._limit(kind, size))
+        self._background = Phase(name, self._timeout(kind, size))
         try:
             yield
         finally:
@@ -146,11 +146,11 @@ class Pace:
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
         """Mark the block as waiting for files. It has a phase of its own once it lasts SHORT_WAIT."""
-        self._wait = Phase(name, self._limits.stall), time.monotonic()
+        self._wait = Phase(name, self._timeouts.stall), time.monotonic()
         try:
             yield
         finally:
             lasted = self.phase is not self._phase
             self._wait = None
             if lasted:
-                self.limit_shortened.set()
+                self.timeout_shortened.set()

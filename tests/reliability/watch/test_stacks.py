@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.reliability.stacks import append_stacks, format_stacks
+from megatape.reliability.watch.stacks import append_stacks, format_stacks
 
 
 @pytest.fixture

@@ -26,13 +26,13 @@ import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError
-from megatape.reliability.diagnosis import Heartbeat
-from megatape.reliability.pace import Pace, Phase
-from megatape.reliability.peer_monitor import PeerMonitor
-from megatape.reliability.rank_errors import RankFailed, is_collective_error
-from megatape.reliability.stacks import append_stacks, format_stacks
-from megatape.reliability.watch_limits import WatchLimits
-from megatape.reliability.watch_messages import Verdict, WatchMessages
+from megatape.reliability.watch.diagnosis import Heartbeat
+from megatape.reliability.watch.messages import Verdict, WatchMessages
+from megatape.reliability.watch.pace import Pace, Phase
+from megatape.reliability.watch.peer_monitor import PeerMonitor
+from megatape.reliability.watch.rank_errors import RankFailed, is_collective_error
+from megatape.reliability.watch.stacks import append_stacks, format_stacks
+from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.utils.masking import mask
 from megatape.utils.torch_internals import clone_default_store, count_collectives
 from megatape.utils.waiting import wait_until
@@ -51,7 +51,7 @@ class Watch:
 
     Args:
         topology: All ranks.
-        limits: Time limits, the same on all ranks.
+        timeouts: Time timeouts, the same on all ranks.
         stacks: File to which this rank appends the stacks of its threads when a rank hangs.
         open_store: Opens a connection to the store of the ranks. The default connection may be blocked by the main thread.
 
@@ -65,13 +65,13 @@ class Watch:
     def __init__(
         self,
         topology: Topology,
-        limits: WatchLimits,
+        timeouts: WatchTimeouts,
         stacks: Path | None = None,
         open_store: Callable[[], dist.Store] = clone_default_store,
     ) -> None:
-        self.pace = Pace(limits)
+        self.pace = Pace(timeouts)
         self._topology = topology
-        self._limits = limits
+        self._timeouts = timeouts
         self._stacks = stacks
         self._open_store = open_store
         self._process = f"host {socket.gethostname()}, process {os.getpid()}"
@@ -85,7 +85,7 @@ class Watch:
     def __enter__(self) -> Self:
         if self._topology.world_size > 1:
             self._messages = WatchMessages(self._open_store(), self._topology.rank)
-            self._monitor = PeerMonitor(self._topology, self._limits, self._messages, self.pace.warnings.append)
+            self._monitor = PeerMonitor(self._topology, self._timeouts, self._messages, self.pace.warnings.append)
             self._send_heartbeat()
             self._threads = [
                 threading.Thread(target=self._run, name=THREAD_NAME, daemon=True),
@@ -113,14 +113,14 @@ class Watch:
                 self._report(error)
         finally:
             if error is None:
-                self._leave(self._limits.stall)
+                self._leave(self._timeouts.stall)
             elif isinstance(error, Exception):
-                self._leave(2 * self._limits.period)
+                self._leave(2 * self._timeouts.period)
             self._finished.set()
             # Wake the thread that waits for this event.
-            self.pace.limit_shortened.set()
+            self.pace.timeout_shortened.set()
             for thread in self._threads:
-                thread.join(self._limits.grace)
+                thread.join(self._timeouts.grace)
 
     def _report(self, error: Exception) -> None:
         """Report this rank's error to the others, or raise RankFailed if another rank caused it."""
@@ -140,7 +140,7 @@ class Watch:
             is_first = self._messages.publish_verdict(Verdict(cause, is_diagnosis=False, status=status))
             if is_first or is_everywhere:
                 return
-        self._decided.wait(self._limits.silence + 2 * self._limits.period)
+        self._decided.wait(self._timeouts.silence + 2 * self._timeouts.period)
         if self._verdict is not None:
             raise RankFailed(self._verdict, self._status) from error
 
@@ -160,13 +160,13 @@ class Watch:
         background = self.pace.background or Phase("", 0.0)
         num_collectives, num_background = count_collectives(BACKGROUND_GROUP)
         heartbeat = Heartbeat(
-            limit=phase.limit,
+            timeout=phase.timeout,
             phase=phase.name,
             num_collectives=num_collectives,
             busy_share=self.pace.busy_share,
             process=self._process,
             number=self._num_heartbeats,
-            background_limit=background.limit,
+            background_timeout=background.timeout,
             background=background.name,
             num_background=num_background,
         )
@@ -176,13 +176,13 @@ class Watch:
         """Thread that uses the store: every period, and when the timeout becomes shorter."""
         looked = time.monotonic()
         while self._verdict is None:
-            self.pace.limit_shortened.wait(looked + self._limits.period - time.monotonic())
-            self.pace.limit_shortened.clear()
+            self.pace.timeout_shortened.wait(looked + self._timeouts.period - time.monotonic())
+            self.pace.timeout_shortened.clear()
             if self._finished.is_set():
                 return
             try:
                 self._send_heartbeat()
-                if time.monotonic() >= looked + self._limits.period:
+                if time.monotonic() >= looked + self._timeouts.period:
                     self._look()
                     looked = time.monotonic()
             except RuntimeError:
@@ -190,7 +190,7 @@ class Watch:
             except (TypeError, ValueError):
                 self._verdict = "a process that is not a rank of this run writes to the store at which the ranks met"
         self._decided.set()
-        if not self._finished.wait(self._limits.grace):
+        if not self._finished.wait(self._timeouts.grace):
             self._end(self._verdict)
 
     def _look(self) -> None:
@@ -209,14 +209,14 @@ class Watch:
         """Thread without input and output, which notices that the other one is stuck."""
         last_count = self._num_heartbeats
         stuck_seconds = 0.0
-        while not self._finished.wait(self._limits.period) and not self._decided.is_set():
+        while not self._finished.wait(self._timeouts.period) and not self._decided.is_set():
             count = self._num_heartbeats
             if count == last_count:
-                stuck_seconds += self._limits.period
+                stuck_seconds += self._timeouts.period
             else:
                 stuck_seconds = 0.0
             last_count = count
-            if stuck_seconds > min(self._limits.silence, self.pace.phase.limit):
+            if stuck_seconds > min(self._timeouts.silence, self.pace.phase.timeout):
                 text = (
                     f"rank 0 is frozen or cut off: its store has not answered for {stuck_seconds:.0f} s; the run ends here, "
                     "end rank 0's process and continue with --resume auto"
@@ -228,7 +228,7 @@ class Watch:
         """Append the cause of the end and the stacks of all threads to this rank's file."""
         if self._stacks is not None:
             origin = f"rank {self._topology.rank}, {self._process}, in {self.pace.phase.name}"
-            append_stacks(self._stacks, f"{origin}: {text}", timeout=self._limits.grace)
+            append_stacks(self._stacks, f"{origin}: {text}", timeout=self._timeouts.grace)
 
     def _end(self, text: str) -> None:
         """Print the error and end the process, even if its main thread or its terminal is stuck."""

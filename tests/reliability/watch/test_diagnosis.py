@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.reliability.diagnosis import (
+from megatape.reliability.watch.diagnosis import (
     STRAGGLER_SHARE,
     CollectiveFailure,
     Heartbeat,
@@ -11,51 +11,51 @@ from megatape.reliability.diagnosis import (
     find_stragglers,
     observe,
 )
-from megatape.reliability.watch_limits import WatchLimits
+from megatape.reliability.watch.timeouts import WatchTimeouts
 
-LIMITS = WatchLimits(period=2.0, silence=300.0, suspicion=10.0)
+TIMEOUTS = WatchTimeouts(period=2.0, silence=300.0, suspicion=10.0)
 STEP = 60.0
-FAILURE = CollectiveFailure(1, "RuntimeError: gloo: connection lost", LIMITS.suspicion + 3 * LIMITS.period)
+FAILURE = CollectiveFailure(1, "RuntimeError: gloo: connection lost", TIMEOUTS.suspicion + 3 * TIMEOUTS.period)
 
 
-def beat(num_collectives: int, limit: float = STEP, busy_share: float | None = None) -> Heartbeat:
-    return Heartbeat(limit, "step 7", num_collectives, busy_share, "host n1, process 8")
+def beat(num_collectives: int, timeout: float = STEP, busy_share: float | None = None) -> Heartbeat:
+    return Heartbeat(timeout, "step 7", num_collectives, busy_share, "host n1, process 8")
 
 
-def peers(*counts: int, limit: float = STEP) -> list[Peer]:
+def peers(*counts: int, timeout: float = STEP) -> list[Peer]:
     """Ranks that have begun so many collectives of step 7."""
-    return [Peer(rank, beat(count, limit)) for rank, count in enumerate(counts)]
+    return [Peer(rank, beat(count, timeout)) for rank, count in enumerate(counts)]
 
 
 def test_ranks_that_work() -> None:
-    assert diagnose(peers(5, 5, 4), LIMITS, None) is None
+    assert diagnose(peers(5, 5, 4), TIMEOUTS, None) is None
 
 
 @pytest.mark.parametrize(
-    ("limit", "failure", "max_silence"),
+    ("timeout", "failure", "max_silence"),
     [
         (STEP, None, STEP),  # of the phase
-        (1800.0, None, LIMITS.silence),
-        (STEP, FAILURE, LIMITS.suspicion),
+        (1800.0, None, TIMEOUTS.silence),
+        (STEP, FAILURE, TIMEOUTS.suspicion),
     ],
 )
-def test_silence(limit: float, failure: CollectiveFailure | None, max_silence: float) -> None:
+def test_silence(timeout: float, failure: CollectiveFailure | None, max_silence: float) -> None:
     """The rank is dead, frozen or cut off, whether or not it is behind."""
-    ranks = peers(5, 5, 5, limit=limit)
+    ranks = peers(5, 5, 5, timeout=timeout)
     ranks[2].silent = max_silence
     young = failure and failure._replace(seconds=0.0)
-    assert diagnose(ranks, LIMITS, young) is None
-    ranks[2].silent += LIMITS.period
+    assert diagnose(ranks, TIMEOUTS, young) is None
+    ranks[2].silent += TIMEOUTS.period
     cause = f"rank 2 (host n1, process 8) died, is frozen or was cut off in step 7: no heartbeat for {max_silence:.0f} s"
-    assert diagnose(ranks, LIMITS, young) == cause
-    assert diagnose(ranks[2:], LIMITS, young) == cause, "a rank that watches one other"
+    assert diagnose(ranks, TIMEOUTS, young) == cause
+    assert diagnose(ranks[2:], TIMEOUTS, young) == cause, "a rank that watches one other"
     ranks[2].has_left = True
-    assert diagnose(ranks, LIMITS, young) is None
+    assert diagnose(ranks, TIMEOUTS, young) is None
 
 
 def test_a_rank_that_never_started() -> None:
-    silent = Peer(1, Heartbeat(LIMITS.stall), silent=LIMITS.silence + LIMITS.period)
-    cause = diagnose([*peers(5), silent], LIMITS, None)
+    silent = Peer(1, Heartbeat(TIMEOUTS.stall), silent=TIMEOUTS.silence + TIMEOUTS.period)
+    cause = diagnose([*peers(5), silent], TIMEOUTS, None)
     assert cause and cause.startswith("rank 1 (which never started) died, is frozen or was cut off in starting: no heartbeat")
 
 
@@ -64,35 +64,35 @@ def test_hang() -> None:
     ranks = peers(9, 9, 4, 6)
     ranks[3].behind = 2 * STEP
     ranks[2].behind = STEP
-    assert diagnose(ranks, LIMITS, None) is None
-    ranks[2].behind += LIMITS.period
-    assert diagnose(ranks, LIMITS, None) == "rank 2 (host n1, process 8) hangs in step 7: ranks 0-1, 3 waited 60 s for it"
-    assert diagnose(ranks[2:3], LIMITS, None) is None, "only rank 0, which watches all, can tell"
+    assert diagnose(ranks, TIMEOUTS, None) is None
+    ranks[2].behind += TIMEOUTS.period
+    assert diagnose(ranks, TIMEOUTS, None) == "rank 2 (host n1, process 8) hangs in step 7: ranks 0-1, 3 waited 60 s for it"
+    assert diagnose(ranks[2:3], TIMEOUTS, None) is None, "only rank 0, which watches all, can tell"
 
 
 def test_hang_in_the_background() -> None:
     """A background thread hangs. Each main thread waits for its own background thread, so none is behind."""
 
     def saving(rank: int, count: int, behind: float) -> Peer:
-        own = beat(5)._replace(background_limit=300.0, background="the save after step 4", num_background=count)
+        own = beat(5)._replace(background_timeout=300.0, background="the save after step 4", num_background=count)
         return Peer(rank, own, behind_in_background=behind)
 
     ranks = [saving(0, 7, 0.0), saving(1, 6, 300.0), saving(2, 7, 0.0)]
-    assert diagnose(ranks, LIMITS, None) is None
-    ranks[1].behind_in_background += LIMITS.period
+    assert diagnose(ranks, TIMEOUTS, None) is None
+    ranks[1].behind_in_background += TIMEOUTS.period
     cause = "rank 1 (host n1, process 8) hangs in the save after step 4: ranks 0, 2 waited 300 s for it"
-    assert diagnose(ranks, LIMITS, None) == cause
-    ranks[1].behind_in_background = LIMITS.period
+    assert diagnose(ranks, TIMEOUTS, None) == cause
+    ranks[1].behind_in_background = TIMEOUTS.period
     other = FAILURE._replace(rank=0)
     gave_up = f"rank 1 (host n1, process 8) hangs in the save after step 4, and others gave up waiting for it: {other}"
-    assert diagnose(ranks, LIMITS, other) == gave_up, "not the rank whose collective failed, nor the network"
+    assert diagnose(ranks, TIMEOUTS, other) == gave_up, "not the rank whose collective failed, nor the network"
     ranks[1].heartbeat = ranks[1].heartbeat._replace(background="")
-    ranks[1].behind_in_background = 2 * LIMITS.stall
-    assert diagnose(ranks, LIMITS, None) is None, "a rank that has not begun the save is judged by its step"
+    ranks[1].behind_in_background = 2 * TIMEOUTS.stall
+    assert diagnose(ranks, TIMEOUTS, None) is None, "a rank that has not begun the save is judged by its step"
 
 
 def test_elapsed_time_in_the_background() -> None:
-    ranks = [Peer(rank, Heartbeat(LIMITS.stall)) for rank in range(2)]
+    ranks = [Peer(rank, Heartbeat(TIMEOUTS.stall)) for rank in range(2)]
 
     def elapsed(*counts: int) -> list[float]:
         beats = {rank: beat(5)._replace(background="a save", num_background=count) for rank, count in enumerate(counts)}
@@ -110,15 +110,15 @@ def test_elapsed_time_in_the_background() -> None:
 def test_network() -> None:
     """No rank is accused if all are alive and none is behind. The rank that reported the failure never is."""
     cause = "all ranks are alive, but a collective failed, perhaps by the network: rank 1: RuntimeError: gloo: connection lost"
-    assert diagnose(peers(5, 5, 5), LIMITS, FAILURE) == cause
-    assert diagnose(peers(5, 5, 5)[:1], LIMITS, FAILURE) is None, "only rank 0, which watches all, can tell"
-    early = FAILURE._replace(seconds=LIMITS.suspicion + 2 * LIMITS.period)
-    assert diagnose(peers(5, 5, 5), LIMITS, early) is None, "a rank that died is known to be silent only later"
+    assert diagnose(peers(5, 5, 5), TIMEOUTS, FAILURE) == cause
+    assert diagnose(peers(5, 5, 5)[:1], TIMEOUTS, FAILURE) is None, "only rank 0, which watches all, can tell"
+    early = FAILURE._replace(seconds=TIMEOUTS.suspicion + 2 * TIMEOUTS.period)
+    assert diagnose(peers(5, 5, 5), TIMEOUTS, early) is None, "a rank that died is known to be silent only later"
     gave_up = f"rank 2 (host n1, process 8) hangs in step 7, and others gave up waiting for it: {FAILURE}"
     for rank, expected in ((1, cause), (2, gave_up)):
         ranks = peers(5, 5, 5)
-        ranks[rank] = Peer(rank, beat(4), behind=LIMITS.period)
-        assert diagnose(ranks, LIMITS, FAILURE) == expected
+        ranks[rank] = Peer(rank, beat(4), behind=TIMEOUTS.period)
+        assert diagnose(ranks, TIMEOUTS, FAILURE) == expected
 
 
 def test_stragglers() -> None:
@@ -134,7 +134,7 @@ def test_stragglers() -> None:
 
 
 def test_elapsed_time() -> None:
-    ranks = [Peer(rank, Heartbeat(LIMITS.stall)) for rank in range(3)]
+    ranks = [Peer(rank, Heartbeat(TIMEOUTS.stall)) for rank in range(3)]
 
     def elapsed(*beats: Heartbeat) -> list[tuple[float, float]]:
         observe(ranks, dict(enumerate(beats)), 2.0)

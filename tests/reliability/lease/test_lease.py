@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import LeaseLost, UserError
-from megatape.reliability.lease import CLOCK, Lease, LeaseTimeouts
+from megatape.reliability.lease.lease import CLOCK, Lease, LeaseTimeouts
 from tests.helpers.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)
@@ -109,7 +109,7 @@ def test_a_hidden_process_is_alive(path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise FileNotFoundError
 
     other = Lease(path, TIMEOUTS)
-    monkeypatch.setattr("megatape.reliability.holder._start_time", hidden)
+    monkeypatch.setattr("megatape.reliability.lease.holder._start_time", hidden)
     with pytest.raises(ValueError, match="is in use by a run"):
         other.attempt()
     lease.release()

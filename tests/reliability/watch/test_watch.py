@@ -14,21 +14,21 @@ import torch
 import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
-from megatape.reliability.diagnosis import Heartbeat
-from megatape.reliability.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
-from megatape.reliability.rank_errors import RankFailed
-from megatape.reliability.watch import BACKGROUND_GROUP, Watch
-from megatape.reliability.watch_limits import WatchLimits, limits_of_environment
+from megatape.reliability.watch.diagnosis import Heartbeat
+from megatape.reliability.watch.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
+from megatape.reliability.watch.rank_errors import RankFailed
+from megatape.reliability.watch.timeouts import WatchTimeouts, timeouts_of_environment
+from megatape.reliability.watch.watch import BACKGROUND_GROUP, Watch
 from megatape.utils import torch_internals
 from tests.helpers.command import Command
 from tests.helpers.strangers import pretend_success
 from tests.helpers.workers import run_workers
 
-LIMITS = WatchLimits(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
+TIMEOUTS = WatchTimeouts(period=0.2, silence=20.0, suspicion=2.0, grace=5.0)
 
 
 def test_a_rank_that_fails_alone(tmp_path: Path) -> None:
-    results = run_workers("tests.reliability.test_watch:fail_on_one", 3, None, tmp_path, timeout=90)
+    results = run_workers("tests.reliability.watch.test_watch:fail_on_one", 3, None, tmp_path, timeout=90)
     assert results[1] == "ValueError: its disk is full"
     for rank in (0, 2):
         assert results[rank].startswith("RankFailed: rank 1 failed: ValueError: its disk is full"), results[rank]
@@ -40,7 +40,7 @@ def fail_on_one(_: Any, topology: Topology) -> str:
 
 def test_a_network_that_fails(tmp_path: Path) -> None:
     """No rank is accused when a collective fails although all are alive."""
-    results = run_workers("tests.reliability.test_watch:fail_in_collective", 3, None, tmp_path, timeout=90)
+    results = run_workers("tests.reliability.watch.test_watch:fail_in_collective", 3, None, tmp_path, timeout=90)
     for result in results:
         assert result.startswith("RankFailed: all ranks are alive, but a collective failed"), result
         assert "rank 1: RuntimeError: gloo: connection lost" in result
@@ -52,12 +52,12 @@ def fail_in_collective(_: Any, topology: Topology) -> str:
 
 def test_a_rank_that_leaves_late(tmp_path: Path) -> None:
     """Rank 0 holds the store, so it leaves last: the others do not take its end for a failure."""
-    results = run_workers("tests.reliability.test_watch:leave_late", 3, None, tmp_path, timeout=90)
+    results = run_workers("tests.reliability.watch.test_watch:leave_late", 3, None, tmp_path, timeout=90)
     assert results == ["no error"] * 3
 
 
 def leave_late(_: Any, topology: Topology) -> str:
-    with Watch(topology, WatchLimits(period=0.1, silence=20.0, grace=0.2)):
+    with Watch(topology, WatchTimeouts(period=0.1, silence=20.0, grace=0.2)):
         dist.all_reduce(torch.ones(1))
         if topology.rank == 1:
             time.sleep(1.5)
@@ -71,7 +71,7 @@ def test_a_stranger_cannot_end_the_ranks_as_complete(tmp_path: Path, signed: boo
     Ranks with a shared secret ignore this verdict and can still write theirs. Before they share a secret, the run ends with the
     status of a failure.
     """
-    results = run_workers("tests.reliability.test_watch:meet_a_stranger", 2, signed, tmp_path, timeout=90)
+    results = run_workers("tests.reliability.watch.test_watch:meet_a_stranger", 2, signed, tmp_path, timeout=90)
     if signed:
         assert results[0][0].startswith("RankFailed: rank 1 failed: ValueError: its disk is full"), results
         assert results[1] == ["ValueError: its disk is full", 1]
@@ -82,7 +82,7 @@ def test_a_stranger_cannot_end_the_ranks_as_complete(tmp_path: Path, signed: boo
 def meet_a_stranger(signed: bool, topology: Topology) -> list[Any]:
     """Fail on rank 1 some time after a stranger's verdict. Return the error that ends this rank, and its status."""
     try:
-        with Watch(topology, replace(LIMITS, period=0.1)) as watch:
+        with Watch(topology, replace(TIMEOUTS, period=0.1)) as watch:
             if signed:
                 watch.authenticate(b"a secret")
             dist.all_reduce(torch.ones(1))
@@ -113,7 +113,7 @@ def store() -> Store:
 @pytest.fixture
 def watch(store: Any) -> Iterator[Watch]:
     """Watch of rank 1, whose heartbeats are an hour apart."""
-    with Watch(Topology(1, 2, 1), WatchLimits(period=3600.0), open_store=lambda: store) as watch:
+    with Watch(Topology(1, 2, 1), WatchTimeouts(period=3600.0), open_store=lambda: store) as watch:
         yield watch
 
 
@@ -123,7 +123,7 @@ def wait_for_beat(store: Store, phase: str) -> None:
         assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
         time.sleep(0.01)
     heartbeat = Heartbeat(*json.loads(store["watch/heartbeat/1"]))
-    assert heartbeat.limit == WatchLimits().step
+    assert heartbeat.timeout == WatchTimeouts().step
 
 
 def test_a_shorter_limit_is_told_at_once(store: Store, watch: Watch) -> None:
@@ -157,15 +157,15 @@ def test_a_timeout_that_is_none(
 
 def test_the_timeout_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPSPEED_TIMEOUT", "60")
-    assert limits_of_environment() == WatchLimits(step=3600.0, long=3600.0, stall=3600.0)
+    assert timeouts_of_environment() == WatchTimeouts(step=3600.0, long=3600.0, stall=3600.0)
     monkeypatch.delenv("DEEPSPEED_TIMEOUT")
-    assert limits_of_environment() == WatchLimits()
+    assert timeouts_of_environment() == WatchTimeouts()
 
 
 def watched(topology: Topology, error: Exception) -> str:
     """Raise an error on rank 1 while the others wait in a collective. Return the error that ends this rank."""
     try:
-        with Watch(topology, LIMITS):
+        with Watch(topology, TIMEOUTS):
             dist.all_reduce(torch.ones(1))
             if topology.rank == 1:
                 raise error
@@ -189,4 +189,4 @@ def count_collectives(payload: None, topology: Topology) -> list[list[int]]:
 def test_saves_in_the_background_count_apart(tmp_path: Path) -> None:
     """Else a rank that is ahead in a save would seem to wait for the others' step."""
     expected = [[0, 0], [0, 1], [1, 1]]
-    assert run_workers("tests.reliability.test_watch:count_collectives", 1, None, tmp_path) == [expected]
+    assert run_workers("tests.reliability.watch.test_watch:count_collectives", 1, None, tmp_path) == [expected]

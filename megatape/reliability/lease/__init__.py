@@ -1,0 +1,5 @@
+"""Leases: files that let one process at a time use a folder, on any file system that hosts share."""
+
+from megatape.reliability.lease.lease import Lease, LeaseTimeouts, hold
+
+__all__ = ["Lease", "LeaseTimeouts", "hold"]
