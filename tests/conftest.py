@@ -20,8 +20,8 @@ import pytest
 
 from megatape import imports, registry
 from megatape.commands.cli.main import main
-from megatape.reliability.run_log import show_lines
 from megatape.reliability.signals import STOPPING
+from megatape.utils.terminal import show_lines
 from tests.helpers.command import Command
 from tests.helpers.planted import plant
 from tests.helpers.small_run import prepare_words, small_config

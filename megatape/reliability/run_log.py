@@ -1,21 +1,17 @@
-"""Output of a run: lines on the main rank's terminal, and events.jsonl."""
+"""Log of a run: lines of the main rank, and events.jsonl."""
 
 import logging
-import os
-import re
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.utils.files import sync
 from megatape.utils.json_lines import append_lines
-from megatape.utils.masking import mask, mask_values
+from megatape.utils.masking import mask_values
 
 LOG = logging.getLogger(__name__)
 
@@ -35,14 +31,6 @@ Event = Literal[
     "failed",
     "finished",
 ]
-# Escape sequences of ANSI terminals.
-BOLD = "\x1b[1m"
-RED = "\x1b[31m"
-YELLOW = "\x1b[33m"
-RESET = "\x1b[0m"
-COLOURS = {logging.WARNING: YELLOW, logging.ERROR: RED}
-# Loss in the line of a step.
-LOSS = re.compile(r"\b(?:validation )?loss [\d.]+")
 
 
 class RunLog:
@@ -154,59 +142,3 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shortened(part) for key, part in value.items()}
     return value
-
-
-class LineHandler(logging.Handler):
-    """Prints each line at once: information on the main rank to the standard output, all else to the standard error.
-
-    A line that cannot be written is lost without an error: the terminal or the reader of a pipe may have gone, or the disk may
-    be full. A warning of another rank begins with its number. Errors name their rank themselves.
-    """
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print a record."""
-        rank = os.environ.get("RANK", "0")
-        stream = sys.stderr
-        if record.levelno == logging.INFO:
-            if rank != "0":
-                return
-            stream = sys.stdout
-        origin = ""
-        if record.levelno == logging.WARNING and rank != "0":
-            origin = f"rank {rank}: "
-        with suppress(OSError):
-            text = f"{origin}{mask(self.format(record))}"
-            if has_colour(stream):
-                text = _coloured(text, record.levelno)
-            stream.write(f"{text}\n")
-            stream.flush()
-
-
-def _coloured(text: str, level: int) -> str:
-    """Return a line with the colour of its level. If it has none, the loss is bold."""
-    colour = COLOURS.get(level)
-    if colour is None:
-        return LOSS.sub(rf"{BOLD}\g<0>{RESET}", text)
-    return f"{colour}{text}{RESET}"
-
-
-def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose user wants colours (https://no-color.org)."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return stream.isatty()
-
-
-def show_lines(verbose: bool = False) -> None:
-    """Print the log of this package. Commands call this; other programs configure `logging` themselves.
-
-    Args:
-        verbose: Whether to show where user errors were raised.
-    """
-    level = logging.INFO
-    if verbose:
-        level = logging.DEBUG
-    logger = logging.getLogger("megatape")
-    logger.handlers = [LineHandler()]
-    logger.propagate = False
-    logger.setLevel(level)

@@ -24,7 +24,7 @@ from megatape.training.startup.memory_guard import MemoryGuard
 from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import without_links
 from megatape.utils.masking import mask
-from megatape.reliability.run_log import show_lines
+from megatape.utils.terminal import show_lines
 from megatape.zero.distributed import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)

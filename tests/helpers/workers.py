@@ -207,7 +207,7 @@ def main() -> None:
     os.dup2(2, 1)  # the output of imports is not a reply
     for module in IMPORTED_BY_TRAINING:
         importlib.import_module(module)
-    importlib.import_module("megatape.reliability.run_log").show_lines()
+    importlib.import_module("megatape.utils.terminal").show_lines()
     gc.freeze()  # the ranks collect garbage without touching, and so copying, what they share
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the calls: they write their status to a file

@@ -9,7 +9,7 @@ from contextlib import suppress
 from megatape.commands.cli.running import INTERRUPTED, fail
 from megatape.commands.cli.table import parser
 from megatape.errors import UserError
-from megatape.reliability.run_log import show_lines
+from megatape.utils.terminal import show_lines
 
 
 def main(words: list[str] | None = None) -> int:

@@ -24,10 +24,10 @@ from megatape.commands.cli.arguments import flag_of
 from megatape.distributed.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
-from megatape.reliability.run_log import RED, RESET, has_colour
 from megatape.utils.masking import mask
 from megatape.utils.options import CommandOptions, Line, Options, Paragraphs, read_options
 from megatape.utils.software import install_command
+from megatape.utils.terminal import RED, RESET, has_colour
 
 LOG = logging.getLogger(__name__)
 
