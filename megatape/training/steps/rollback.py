@@ -6,6 +6,7 @@ from functools import partial
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.reliability.run_log import RunLog
+from megatape.reliability.watch.pace import Pace
 from megatape.training.state import TrainState
 from megatape.training.steps.spike_policy import SpikePolicy
 
