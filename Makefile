@@ -71,7 +71,7 @@ build/oldest: # what model cards promise, with the newest packages that it takes
 	touch $@
 
 oldest: build/oldest ## exports, loaded by the oldest transformers of their model cards
-	MEGATAPE_OLDEST=build/oldest $(PYTEST) tests/hf/test_export.py -m oldest
+	MEGATAPE_OLDEST=build/oldest $(PYTEST) tests/hf/exporting/test_exporter.py -m oldest
 
 cluster: ## several hosts on this machine; as root, a skipped test fails
 	MEGATAPE_CLUSTER_TESTS=required $(PYTEST) tests/tools/cluster

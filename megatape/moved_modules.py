@@ -31,6 +31,14 @@ MOVED = {
     },
     "megatape.benchmark": {"*": "megatape.lab.benchmark.*"},
     "megatape.cluster": {"*": "megatape.tools.cluster.*"},
+    "megatape.hf": {
+        "export": "megatape.hf.exporting.exporter",
+        "folder_weights": "megatape.hf.weights.folder_weights",
+        "importer": "megatape.hf.importing.importer",
+        "model_card": "megatape.hf.exporting.model_card",
+        "sampling": "megatape.hf.generation.sampling",
+        "tokenizer": "megatape.hf.exporting.tokenizer",
+    },
     "megatape.model": {
         "accounting": "megatape.accounting.parameters",
         "backends": "megatape.model.smoke_test",
@@ -91,7 +99,12 @@ MOVED = {
         "start": "megatape.training.startup.initial_state",
         "step": "megatape.training.steps.step",
     },
-    "megatape.tasks": {"*": "megatape.lab.tasks.*"},
+    "megatape.tasks": {
+        "lm_eval": "megatape.lab.tasks.lm_eval.task",
+        "lm_eval_lengths": "megatape.lab.tasks.lm_eval.lengths",
+        "lm_eval_model": "megatape.lab.tasks.lm_eval.model",
+        "*": "megatape.lab.tasks.*",
+    },
     "megatape.tasks.engine": {"*": "megatape.lab.tasks.engine.*"},
 }
 
@@ -101,7 +114,7 @@ RENAMED = {
         "Mask": "megatape.attention.backend:DocumentStarts",
         "Need": "megatape.attention.backend:AttentionRequirements",
     },
-    "megatape.checkpoint.reader": {"load_model": "megatape.hf.checkpoint_source:load_model"},
+    "megatape.checkpoint.reader": {"load_model": "megatape.hf.weights.checkpoint_weights:load_model"},
     "megatape.data.prepare.options": {"Corpus": "megatape.data.prepare.options:PreparationOptions"},
     "megatape.nn.parameters": {
         "Settings": "megatape.nn.parameters:ParameterSpec",

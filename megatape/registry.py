@@ -244,7 +244,7 @@ TASKS: dict[str, Entry] = {
     "perplexity": _task("perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
     "passkey": _task("passkey:Passkey", "retrieval of a number from a long text"),
     "scrolls": _task("scrolls:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"),
-    "lm-eval": _task("lm_eval:LmEval", "tasks of lm-eval: MMLU, ARC, HellaSwag and others"),
+    "lm-eval": _task("lm_eval.task:LmEval", "tasks of lm-eval: MMLU, ARC, HellaSwag and others"),
     "addition": _task("addition:Addition", "exact match on addition problems, for every pair of operand lengths"),
 }
 

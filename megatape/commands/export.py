@@ -45,7 +45,7 @@ def run(options: Options) -> None:
     from megatape.hf.adapters.export import export_adapter
     from megatape.hf.adapters.files import SETTINGS
     from megatape.hf.adapters.merge import merge_adapter
-    from megatape.hf.export import export
+    from megatape.hf.exporting.exporter import export
     from megatape.hf.model_folder import open_model_folder
 
     is_adapter = (options.checkpoint / SETTINGS).is_file()

@@ -36,7 +36,7 @@ def run(options: Options) -> None:
 
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.hf.download import download_model
+    from megatape.hf.importing.download import download_model
     from megatape.hf.importing.importer import import_model
 
     disable_progress_bar()

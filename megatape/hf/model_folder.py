@@ -9,9 +9,9 @@ from typing import Literal
 
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.errors import UserError
-from megatape.hf.checkpoint_source import CheckpointWeights
 from megatape.hf.folder_name import check_model_folder
 from megatape.hf.importing.record import IMPORT, open_import
+from megatape.hf.weights.checkpoint_weights import CheckpointWeights
 from megatape.hf.weights.folder_weights import find_weights
 from megatape.hf.weights.model_weights import ModelWeights
 from megatape.registry import FAMILIES

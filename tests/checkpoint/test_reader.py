@@ -10,7 +10,7 @@ import torch
 
 from megatape.checkpoint.manifest import load_manifest, save_manifest
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.hf.checkpoint_source import load_model
+from megatape.hf.weights.checkpoint_weights import load_model
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
 MATRIX = "blocks.0.mlp.up.weight"

@@ -18,9 +18,9 @@ from megatape.commands.cli.terminal import visible_json
 from megatape.commands.generate.chat import Chat
 from megatape.commands.generate.prompts import read_conversation
 from megatape.errors import UserError
-from megatape.hf.loaded_model import LoadedModel
-from megatape.hf.loading import read_tokenizer
-from megatape.hf.sampling import Sampling
+from megatape.hf.generation.sampling import Sampling
+from megatape.hf.loading.load import read_tokenizer
+from megatape.hf.loading.loaded_model import LoadedModel
 from tests.helpers.conversations import MESSAGES, PLAIN, adopted
 from tests.helpers.imported import write_qwen
 from tests.helpers.tiny_models import save_tiny

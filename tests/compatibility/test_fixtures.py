@@ -22,8 +22,8 @@ from megatape.data.shards.reader import SplitReader
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.order import sample_index
-from megatape.hf.export import export
-from megatape.hf.loading import load_exported
+from megatape.hf.exporting.exporter import export
+from megatape.hf.loading.load import load_exported
 from megatape.model.init import initial_weight
 from megatape.utils.targets import IGNORE_INDEX
 from tests.helpers import bounds

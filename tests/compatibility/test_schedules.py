@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config, load_recorded_config, parse_config
-from megatape.hf.export import export
-from megatape.hf.loading import load_trained
+from megatape.hf.exporting.exporter import export
+from megatape.hf.loading.load import load_trained
 from megatape.optim.schedules import step_learning_rate
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from megatape.accounting.memory import checkpoint_bytes
 from megatape.checkpoint.manifest import FileRecord, describe
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
 from tests.helpers.command import Command
 from tests.helpers.runs import flip_byte, tensors

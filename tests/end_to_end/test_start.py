@@ -22,11 +22,11 @@ from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.hf.families import family_of
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.importing.importer import import_model
-from megatape.hf.loading import read_model
+from megatape.hf.loading.load import read_model
 from megatape.hf.model_folder import open_weights
 from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold

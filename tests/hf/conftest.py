@@ -11,7 +11,7 @@ import transformers.dynamic_module_utils
 from transformers import PreTrainedModel
 
 from megatape.data.tokenizers.sentencepiece import train_tokenizer
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from tests.helpers.exports import ALL_SHAPES, Exported
 from tests.helpers.memory_checkpoint import VOCAB_SIZE, memory_checkpoint
 from tests.helpers.tiny_models import save_tiny

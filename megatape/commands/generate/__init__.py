@@ -12,13 +12,13 @@ from megatape.commands.cli.shared_options import ModelOptions
 from megatape.commands.cli.terminal import show, take_lines, visible_json
 from megatape.commands.generate.prompts import checked_conversation, read_conversation, read_prompts, with_system
 from megatape.errors import UserError, check_text, path_errors
-from megatape.hf.sampling import CHAT_TOKENS, Sampling
+from megatape.hf.generation.sampling import CHAT_TOKENS, Sampling
 from megatape.utils.atomic import check_absent
 from megatape.utils.options import option
 
 if TYPE_CHECKING:
-    from megatape.hf.generation import Prompt
-    from megatape.hf.loaded_model import LoadedModel
+    from megatape.hf.generation.continuations import Prompt
+    from megatape.hf.loading.loaded_model import LoadedModel
 
 BATCH_TOKENS = 2**14  # maximum tokens of the prompts and continuations that are generated together
 
@@ -79,7 +79,7 @@ def run(options: Options) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.commands.generate.chat import Chat
-    from megatape.hf.loading import load_trained
+    from megatape.hf.loading.load import load_trained
 
     disable_progress_bar()
     with options.fill(load_trained) as loaded:
@@ -128,7 +128,7 @@ def _print(loaded: "LoadedModel", prompt: str, sampling: Sampling, repeat: bool)
         sampling: Options of the continuations.
         repeat: Whether to print the prompt before each sample.
     """
-    from megatape.hf.generation import check_room, continue_prompts, read_prompt
+    from megatape.hf.generation.continuations import check_room, continue_prompts, read_prompt
 
     tokens = read_prompt(loaded, prompt)
     check_room(loaded, len(tokens.ids), sampling)
@@ -144,7 +144,7 @@ def _print(loaded: "LoadedModel", prompt: str, sampling: Sampling, repeat: bool)
 
 def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Options) -> None:
     """Write a line per sample, a batch at a time: an interrupt leaves whole lines."""
-    from megatape.hf.generation import check_room, continue_prompts
+    from megatape.hf.generation.continuations import check_room, continue_prompts
 
     prompts = _prompts(loaded, records, options)
     lengths = [len(prompt.ids) for prompt in prompts]
@@ -170,7 +170,7 @@ def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Option
 
 def _prompts(loaded: "LoadedModel", records: list[dict[str, Any]], options: Options) -> list["Prompt"]:
     """Return the prompt of each record of a file."""
-    from megatape.hf.generation import ConversationPrompts, read_prompt
+    from megatape.hf.generation.continuations import ConversationPrompts, read_prompt
 
     conversations = None
     prompts = []

@@ -13,9 +13,9 @@ from megatape.utils.atomic import write_atomically
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message
-    from megatape.hf.generation import Prompt
-    from megatape.hf.loaded_model import LoadedModel
-    from megatape.hf.sampling import Sampling
+    from megatape.hf.generation.continuations import Prompt
+    from megatape.hf.generation.sampling import Sampling
+    from megatape.hf.loading.loaded_model import LoadedModel
 
 MIN_ANSWER_TOKENS = 64  # tokens that an answer may have even beyond the model's positions
 
@@ -58,7 +58,7 @@ class Chat:
     """
 
     def __init__(self, loaded: "LoadedModel", sampling: "Sampling", messages: "list[Message]", file: Path | None) -> None:
-        from megatape.hf.generation import ConversationPrompts
+        from megatape.hf.generation.continuations import ConversationPrompts
 
         self._loaded = loaded
         self._prompts = ConversationPrompts(loaded)
@@ -139,7 +139,7 @@ class Chat:
         """
         import torch
 
-        from megatape.hf.generation import check_room, continue_prompts
+        from megatape.hf.generation.continuations import check_room, continue_prompts
 
         prompt = self._prompts.prompt(conversation)
         sampling = self._limited(prompt)

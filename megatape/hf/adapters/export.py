@@ -14,10 +14,10 @@ from megatape.config import ModelConfig, TrainingConfig
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
 from megatape.hf.adapters.lora import without_adapters
-from megatape.hf.checkpoint_source import Checkpoint, check_parameters
 from megatape.hf.dtypes import dtype_name, stored_dtype
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
+from megatape.hf.weights.checkpoint_weights import Checkpoint, check_parameters
 from megatape.hf.weights.weight_files import checked
 from megatape.model.lora import TARGETS, in_adapter
 from megatape.model.trainable import freeze

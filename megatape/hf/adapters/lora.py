@@ -6,7 +6,7 @@ Adapters as files of peft are written by adapter_export.py, and merged into thei
 from torch import Tensor
 
 from megatape.config import Config
-from megatape.hf.checkpoint_source import Checkpoint
+from megatape.hf.weights.checkpoint_weights import Checkpoint
 
 
 def without_adapters(config: Config) -> Config:

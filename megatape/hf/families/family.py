@@ -8,8 +8,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from megatape.config import Config, ModelConfig
 from megatape.encodings.rope import rotated_size, scaled_base
+from megatape.hf.exporting.tokenizer import SpecialTokens
 from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
-from megatape.hf.tokenizer import SpecialTokens
 
 # Our parameters, and the modules of our layers -> their names in transformers' Llama and its relatives. Both rotate halves of
 # queries and keys, so weights need no permutation.

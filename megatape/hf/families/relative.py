@@ -9,8 +9,8 @@ from megatape.config import Config, ModelConfig
 from megatape.config.scaling import SCALINGS
 from megatape.errors import UserError
 from megatape.hf.dtypes import stored_dtype
+from megatape.hf.exporting.tokenizer import SpecialTokens
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
-from megatape.hf.tokenizer import SpecialTokens
 
 # Settings from which yarn's attention factor is derived if it is not given.
 DERIVED_SETTINGS = {"mscale", "mscale_all_dim"}

@@ -12,13 +12,13 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 
 from megatape.config import Config, ModelConfig
 from megatape.errors import UserError
-from megatape.hf.carried_code import carry, file_of
 from megatape.hf.dtypes import stored_dtype
+from megatape.hf.exporting.carried_code import carry, file_of
+from megatape.hf.exporting.tokenizer import SpecialTokens
 from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields
 from megatape.hf.modeling.configuration_tape import TapeConfig
 from megatape.hf.modeling.modeling_tape import TapeForCausalLM
-from megatape.hf.tokenizer import SpecialTokens
 from megatape.registry import ENCODINGS
 
 # encodings.py of an exported folder. The configuration imports it, so that each encoding has a configuration class of its own:

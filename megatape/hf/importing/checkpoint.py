@@ -16,7 +16,7 @@ PLACEHOLDERS = ("data.path=DATA", "data.mixture={}", "training.steps=1000")
 
 
 class ImportCheckpoint:
-    """Weights with which a run of an import's configuration starts (megatape.hf.checkpoint_source.Checkpoint).
+    """Weights with which a run of an import's configuration starts (megatape.hf.weights.checkpoint_weights.Checkpoint).
 
     New adapters do not change the model at step 0, so they are left out.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatape.data.shards.index import load_index
 from megatape.data.shards.stored_split import StoredSplit
-from megatape.hf.loading import load_trained
+from megatape.hf.loading.load import load_trained
 from megatape.run_folder import RunFolder, read_steps
 
 # Tokens of the example.

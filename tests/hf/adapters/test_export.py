@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megatape.hf.adapters.export import export_adapter
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.model.trainable import freeze
 from megatape.model.transformer import Transformer
 from tests.helpers import bounds

@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megatape.hf.adapters.files import PREFIX
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from tests.helpers import bounds
 from tests.helpers.adapters import TARGETS, TOKENS, adapted
 from tests.helpers.bounds import assert_close

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from megatape.hf.adapters.export import export_adapter
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
 from megatape.model.trainable import freeze
 from tests.helpers.adapters import CASES, adapted

@@ -16,8 +16,8 @@ from megatape.config import parse_config
 from megatape.data.training import positions
 from megatape.distributed import layout, mesh
 from megatape.errors import UserError
-from megatape.hf.export import export
-from megatape.hf.loading import load_exported
+from megatape.hf.exporting.exporter import export
+from megatape.hf.loading.load import load_exported
 from megatape.hf.modeling import stand_ins
 from megatape.imports import import_given
 from megatape.model.build import build_model

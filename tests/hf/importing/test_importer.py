@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from megatape.config import load_config, parse_model
 from megatape.data.tokenizers.files import load_tokenizer
+from megatape.hf.exporting.tokenizer import build_tokenizer, read_proto
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.importing.importer import import_model
 from megatape.hf.importing.record import open_import, read_record
-from megatape.hf.tokenizer import build_tokenizer, read_proto
 from megatape.model.build import build_model
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

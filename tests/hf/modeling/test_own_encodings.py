@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.imports import import_given
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

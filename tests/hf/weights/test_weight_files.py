@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.exports import SHAPES

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
-from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.tasks import addition
 from megatape.lab.tasks.addition import Addition, AdditionGrid
 from megatape.lab.tasks.engine.runner import evaluate

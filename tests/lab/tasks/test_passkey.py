@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from megatape.data.tokenizers.sentencepiece import train_tokenizer
-from megatape.hf.export import export
-from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.exporting.exporter import export
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.paper import EXTENSION_PASSKEY
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey import DEPTHS, GARBAGE, TASK, Passkey, authors_question

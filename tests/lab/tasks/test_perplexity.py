@@ -14,9 +14,9 @@ from torch import Tensor
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
-from megatape.hf.export import export
-from megatape.hf.loaded_model import LoadedModel
-from megatape.hf.loading import load_exported
+from megatape.hf.exporting.exporter import export
+from megatape.hf.loading.load import load_exported
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores, Prediction, read_tokens
 from tests.helpers import bounds

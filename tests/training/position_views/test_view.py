@@ -10,7 +10,7 @@ import torch
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.dataset import TokenDataset
-from megatape.hf.checkpoint_source import load_model
+from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.lab.study.attention import subjects
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.position_views import PositionViews

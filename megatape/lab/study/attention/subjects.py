@@ -19,7 +19,7 @@ from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.data.training.dataset import TokenDataset
 from megatape.encodings.encoding import Encoding
 from megatape.errors import UserError
-from megatape.hf.checkpoint_source import load_model
+from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.model.block import Attention
 from megatape.model.transformer import Transformer
 from megatape.nn.gathered_input import begin_gather

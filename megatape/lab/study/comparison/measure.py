@@ -16,7 +16,7 @@ from megatape.data.synthetic.addition_problems import KIND as ADDITION
 from megatape.data.synthetic.addition_problems import AdditionTask, longest_document
 from megatape.data.training.selection import Selection
 from megatape.errors import UserError
-from megatape.hf.loading import load_trained
+from megatape.hf.loading.load import load_trained
 from megatape.lab.study.engine.checks import check_exportable, check_text
 from megatape.lab.study.engine.metrics import Measurements, loss_curve, selection_of, validation_figures
 from megatape.lab.study.engine.outcome import PERPLEXITY, Outcome

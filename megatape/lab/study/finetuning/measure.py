@@ -12,9 +12,9 @@ from typing import Any
 
 from megatape.config import Config, load_config
 from megatape.data.training.run_data import open_data
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.checkpoint import ImportCheckpoint
-from megatape.hf.loading import LoadedModel, load_exported, load_trained
+from megatape.hf.loading.load import LoadedModel, load_exported, load_trained
 from megatape.lab.study.comparison.measure import hide_warnings
 from megatape.lab.study.engine.metrics import NUM_POINTS, loss_curve, mean_loss, selection_of, validation_figures
 from megatape.lab.study.engine.outcome import PERPLEXITY, Outcome

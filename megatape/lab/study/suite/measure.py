@@ -17,7 +17,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
-from megatape.hf.checkpoint_source import load_model
+from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.lab.study.suite.records import Record, Score, Scores, score_answers, token_places
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS

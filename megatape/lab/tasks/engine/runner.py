@@ -10,7 +10,7 @@ import torch
 
 from megatape.distributed.exchange import on_all, on_main
 from megatape.errors import UserError, path_errors
-from megatape.hf.loading import load_trained
+from megatape.hf.loading.load import load_trained
 from megatape.lab.tasks.engine.evaluation import Evaluation
 from megatape.lab.tasks.engine.outline import model_name, read_outline
 from megatape.lab.tasks.engine.provenance import model_hash

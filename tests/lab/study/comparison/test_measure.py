@@ -16,7 +16,7 @@ from megatape.config import ModelConfig, ScalingConfig, parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, longest_document, prepare_addition
 from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.selection import select_samples
-from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.comparison import measure
 from megatape.lab.tasks import perplexity
 from megatape.lab.tasks.addition import AdditionGrid

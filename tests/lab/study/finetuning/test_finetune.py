@@ -15,10 +15,10 @@ from megatape.config.section import ResumeRule
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.hf.architecture import read_architecture
+from megatape.hf.exporting.tokenizer import write_tokenizer
 from megatape.hf.importing.config import starting_config
-from megatape.hf.loaded_model import LoadedModel
-from megatape.hf.loading import load_exported
-from megatape.hf.tokenizer import write_tokenizer
+from megatape.hf.loading.load import load_exported
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.engine.outcome import Outcome
 from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
 from megatape.lab.tasks.perplexity import evaluate_perplexity

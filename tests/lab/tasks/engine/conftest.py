@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from tests.helpers.command import Command
 from tests.helpers.evaluations import LENGTHS, Evaluate
 from tests.helpers.memory_checkpoint import memory_checkpoint

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from megatape.hf.adapters.export import export_adapter
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
-from megatape.hf.loading import load_trained
+from megatape.hf.loading.load import load_trained
 from megatape.lab.tasks.engine.outline import read_outline
 from tests.helpers.adapters import CASES, adapted
 from tests.helpers.command import Command

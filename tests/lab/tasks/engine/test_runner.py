@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.lab.tasks.engine.runner import name_models
 from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
 from megatape.lab.tasks.perplexity import Perplexity

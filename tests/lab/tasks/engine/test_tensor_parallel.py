@@ -9,8 +9,8 @@ import torch
 
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE
-from megatape.hf.export import export
-from megatape.hf.loading import load_exported
+from megatape.hf.exporting.exporter import export
+from megatape.hf.loading.load import load_exported
 from megatape.lab.tasks.engine.tensor_parallel import check_divisible, load_tensor_parallel
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

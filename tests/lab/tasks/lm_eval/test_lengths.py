@@ -12,9 +12,9 @@ import nltk.tokenize
 import pytest
 
 from megatape.errors import UserError
-from megatape.hf.loading import read_tokenizer
+from megatape.hf.loading.load import read_tokenizer
 from megatape.lab.tasks.engine.runner import evaluate
-from megatape.lab.tasks.lm_eval import LmEval
+from megatape.lab.tasks.lm_eval.task import LmEval
 from tests.helpers.imported import write_llama3
 from tests.helpers.ruler_copies import ESSAYS, HOTPOT, SQUAD, write_copies
 
@@ -169,6 +169,6 @@ def test_refused(reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="words of lm-eval has no lengths: evaluate it by a command without `lengths`"):
         LmEval(("words",), lengths=(1024,), include=tmp_path).batches(reader)
     monkeypatch.setitem(sys.modules, "wonderwords", None)
-    monkeypatch.delitem(sys.modules, "megatape.lab.tasks.lm_eval_lengths")
+    monkeypatch.delitem(sys.modules, "megatape.lab.tasks.lm_eval.lengths")
     with pytest.raises(ModuleNotFoundError, match="wonderwords"):
         LmEval(("niah_single_1",), lengths=(1024,), include=RULER).batches(reader)

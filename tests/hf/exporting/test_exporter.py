@@ -17,9 +17,9 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
+from megatape.hf.exporting.model_card import model_card
 from megatape.hf.families import family_of
-from megatape.hf.model_card import model_card
 from megatape.model.build import build_model
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

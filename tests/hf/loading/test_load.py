@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
 from megatape.hf.adapters.export import export_adapter
-from megatape.hf.export import export
+from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
-from megatape.hf.loading import load_exported, load_trained
+from megatape.hf.loading.load import load_exported, load_trained
 from megatape.model.trainable import freeze
 from tests.helpers.adapters import CASES, TOKENS, adapted
 from tests.helpers.command import Command
@@ -29,7 +29,7 @@ from tests.helpers.memory_checkpoint import memory_checkpoint
 from tests.helpers.slow import slow_but
 from tests.helpers.tiny_models import save_tiny
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAYLOAD = """
 import os, pathlib
 pathlib.Path(os.environ["MEGATAPE_MARKERS"], {name!r}).touch()

@@ -18,12 +18,12 @@ from megatape.data.finetuning.conversation import Conversation
 from megatape.data.finetuning.format import Limits
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import RecordError, UserError
-from megatape.hf.export import export
-from megatape.hf.generation import ConversationPrompts, Prompt, continue_prompts, read_prompt
-from megatape.hf.loaded_model import LoadedModel
-from megatape.hf.loading import load_exported, load_trained, read_tokenizer
-from megatape.hf.sampling import Sampling
-from megatape.hf.streamed_text import Continuation
+from megatape.hf.exporting.exporter import export
+from megatape.hf.generation.continuations import ConversationPrompts, Prompt, continue_prompts, read_prompt
+from megatape.hf.generation.sampling import Sampling
+from megatape.hf.generation.streamed_text import Continuation
+from megatape.hf.loading.load import load_exported, load_trained, read_tokenizer
+from megatape.hf.loading.loaded_model import LoadedModel
 from tests.helpers.command import Command
 from tests.helpers.conversations import MESSAGES, PLAIN, adopted, conversation
 from tests.helpers.exports import Exported

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from megatape.errors import UserError
-from megatape.hf.carried_code import CarriedFile, carry, file_of
+from megatape.hf.exporting.carried_code import CarriedFile, carry, file_of
 
 HEAD = "from megatape.encodings.encoding import Encoding\n"
 CARRIED_HEAD = "from .encoding import Encoding\n"

@@ -17,14 +17,14 @@ from megatape.lab.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXT
 from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.lengths import LengthList
 from megatape.lab.tasks.engine.task import EvaluationModel, Interval, Measure, ModelOutline, Task, wilson
-from megatape.lab.tasks.lm_eval_names import check_names, unknown_task
+from megatape.lab.tasks.lm_eval.names import check_names, unknown_task
 from megatape.utils.options import Count, Listed, option
 from megatape.utils.replacing import replaced
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from megatape.lab.tasks.lm_eval_lengths import Length
+    from megatape.lab.tasks.lm_eval.lengths import Length
 
 # lm-eval's own seed for the examples in prompts.
 SEED = 1234
@@ -200,7 +200,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
             UserError: lm-eval does not have a task, cannot load it or make its prompts, or asks for what the model cannot do.
             ModuleNotFoundError: lm-eval is not installed.
         """
-        from megatape.lab.tasks.lm_eval_model import check_requests
+        from megatape.lab.tasks.lm_eval.model import check_requests
 
         batches = []
         for name, task in self._loaded(model)["tasks"].items():
@@ -223,7 +223,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         """
         from lm_eval.evaluator import evaluate
 
-        from megatape.lab.tasks.lm_eval_model import LmEvalModel
+        from megatape.lab.tasks.lm_eval.model import LmEvalModel
 
         name = batch[0].task
         loaded = self._loaded(model)
@@ -258,7 +258,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
 
     def result(self, predictions: list[Prediction]) -> LmEvalScores:
         """Collect the results of tasks, and let lm-eval aggregate them to results of groups."""
-        from megatape.lab.tasks.lm_eval_model import NamedTasks
+        from megatape.lab.tasks.lm_eval.model import NamedTasks
 
         tasks = {each.task: each for each in predictions}
         groups: dict[str, NamedTasks] = {}
@@ -281,7 +281,7 @@ class LmEval(Task[Example, Prediction, LmEvalScores]):
         if self.lengths is None:
             return _load(self, ())
 
-        from megatape.lab.tasks.lm_eval_lengths import Length
+        from megatape.lab.tasks.lm_eval.lengths import Length
 
         lengths = [Length(length, model.name, model.tokenizer) for length in self.lengths]
         return _load(self, tuple(lengths))
@@ -305,7 +305,7 @@ def _load(options: LmEval, lengths: tuple["Length", ...]) -> Any:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     random.seed(SEED)
     if lengths:
-        from megatape.lab.tasks.lm_eval_lengths import forget_texts
+        from megatape.lab.tasks.lm_eval.lengths import forget_texts
 
         forget_texts()
     merged: dict[str, dict[str, Any]] = {"tasks": {}, "groups": {}}

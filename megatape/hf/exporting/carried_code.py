@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from megatape.errors import UserError
-from megatape.hf.modeling import stand_ins
-from megatape.hf.statements import (
+from megatape.hf.exporting.statements import (
     Import,
     bound_name,
     defined_names,
@@ -24,6 +23,7 @@ from megatape.hf.statements import (
     only_defines,
     used_names,
 )
+from megatape.hf.modeling import stand_ins
 from megatape.moved_modules import current_name
 
 # Prefixes of the modules that exports carry, in addition to those that encodings import relatively.

@@ -7,12 +7,12 @@ from transformers import GenerationConfig
 
 from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.lora import merged_weight, without_adapters
-from megatape.hf.checkpoint_source import Checkpoint, check_parameters
 from megatape.hf.dtypes import stored_dtype
+from megatape.hf.exporting.model_card import model_card
+from megatape.hf.exporting.origins import origins_of
+from megatape.hf.exporting.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
 from megatape.hf.families import family_of
-from megatape.hf.model_card import model_card
-from megatape.hf.origins import origins_of
-from megatape.hf.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
+from megatape.hf.weights.checkpoint_weights import Checkpoint, check_parameters
 from megatape.hf.weights.model_weights import parameter_shapes
 from megatape.hf.weights.weight_files import SHARD_BYTES, write_weights
 from megatape.utils.atomic import new_folder

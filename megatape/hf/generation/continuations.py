@@ -17,9 +17,9 @@ from megatape.data.finetuning.chat import plain_prompt
 from megatape.data.finetuning.chat_template import ChatTemplate
 from megatape.data.finetuning.conversation import Conversation
 from megatape.errors import UserError
-from megatape.hf.loaded_model import LoadedModel
-from megatape.hf.sampling import Sampling
-from megatape.hf.streamed_text import Continuation, StreamedText
+from megatape.hf.generation.sampling import Sampling
+from megatape.hf.generation.streamed_text import Continuation, StreamedText
+from megatape.hf.loading.loaded_model import LoadedModel
 
 LOG = logging.getLogger(__name__)
 

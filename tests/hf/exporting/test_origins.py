@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from megatape.config import Config, parse_config
+from megatape.hf.exporting.model_card import model_card
+from megatape.hf.exporting.origins import Origins, origins_of
 from megatape.hf.families import family_of
-from megatape.hf.model_card import model_card
-from megatape.hf.origins import Origins, origins_of
 from tests.helpers.tiny_models import save_tiny
 from tests.helpers.workers import run_workers
 

@@ -25,10 +25,10 @@ from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adapters.merge import merge_adapter
 from megatape.hf.architecture import FAULTS, read_architecture, reason
-from megatape.hf.export import export
-from megatape.hf.loaded_model import LoadedModel
+from megatape.hf.exporting.exporter import export
+from megatape.hf.exporting.tokenizer import special_tokens
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.hf.model_folder import open_model_folder
-from megatape.hf.tokenizer import special_tokens
 from megatape.hf.weights.folder_weights import find_weights
 
 # Files of a model in addition to its weights.

@@ -22,12 +22,12 @@ from lm_eval.tasks import TaskManager
 from scipy.stats import binomtest
 from torch import Tensor
 
-from megatape.hf.export import export
-from megatape.hf.loaded_model import LoadedModel
-from megatape.hf.loading import load_exported
-from megatape.lab.tasks import lm_eval
-from megatape.lab.tasks.lm_eval import LmEval
-from megatape.lab.tasks.lm_eval_model import LmEvalModel
+from megatape.hf.exporting.exporter import export
+from megatape.hf.loading.load import load_exported
+from megatape.hf.loading.loaded_model import LoadedModel
+from megatape.lab.tasks.lm_eval import task as lm_eval
+from megatape.lab.tasks.lm_eval.model import LmEvalModel
+from megatape.lab.tasks.lm_eval.task import LmEval
 from megatape.model.transformer import Transformer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

@@ -6,8 +6,8 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import Config
 from megatape.encodings import encoding_of
 from megatape.hf.dtypes import dtype_name, stored_dtype
+from megatape.hf.exporting.origins import Origins
 from megatape.hf.families.family import Family
-from megatape.hf.origins import Origins
 from megatape.registry import ENCODINGS
 
 UNKNOWN_ORIGINS = Origins()

@@ -1,0 +1,1 @@
+"""Export of checkpoints to folders that transformers loads."""

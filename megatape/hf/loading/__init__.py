@@ -1,0 +1,1 @@
+"""Loading of trained models from any kind of model folder, ready to run."""
