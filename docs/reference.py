@@ -5,14 +5,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from megatape.commands.cli.arguments import default_of, flag_of, metavar_of
-from megatape.commands.cli.table import COMMANDS, sentence
+from megatape.commands.cli.command import load_command
+from megatape.commands.cli.table import COMMANDS, is_group, sentence
 from megatape.commands.evaluate.task_options import EvaluationOptions, options_of
 from megatape.config import Config
 from megatape.config.annotations import choices, resume_rule_of, sections_in, unwrapped
@@ -72,10 +72,10 @@ def commands() -> str:
     """The page: one table for each command, and for each task of `megatape evaluate`."""
     parts = [COMMANDS_HEAD]
     for name, description in COMMANDS.items():
-        if any(other.startswith(f"{name} ") for other in COMMANDS):
+        if is_group(name):
             continue
-        kind: type[CommandOptions] = import_module(f"megatape.commands.{name.replace(' ', '.')}").Options
-        parts += [f"## megatape {name}\n", f"{sentence(description)}\n", *_options(kind)]
+        options = load_command(name).options
+        parts += [f"## megatape {name}\n", f"{sentence(description)}\n", *_options(options)]
         if name == "evaluate":
             parts += ["Options of every task:\n", *_options(EvaluationOptions)]
             for task, entry in TASKS.items():

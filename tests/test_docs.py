@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from megatape import registry
 from megatape.commands import evaluate
+from megatape.commands.cli.command_line import command_line
 from megatape.commands.cli.table import COMMANDS as NAMED
-from megatape.commands.cli.table import parser
 from megatape.config import Config, load_config
 from megatape.config.annotations import sections_in
 from megatape.data.cleaning.rule import TextRule
@@ -103,7 +103,7 @@ TYPED = [(command, typed) for command in COMMANDS if (typed := _typed(command)) 
 def test_commands_parse() -> None:
     """Every command line of a page is accepted by the parser, with its options and its configuration."""
     assert len(TYPED) > 50
-    commands = parser()
+    commands = command_line()
     refused = []
     for command, words in TYPED:
         if words[0] not in NAMES and not words[0].startswith("-"):

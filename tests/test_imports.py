@@ -115,7 +115,7 @@ def test_library_has_one_home(library: str) -> None:
 
 def test_configuration_and_help_need_no_torch() -> None:
     imports = "; ".join(f"import {module}" for module in WITHOUT_TORCH)
-    parse = "megatape.commands.cli.table.parser().parse_args(['plan', '--config', 'FILE'])"
+    parse = "megatape.commands.cli.command_line.command_line().parse_args(['plan', '--config', 'FILE'])"
     code = f"import sys; {imports}; {parse}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

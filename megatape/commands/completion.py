@@ -24,9 +24,9 @@ def run(options: Options) -> None:
     """Print a script for the shell, which completes without starting Python."""
     import shtab
 
-    from megatape.commands.cli.table import parser
+    from megatape.commands.cli.command_line import command_line
 
-    root = parser()
+    root = command_line()
     _add_values(root, shtab.FILE)
     print(shtab.complete(root, options.shell))
 

@@ -6,8 +6,8 @@ import shlex
 import sys
 from contextlib import suppress
 
+from megatape.commands.cli.command_line import command_line
 from megatape.commands.cli.running import INTERRUPTED, fail
-from megatape.commands.cli.table import parser
 from megatape.errors import UserError
 from megatape.utils.terminal import show_lines
 
@@ -21,7 +21,7 @@ def main(words: list[str] | None = None) -> int:
     _accept_any_text()
     typed = shlex.join(["megatape", *words])
     try:
-        args = parser(words).parse_args(words, argparse.Namespace(typed=typed))
+        args = command_line(words).parse_args(words, argparse.Namespace(typed=typed))
     except UserError as error:
         return fail(str(error), error.status)
     except KeyboardInterrupt:

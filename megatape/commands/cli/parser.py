@@ -13,7 +13,8 @@ class Parser(argparse.ArgumentParser):
     """Parser whose errors name the known word that is nearest to an unknown one.
 
     Args:
-        words: Keyword arguments of argparse's parser.
+        listing: Commands and their descriptions, in place of argparse's own listing of commands and options. None: argparse's.
+        arguments: Keyword arguments of argparse's parser.
 
     Attributes:
         commands: Parsers of the commands, None for a parser of options.
@@ -21,12 +22,19 @@ class Parser(argparse.ArgumentParser):
         completions: Names that shells complete as values, by the `dest` of an option.
     """
 
-    def __init__(self, **words: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **words)
+    def __init__(self, *, listing: str | None = None, **arguments: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
         self.commands: argparse._SubParsersAction[Parser] | None = None
         self.options: list[argparse.Action] = []
         self.completions: dict[str, tuple[str, ...]] = {}
+        self._listing = listing
         self._words: list[str] = []
+
+    def format_help(self) -> str:
+        """Return the text of --help."""
+        if self._listing is None:
+            return super().format_help()
+        return f"{self.format_usage()}\n{self.description}\n\n{self._listing}\n"
 
     def add_commands(self) -> "argparse._SubParsersAction[Parser]":
         """Give this parser commands. Add them to the result."""
