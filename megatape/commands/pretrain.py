@@ -37,4 +37,5 @@ def run(options: Options) -> int:
     from megatape.training.pretrain import pretrain
     from megatape.training.trainer import Start
 
-    return pretrain(config, options.fill(Start), ends_process=True)
+    start = Start(options.resume, options.allow_changes, options.base, options.profile)
+    return pretrain(config, start, ends_process=True)

@@ -6,7 +6,6 @@ Descriptions of fields stand in the docstring of their class.
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -14,13 +13,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from megatape.errors import UserError
-from megatape.utils.retries import Result
 from megatape.utils.validation import describe_fault
 
 Value = TypeVar("Value")
-
-# Paragraphs that a command prints, each as soon as it is known.
-Paragraphs = Iterable[str]
 
 
 def split_commas(value: Any) -> Any:
@@ -49,12 +44,6 @@ Words = Annotated[str, AfterValidator(check_words)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 # Values with commas between them.
 Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]
-
-
-class Line(str):
-    """Paragraph of one line, such as the result of a model. Adjacent ones are printed without an empty line between them."""
-
-    __slots__ = ()
 
 
 class DocumentedModel(BaseModel):
@@ -128,24 +117,6 @@ class CommandOptions(DocumentedModel):
     at_most_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
     exactly_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
     resumable: ClassVar[bool] = False
-
-    def fill(self, target: Callable[..., Result], **values: Any) -> Result:
-        """Call a function or a class with the options that have the names of its parameters.
-
-        Args:
-            target: Function or class.
-            values: Further arguments, and arguments in place of options.
-
-        Returns:
-            Its result.
-        """
-        parameters = inspect.signature(target).parameters
-        arguments: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            if name in parameters:
-                arguments[name] = getattr(self, name)
-        arguments |= values
-        return target(**arguments)
 
 
 Options = TypeVar("Options", bound=CommandOptions)

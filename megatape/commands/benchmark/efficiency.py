@@ -6,7 +6,8 @@ from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.lab.paper import COST_LENGTH
 from megatape.registry import ENCODINGS
-from megatape.utils.options import CommandOptions, Count, Paragraphs, option
+from megatape.utils.options import CommandOptions, Count, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):
@@ -33,7 +34,7 @@ class Options(CommandOptions):
     rounds: Count = option(5, metavar="N")
 
 
-def run(options: Options) -> Paragraphs:
+def run(options: Options) -> None:
     """Measure."""
     # Report errors before importing torch.
     configured = None
@@ -53,4 +54,4 @@ def run(options: Options) -> Paragraphs:
     model = configured_model(configured, options.layers, length)
     shape = Shape(model, options.batch, length)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return report(shape, encodings, options.rounds, device, options.checkpointing, options.llama)
+    print_paragraphs(report(shape, encodings, options.rounds, device, options.checkpointing, options.llama))

@@ -45,6 +45,7 @@ def run(options: Options) -> None:
         raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by `device` cpu and `tiny`")
     from megatape.lab.benchmark.gpu.runner import TABLE, benchmark
 
-    for line in options.fill(benchmark, parts=chosen):
+    lines = benchmark(chosen, options.out, options.done, options.budget, options.device, options.tiny)
+    for line in lines:
         print(line, flush=True)
     print(f"table: {options.out / TABLE}")

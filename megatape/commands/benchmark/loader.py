@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from megatape.utils.options import CommandOptions, Paragraphs, option
+from megatape.utils.options import CommandOptions, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):
@@ -17,8 +18,8 @@ class Options(CommandOptions):
     length: int = option(2048, metavar="N")
 
 
-def run(options: Options) -> Paragraphs:
+def run(options: Options) -> None:
     """Measure."""
     from megatape.lab.benchmark.loader import report
 
-    return report(options.data, options.length)
+    print_paragraphs(report(options.data, options.length))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from megatape.commands.data.messages import read_tokenizer
 from megatape.commands.data.options import SourceOptions
-from megatape.utils.options import Count, Paragraphs, option
+from megatape.utils.options import Count, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(SourceOptions):
@@ -25,17 +26,12 @@ class Options(SourceOptions):
     rounds: Count = option(3, metavar="N")
 
 
-def run(options: Options) -> Paragraphs:
+def run(options: Options) -> None:
     """Measure."""
     from megatape.lab.benchmark.preparation import report
 
     tokenizer = None
     if options.tokenizer:
         tokenizer = read_tokenizer(options.tokenizer)
-    return report(
-        options.read_source(),
-        tokenizer,
-        options.vocab_size,
-        options.megabytes,
-        options.rounds,
-    )
+    source = options.read_source()
+    print_paragraphs(report(source, tokenizer, options.vocab_size, options.megabytes, options.rounds))

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from megatape.accounting.gpus import GPUS
-from megatape.utils.options import CommandOptions, Paragraphs, option
+from megatape.utils.options import CommandOptions, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):
@@ -24,8 +25,8 @@ class Options(CommandOptions):
     tiny: bool = False
 
 
-def run(options: Options) -> Paragraphs:
+def run(options: Options) -> None:
     """Estimate."""
     from megatape.lab.benchmark.roofline import report
 
-    return report(options.gpu, options.measured, options.tiny)
+    print_paragraphs(report(options.gpu, options.measured, options.tiny))

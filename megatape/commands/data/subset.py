@@ -39,7 +39,15 @@ def run(options: Options) -> None:
     """Write the data directory."""
     from megatape.data.prepare.subset import Selection, subset
 
-    selection = options.fill(Selection)
+    selection = Selection(
+        domain=options.domain,
+        place=options.place,
+        min_tokens=options.min_tokens,
+        max_tokens=options.max_tokens,
+        score=options.score,
+        min_score=options.min_score,
+        share=options.share,
+    )
     with token_bar("written") as bar:
         index = subset(options.directory, options.output, selection, bar.update)
     report_written(index, options.output)

@@ -16,7 +16,8 @@ from megatape.commands.evaluate.task_options import EvaluationOptions, build_tas
 from megatape.errors import UserError, choose_one
 from megatape.imports import OPTION
 from megatape.registry import TASKS
-from megatape.utils.options import Listed, Paragraphs, option
+from megatape.utils.options import Listed, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -67,8 +68,8 @@ def parse_rest(options: Options) -> tuple[type[EvaluationOptions], argparse.Name
     return kind, parser.parse_args(options.rest)
 
 
-def _evaluate(names: Sequence[str], options: EvaluationOptions) -> Paragraphs:
-    """Yield a paragraph for each result, on the main rank."""
+def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
+    """Evaluate the models, and print a paragraph for each result on the main rank."""
     options.check_folders(*options.models)
     tasks = {name: build_task(name, options) for name in names}
     for task in tasks.values():
@@ -83,9 +84,20 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> Paragraphs:
     disable_progress_bar()
     # transformers warns of texts that are longer than the model's context.
     set_verbosity_error()
-    training_code = options.training_code or options.tp > 1
     with launched_ranks(options.tp) as ranks:
-        paragraphs = options.fill(evaluate_models, tasks=tasks, ranks=ranks, training_code=training_code)
-        for paragraph in paragraphs:
-            if ranks.topology.is_main:
-                yield paragraph
+        paragraphs = evaluate_models(
+            tasks,
+            options.models,
+            options.output,
+            ranks,
+            trust_remote_code=options.trust_remote_code,
+            base=options.base,
+            adapter=options.adapter,
+            training_code=options.training_code or options.tp > 1,
+        )
+        if ranks.topology.is_main:
+            print_paragraphs(paragraphs)
+            return
+        # The models are evaluated while the paragraphs are taken.
+        for _ in paragraphs:
+            pass

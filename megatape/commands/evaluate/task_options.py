@@ -78,12 +78,14 @@ def build_task(name: str, options: EvaluationOptions) -> Any:
         options: Options of the type that `options_of` returned.
     """
     kind = TASKS[name].load()
-    own_values: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in fields(kind):
+        # `options_of` made an option of each field, and perhaps one that sets it for this task alone.
         value = getattr(options, _name_for_one(name, field.name), None)
-        if value is not None:
-            own_values[field.name] = value
-    return options.fill(kind, **own_values)
+        if value is None:
+            value = getattr(options, field.name)
+        values[field.name] = value
+    return kind(**values)
 
 
 def _name_for_one(task: str, shared: str) -> str:

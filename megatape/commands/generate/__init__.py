@@ -82,7 +82,13 @@ def run(options: Options) -> None:
     from megatape.hf.loading.load import load_trained
 
     disable_progress_bar()
-    with options.fill(load_trained) as loaded:
+    loading = load_trained(
+        options.folder,
+        trust_remote_code=options.trust_remote_code,
+        base=options.base,
+        adapter=options.adapter,
+    )
+    with loading as loaded:
         torch.manual_seed(options.seed)
         if options.chat:
             Chat(loaded, options, messages, options.conversation).run()

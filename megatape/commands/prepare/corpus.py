@@ -95,7 +95,14 @@ def run(options: Options) -> None:
     tokenizer = None
     if options.tokenizer is not None:
         tokenizer = read_tokenizer(options.tokenizer)
-    corpus = options.fill(PreparationOptions, source=source, tokenizer=tokenizer, cleaning=cleaning)
+    corpus = PreparationOptions(
+        source=source,
+        validation_share=options.validation_share,
+        tokenizer=tokenizer,
+        vocab_size=options.vocab_size,
+        cleaning=cleaning,
+        keep_documents=options.keep_documents,
+    )
     if options.task:
         task = parse_task(options.task)
     else:

@@ -68,13 +68,11 @@ def run(options: Options) -> None:
     """Write the data directory, or show examples."""
     from tqdm import tqdm
 
-    from megatape.data.finetuning.example_source import ExampleCounts, ExampleSource
-    from megatape.data.finetuning.format import Limits
+    from megatape.data.finetuning.example_source import ExampleCounts
     from megatape.data.finetuning.prepare import prepare_examples
     from megatape.data.finetuning.preview import describe_examples
 
-    limits = options.fill(Limits, max_prompt=options.max_prompt_tokens, max_answer=options.max_answer_tokens)
-    source = options.fill(ExampleSource, kind=options.source, inputs=options.input, limits=limits)
+    source = _source(options)
     tokenizer = read_tokenizer(options.tokenizer)
     report_skipped_files(source.skipped_files())
     if options.dry_run is not None:
@@ -94,6 +92,33 @@ def run(options: Options) -> None:
     _report_dropped(counts)
     report_skipped(counts, options.max_record_bytes)
     print(f"wrote {options.output}")
+
+
+def _source(options: Options) -> "ExampleSource":
+    """Return the source of the examples that the options name."""
+    from megatape.data.finetuning.example_source import ExampleSource
+    from megatape.data.finetuning.format import Limits
+
+    limits = Limits(
+        sequence_length=options.sequence_length,
+        max_prompt=options.max_prompt_tokens,
+        max_answer=options.max_answer_tokens,
+        truncation=options.truncation,
+    )
+    return ExampleSource(
+        format=options.format,
+        kind=options.source,
+        inputs=options.input,
+        subset=options.subset,
+        split=options.split,
+        validation=options.validation,
+        validation_share=options.validation_share,
+        fields=options.fields,
+        limits=limits,
+        max_record_bytes=options.max_record_bytes,
+        max_bad_fraction=options.max_bad_fraction,
+        max_skipped_fraction=options.max_skipped_fraction,
+    )
 
 
 def _dry_run(source: "ExampleSource", tokenizer: "Tokenizer", num_examples: int) -> None:

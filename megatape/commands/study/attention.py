@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from megatape.commands.study.options import SubjectOptions
-from megatape.utils.options import Paragraphs, option
+from megatape.utils.options import option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(SubjectOptions):
@@ -16,9 +17,9 @@ class Options(SubjectOptions):
     out: Path = option(metavar="FILE.png")
 
 
-def run(options: Options) -> Paragraphs:
+def run(options: Options) -> None:
     """Draw the plot."""
     subjects = options.load()
     from megatape.lab.study.attention.patterns import draw
 
-    return draw(subjects, options.out)
+    print_paragraphs(draw(subjects, options.out))

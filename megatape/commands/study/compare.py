@@ -3,7 +3,8 @@
 from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.registry import ENCODINGS
-from megatape.utils.options import Count, Paragraphs, option
+from megatape.utils.options import Count, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(RunsOptions, ConfigOptions):
@@ -19,18 +20,20 @@ class Options(RunsOptions, ConfigOptions):
     seeds: Count = option(3, metavar="S")
 
 
-def run(options: Options) -> Paragraphs:
-    """Train and evaluate the models, and yield the table."""
+def run(options: Options) -> None:
+    """Train and evaluate the models, and print the table."""
     # Report errors before importing torch.
     options.load()
     from megatape.lab.study.comparison.compare import compare
     from megatape.lab.study.engine.pool import RunPool
 
-    pool = options.fill(RunPool)
-    return options.fill(
-        compare,
+    paragraphs = compare(
         file=options.config,
         settings=options.set,
-        pool=pool,
+        encodings=options.encodings,
+        seeds=options.seeds,
+        out=options.out,
+        pool=RunPool(options.jobs, options.launcher),
         command=options.typed,
     )
+    print_paragraphs(paragraphs)

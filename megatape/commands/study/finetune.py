@@ -4,7 +4,8 @@ from pathlib import Path
 
 from megatape.commands.cli.shared_options import ImportOptions, OverrideOptions
 from megatape.commands.study.options import RunsOptions
-from megatape.utils.options import Count, Paragraphs, option
+from megatape.utils.options import Count, option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(RunsOptions, OverrideOptions, ImportOptions):
@@ -25,19 +26,23 @@ class Options(RunsOptions, OverrideOptions, ImportOptions):
     steps: Count = option(1000, metavar="S")
 
 
-def run(options: Options) -> Paragraphs:
-    """Train and evaluate the models, and yield the table."""
+def run(options: Options) -> None:
+    """Train and evaluate the models, and print the table."""
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.lab.study.engine.pool import RunPool
     from megatape.lab.study.finetuning.finetune import finetune
 
     disable_progress_bar()
-    pool = options.fill(RunPool)
-    return options.fill(
-        finetune,
+    paragraphs = finetune(
         folder=options.base,
+        data=options.data,
+        methods=options.methods,
+        length=options.length,
+        steps=options.steps,
         settings=options.set,
-        pool=pool,
+        out=options.out,
+        pool=RunPool(options.jobs, options.launcher),
         command=options.typed,
     )
+    print_paragraphs(paragraphs)

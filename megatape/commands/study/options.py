@@ -34,7 +34,7 @@ class SubjectOptions(ImportOptions):
         """
         from megatape.lab.study.attention.subjects import load_subjects
 
-        return self.fill(load_subjects)
+        return load_subjects(self.checkpoints, self.data, self.samples, self.length)
 
 
 class RunsOptions(CommandOptions):

@@ -1,7 +1,8 @@
 """megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`."""
 
 from megatape.commands.study.options import SubjectOptions
-from megatape.utils.options import Paragraphs, option
+from megatape.utils.options import option
+from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(SubjectOptions):
@@ -14,9 +15,9 @@ class Options(SubjectOptions):
     shift: int = option(3, metavar="S")
 
 
-def run(options: Options) -> Paragraphs:
+def run(options: Options) -> None:
     """Measure."""
     subjects = options.load()
     from megatape.lab.study.attention.shift import report
 
-    return report(subjects, options.shift)
+    print_paragraphs(report(subjects, options.shift))

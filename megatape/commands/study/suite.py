@@ -10,7 +10,8 @@ from megatape.commands.study.options import RunsOptions
 from megatape.errors import UserError
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
-from megatape.utils.options import Count, Listed, Paragraphs, Words, option
+from megatape.utils.options import Count, Listed, Words, option
+from megatape.utils.paragraphs import print_paragraphs
 
 if TYPE_CHECKING:
     from megatape.lab.study.suite.plan import Plan
@@ -65,39 +66,46 @@ class Options(RunsOptions, ImportOptions):
     rates: Listed[Annotated[float, Field(gt=0, lt=1)]] | None = option(None, metavar="A,B")
 
 
-def run(options: Options) -> Paragraphs:
-    """Train and score the models, and yield the table. Or write the plan, or submit an array job."""
+def run(options: Options) -> None:
+    """Train and score the models, and print the table. Or write the plan, or submit an array job."""
     from megatape.lab.report.suite_page import write_page
     from megatape.lab.study.engine.pool import RunPool, default_jobs
-    from megatape.lab.study.suite.plan import parse_plan
     from megatape.lab.study.suite.run import suite
 
     if options.dry_run:
-        return [_write_plan(options)]
+        _write_plan(options)
+        return
     if options.plan is not None:
         plan = _read_plan(options, options.plan)
     else:
-        plan = options.fill(parse_plan)
+        plan = _selected_plan(options)
     if options.slurm is not None:
         _submit(options, plan, options.slurm)
-        return ()
+        return
     jobs = options.jobs or default_jobs(options.launcher)
     pool = RunPool(jobs, options.launcher)
-    return options.fill(suite, plan=plan, pool=pool, command=options.typed, write_page=write_page, only=options.cell)
+    print_paragraphs(suite(plan, options.out, pool, options.typed, write_page, options.cell))
 
 
-def _write_plan(options: Options) -> str:
-    """Write the runs that the options select into a file, and return their description."""
-    from megatape.lab.study.suite.plan import PLAN, parse_plan
+def _selected_plan(options: Options) -> "Plan":
+    """Return the plan that the options select."""
+    from megatape.lab.study.suite.plan import parse_plan
+
+    return parse_plan(options.size, options.tasks, options.encodings, options.seeds, options.rates)
+
+
+def _write_plan(options: Options) -> None:
+    """Write the runs that the options select into a file, and print their description."""
+    from megatape.lab.study.suite.plan import PLAN
 
     for name in ("cell", "slurm"):
         if name in options.model_fields_set:
             raise UserError(f"{name}: not allowed with `dry_run`, which trains nothing: remove one of them")
-    plan = options.fill(parse_plan)
+    plan = _selected_plan(options)
     file = options.plan or options.out / PLAN
     file.parent.mkdir(parents=True, exist_ok=True)
     plan.write(file)
-    return f"{plan.describe()}\n\nwrote {file}: edit it if you like, and train it with --plan {file}"
+    print_paragraphs([plan.describe(), f"wrote {file}: edit it if you like, and train it with --plan {file}"])
 
 
 def _read_plan(options: Options, file: Path) -> "Plan":

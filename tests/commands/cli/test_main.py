@@ -14,7 +14,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock, call
 
@@ -23,17 +22,20 @@ import pytest
 from megatape.commands import evaluate, generate
 from megatape.commands.cli import main, running
 from megatape.commands.cli.arguments import add_options
+from megatape.commands.cli.command import load_command
+from megatape.commands.cli.command_line import command_line
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import name_flags, run_command
-from megatape.commands.cli.table import COMMANDS, example, parser
+from megatape.commands.cli.table import COMMANDS, is_group
 from megatape.commands.study.options import RunsOptions
 from megatape.errors import MissingPath, UserError
 from megatape.utils import software
+from megatape.utils.paragraphs import print_paragraphs
 from tests.helpers.command import Command
 from tests.helpers.command_options import Options
 from tests.helpers.workers import ROOT
 
-LEAVES = [name for name in COMMANDS if not any(other.startswith(f"{name} ") for other in COMMANDS)]
+LEAVES = [name for name in COMMANDS if not is_group(name)]
 NOWHERE = ["--config", "nowhere.json"]
 # A user's mistake, and part of the one-line error.
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
@@ -98,15 +100,25 @@ def test_bad_input_is_one_line(name: str, command: Command, tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
+def test_the_commands_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 80 columns and 40 lines, each command on a line of its own below its use."""
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert listed == [name for name in COMMANDS if " " not in name]
+
+
 @pytest.mark.parametrize("name", LEAVES)
 def test_the_example_of_a_help_is_a_command(name: str) -> None:
     """Its options exist and none is missing. A launcher's example starts the script of the command."""
-    words = shlex.split(example(name, import_module(f"megatape.commands.{name.replace(' ', '.')}").__doc__))
+    words = shlex.split(load_command(name).example)
     if words[0] == "deepspeed":
         script = next(index for index, word in enumerate(words) if word.endswith(".py"))
         words[: script + 1] = ["megatape", Path(words[script]).stem]
     assert words[: len(name.split()) + 1] == ["megatape", *name.split()]
-    args = parser(words[1:]).parse_args(words[1:])
+    args = command_line(words[1:]).parse_args(words[1:])
     if name == "evaluate":
         evaluate.parse_rest(evaluate.Options(tasks=args.tasks, rest=args.rest))
 
@@ -308,10 +320,10 @@ def test_statuses(error: BaseException, status: int, message: str, command: Comm
 
 
 def test_an_interrupt_while_options_are_read(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def parser(words: object) -> None:
+    def interrupted(words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "parser", parser)
+    monkeypatch.setattr(main, "command_line", interrupted)
     assert command("init") == (130, "", "interrupted\n")
 
 
@@ -323,9 +335,12 @@ def test_a_configuration_to_begin_with(command: Command, tmp_path: Path) -> None
 
 
 def test_an_interrupted_command_that_goes_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    def run(options: RunsOptions) -> Iterator[str]:
+    def paragraphs() -> Iterator[str]:
         yield "the first of two"
         raise KeyboardInterrupt
+
+    def run(options: RunsOptions) -> None:
+        print_paragraphs(paragraphs())
 
     assert run_command(RunsOptions, run, argparse.Namespace(out="a")) == 130
     printed = capsys.readouterr()

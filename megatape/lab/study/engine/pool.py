@@ -17,7 +17,7 @@ from megatape.errors import UserError
 from megatape.imports import arguments
 from megatape.lab.study.engine.children import Children, Environment
 from megatape.lab.study.engine.run import Run, RunsFailed
-from megatape.utils.options import Line
+from megatape.utils.paragraphs import Line
 from megatape.utils.units import plural
 
 # Launchers start scripts, not modules.

@@ -19,7 +19,7 @@ from megatape.lab.tasks.engine.table import table
 from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ResultT, Task
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import real_paths
-from megatape.utils.options import Line
+from megatape.utils.paragraphs import Line
 
 
 def evaluate(task: Task[Any, Any, ResultT], model: EvaluationModel) -> ResultT:

@@ -1,0 +1,10 @@
+"""Paragraphs and lists of lines, as they are printed."""
+
+import pytest
+
+from megatape.utils.paragraphs import Line, print_paragraphs
+
+
+def test_lines_of_a_list_have_no_empty_lines_between_them(capsys: pytest.CaptureFixture[str]) -> None:
+    print_paragraphs(["head", Line("a"), Line("b"), "a table", "s3://name:secret@host"])
+    assert capsys.readouterr().out == "head\n\na\nb\n\na table\n\ns3://name:***@host\n\n"
