@@ -14,9 +14,8 @@ other weights of that checkpoint. So no checkpoint depends on another one that d
 
 import os
 from pathlib import Path
-from typing import Any
 
-from megatape.checkpoint.manifest import BaseRecord
+from megatape.checkpoint.records import BaseRecord
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.errors import CheckpointError
 
@@ -55,8 +54,8 @@ class Base(StoredWeights):
             raise CheckpointError(f"{error}, a part of the base of {self._checkpoint}: {ADVICE}") from None
 
 
-def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
-    """Return the entry `base` of a manifest.
+def base_record(weights: StoredWeights, checkpoint: Path) -> BaseRecord:
+    """Return the entry `base` of a manifest, for weights that a checkpoint leaves out.
 
     Args:
         weights: Weights that the checkpoint leaves out.
@@ -64,8 +63,7 @@ def describe_base(weights: StoredWeights, checkpoint: Path) -> dict[str, Any]:
     """
     folder = os.path.abspath(weights.directory)
     relative = os.path.relpath(folder, os.path.abspath(checkpoint))
-    record = BaseRecord(folder=folder, relative=relative, files=dict(weights.files), tensors=dict(weights.tensors))
-    return record.model_dump(mode="json")
+    return BaseRecord(folder=folder, relative=relative, files=dict(weights.files), tensors=dict(weights.tensors))
 
 
 def open_base(record: BaseRecord, checkpoint: Path, override: Path | None) -> Base:

@@ -36,7 +36,7 @@ class InitialWeights(Protocol):
         """
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a weight (megatape.zero.state.Reader)."""
+        """Read some rows and columns of a weight (zero/tensors.py)."""
 
     def stored(self) -> StoredWeights:
         """Return the files of the weights and the location of each weight, for the base of checkpoints."""

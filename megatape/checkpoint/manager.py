@@ -24,8 +24,7 @@ from megatape.reliability.watch.pace import PhaseKind
 from megatape.run_folder import named_step
 from megatape.utils.retries import retry_transient_errors
 from megatape.zero.engine import Engine
-from megatape.zero.snapshot import Snapshot
-from megatape.zero.state import ZeroState
+from megatape.zero.tensors import TensorSource
 
 # A run ends after this many saves in a row have failed.
 MAX_CONSECUTIVE_FAILED_SAVES = 3
@@ -58,7 +57,7 @@ class SavedState(Protocol):
         """Frozen weights that checkpoints leave out, None if they have all weights."""
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a tensor (megatape.zero.state.Reader)."""
+        """Read some rows and columns of a tensor (zero/tensors.py)."""
 
 
 class SaveListener(Protocol):
@@ -295,7 +294,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         write = self._writer(self._engine.state)
         return write()
 
-    def _writer(self, tensors: ZeroState | Snapshot) -> Callable[[], Path]:
+    def _writer(self, tensors: TensorSource) -> Callable[[], Path]:
         """Return a function that writes a checkpoint of the present step, even if it is called after later steps.
 
         Args:

@@ -17,21 +17,25 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, model_validator
 
 from megatape.checkpoint.features import EARLIER_FORMATS, Feature, check_supported, earlier_features, format_of
+from megatape.checkpoint.hashed_files import as_json, hash_file
+from megatape.checkpoint.records import BaseRecord, FileRecord, check_listed
 from megatape.config import Section
+from megatape.config.section import JsonList
 from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import MissingPath, UserError, content_errors
 from megatape.run_folder import RunFolder
 from megatape.utils.atomic import write_atomically
-from megatape.utils.files import FileName, create_file, named_if_full, open_regular
-from megatape.utils.json_files import json_content, read_json
+from megatape.utils.files import FileName
+from megatape.utils.json_files import read_json
 from megatape.utils.validation import as_type
+from megatape.zero.kinds import EMA
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -39,81 +43,33 @@ RNG = "rng.safetensors"
 ANOTHER = "use another checkpoint"  # Advice for a corrupted checkpoint.
 
 
-class FileRecord(Section):
-    """Size and hash of a file.
-
-    Attributes:
-        bytes: Size in bytes.
-        sha256: Hash of the content, in hexadecimal digits.
-    """
-
-    bytes: int
-    sha256: str
-
-
-class TensorRecord(Section):
-    """Location of a tensor.
-
-    Attributes:
-        file: Name of the file in its folder.
-        name: Name of the tensor in the file.
-        shape: Shape of the tensor.
-    """
-
-    file: FileName
-    name: str
-    shape: tuple[int, ...] = Field(strict=False)  # A list in JSON.
-
-
-class BaseRecord(Section):
-    """Entry `base` of a manifest: the folder with the weights that the checkpoint leaves out (base.py).
-
-    Attributes:
-        folder: Absolute path of the folder.
-        relative: Path of the folder relative to the checkpoint.
-        files: Name -> size and hash of every file with such weights.
-        tensors: Parameter -> location of its weight.
-    """
-
-    folder: str
-    relative: str
-    files: dict[FileName, FileRecord]
-    tensors: dict[str, TensorRecord]
-
-    @model_validator(mode="after")
-    def _check_tensors(self) -> Self:
-        files = {name: tensor.file for name, tensor in self.tensors.items()}
-        _check_listed("weight", files, self.files)
-        return self
-
-
 class Manifest(Section):
-    """Content of a manifest, except for its own hash.
+    """Content of a manifest, except for its own hash. Immutable.
 
     Attributes:
         format: Number of the format (checkpoint/features.py).
+        features: Features of the checkpoint. None in checkpoints of earlier versions.
         files: Name -> size and hash of every file.
         tensors: Kind of tensor -> parameter -> name of the file.
-        features: Features of the checkpoint. None in checkpoints of earlier versions.
         base: Folder of the weights that the checkpoint leaves out, None if it has all weights.
     """
 
     model_config = ConfigDict(extra="ignore")
 
     format: int
+    features: JsonList[str] | None = None
     files: dict[FileName, FileRecord]
     tensors: dict[str, dict[str, str]]
-    features: list[str] | None = None
     base: BaseRecord | None = None
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
         has_base = self.base is not None
-        has_ema = "ema" in self.tensors
+        has_ema = EMA in self.tensors
         features: Collection[str]
         if self.features is not None:
             features = self.features
-            source = f"features {self.features}"
+            source = f"features {list(self.features)}"
         elif self.format in EARLIER_FORMATS:
             features = earlier_features(self.format, has_base)
             source = f"format {self.format}"
@@ -123,7 +79,7 @@ class Manifest(Section):
         _check_feature(source, Feature.BASE in features, has_base, "a base")
         _check_feature(source, Feature.EMA in features, has_ema, "an average of weights")
         for kind, names in self.tensors.items():
-            _check_listed(kind, names, self.files)
+            check_listed(kind, names, self.files)
         return self
 
 
@@ -135,54 +91,11 @@ def _check_feature(source: str, is_listed: bool, is_present: bool, what: str) ->
         raise UserError(f"{source} without {what}")
 
 
-def _check_listed(kind: str, names: dict[str, str], files: Container[str]) -> None:
-    """Raise UserError if a tensor is in a file that is not among `files`."""
-    for name, file in names.items():
-        if file not in files:
-            raise UserError(f"{kind} of {name} is in {file!r}, which is not among the files")
-
-
-def describe(path: Path) -> dict[str, Any]:
-    """Return size in bytes and sha256 of an existing file. For a new file, `write_file` returns them."""
-    with open_regular(path) as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-
-
-def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> dict[str, Any]:
-    """Write a file and wait until it is on disk.
-
-    Args:
-        path: File to write. It must not exist.
-        parts: Content, in parts.
-
-    Returns:
-        Size in bytes and sha256, as the manifest records them. Both are computed from `parts` and not from the file, so a file
-        altered in the meantime fails verification.
-
-    Raises:
-        OSError: A file or link of this name exists, or the file cannot be written.
-    """
-    digest = hashlib.sha256()
-    size = 0
-    with named_if_full(path), create_file(path) as file:
-        for part in parts:
-            file.write(part)
-            digest.update(part)
-            size += len(part)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": size, "sha256": digest.hexdigest()}
-
-
-def load_manifest(directory: Path) -> dict[str, Any]:
+def load_manifest(directory: Path) -> Manifest:
     """Read the manifest, and check that every listed file has the recorded size and that no checkpoint file is unlisted.
 
     Args:
         directory: Folder of the checkpoint.
-
-    Returns:
-        The manifest without its own hash.
 
     Raises:
         FileNotFoundError: The folder is not a complete checkpoint.
@@ -201,19 +114,19 @@ def load_manifest(directory: Path) -> dict[str, Any]:
         )
 
     with content_errors(f"{path}: corrupted", ANOTHER, (ValueError, KeyError, TypeError, AttributeError)):
-        manifest: dict[str, Any] = read_json(path)
-        recorded_hash = manifest.pop("sha256")
-    if recorded_hash != _own_hash(manifest):
+        content: dict[str, Any] = read_json(path)
+        recorded_hash = content.pop("sha256")
+    if recorded_hash != _own_hash(content):
         raise UserError(f"{path}: corrupted, its sha256 is not the one it records; {ANOTHER}")
-    check_supported(path, manifest)
+    check_supported(path, content)
     with content_errors(f"{path}: no manifest of MegaTAPE", ANOTHER):
-        as_type(manifest, Manifest)
+        manifest = as_type(content, Manifest)
 
-    _check_files(directory, manifest["files"])
+    _check_files(directory, manifest.files)
     return manifest
 
 
-def _check_files(directory: Path, files: dict[str, Any]) -> None:
+def _check_files(directory: Path, files: Mapping[str, FileRecord]) -> None:
     """Check the folder's files against the manifest by name and size.
 
     Args:
@@ -236,9 +149,9 @@ def _check_files(directory: Path, files: dict[str, Any]) -> None:
             raise UserError(f"{path}: missing, though the manifest lists it; {ANOTHER}") from None
         if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{path}: a folder, a pipe or a device, no file; {ANOTHER}")
-        if status.st_size != record["bytes"]:
+        if status.st_size != record.bytes:
             raise UserError(
-                f"{path}: {status.st_size} bytes instead of {record['bytes']}; the checkpoint is truncated or was changed"
+                f"{path}: {status.st_size} bytes instead of {record.bytes}; the checkpoint is truncated or was changed"
             )
 
 
@@ -249,52 +162,39 @@ def _is_part(name: str) -> bool:
 
 def save_manifest(
     directory: Path,
-    files: dict[str, Any],
-    tensors: dict[str, dict[str, str]],
-    base: dict[str, Any] | None = None,
+    files: Mapping[str, FileRecord],
+    tensors: Mapping[str, Mapping[str, str]],
+    base: BaseRecord | None = None,
     features: Collection[Feature] = (),
 ) -> None:
     """Write the manifest.
 
     Args:
         directory: Folder of the checkpoint.
-        files: Name -> result of `write_file`, for each file.
+        files: Name -> size and hash of every file.
         tensors: Kind of tensor -> parameter -> name of the file.
-        base: Result of `describe_base`, None for a checkpoint with all weights.
+        base: Folder of the weights that the checkpoint leaves out, None for a checkpoint with all weights.
         features: Features of the checkpoint, except for BASE and EMA, which follow from the other arguments.
     """
     present = set(features)
     if base is not None:
         present.add(Feature.BASE)
-    if "ema" in tensors:
+    if EMA in tensors:
         present.add(Feature.EMA)
 
-    manifest: dict[str, Any] = {
+    content: dict[str, Any] = {
         "format": format_of(present),
         "features": sorted(present),
-        "files": files,
+        "files": {name: record.model_dump() for name, record in files.items()},
         "tensors": tensors,
     }
     if base is not None:
-        manifest["base"] = base
-    own_hash = _own_hash(manifest)
-    write_atomically(directory / MANIFEST, as_json(manifest | {"sha256": own_hash}, MANIFEST))
+        content["base"] = base.model_dump(mode="json")
+    own_hash = _own_hash(content)
+    write_atomically(directory / MANIFEST, as_json(content | {"sha256": own_hash}, MANIFEST))
 
 
-def as_json(value: Any, name: str = "a file") -> bytes:
-    """Encode a JSON file of a checkpoint.
-
-    Args:
-        value: Value to encode.
-        name: Name of the file in error messages.
-
-    Raises:
-        UserError: The file would be too large or too deeply nested to be read again.
-    """
-    return json_content(value, name, indent=1)
-
-
-def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shares: int = 1) -> None:
+def check_hashes(directory: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
     """Compare the hashes of every `shares`-th file, starting with file `share`, so that ranks can divide the work.
 
     Args:
@@ -306,19 +206,19 @@ def check_hashes(directory: Path, manifest: dict[str, Any], share: int = 0, shar
     Raises:
         UserError: The content of a file has changed. The message names the first such file.
     """
-    for name in sorted(manifest["files"])[share::shares]:
+    for name in sorted(manifest.files)[share::shares]:
         check_file(directory, manifest, name)
 
 
-def check_file(directory: Path, manifest: dict[str, Any], name: str) -> None:
+def check_file(directory: Path, manifest: Manifest, name: str) -> None:
     """Raise UserError if the hash of a file is not the one in the manifest."""
-    if name not in manifest["files"]:
+    if name not in manifest.files:
         raise UserError(f"{directory / MANIFEST}: no manifest of a checkpoint, it does not list {name}; {ANOTHER}")
-    if describe(directory / name) != manifest["files"][name]:
+    if hash_file(directory / name) != manifest.files[name]:
         raise UserError(f"{directory / name}: its sha256 is not the one in the manifest; the file was changed or is corrupted")
 
 
-def _own_hash(manifest: dict[str, Any]) -> str:
-    """Return the sha256 of a manifest that does not contain its own hash yet."""
-    text = json.dumps(manifest, sort_keys=True)
+def _own_hash(content: dict[str, Any]) -> str:
+    """Return the sha256 of a manifest's content without this hash."""
+    text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from megatape.checkpoint.base import Base, open_base
-from megatape.checkpoint.manifest import ANOTHER, MANIFEST, RNG, STATE, BaseRecord, check_file, check_hashes, load_manifest
+from megatape.checkpoint.manifest import ANOTHER, MANIFEST, RNG, STATE, check_file, check_hashes, load_manifest
 from megatape.checkpoint.state import read_state
 from megatape.config import Config, parse_config
 from megatape.data.tokenizers.files import stored_tokenizer
@@ -18,6 +18,7 @@ from megatape.data.tokenizers.tokenizer import FILES, Tokenizer
 from megatape.errors import CheckpointError, UserError, path_errors
 from megatape.moved_modules import old_names
 from megatape.run_folder import named_step
+from megatape.zero.kinds import EMA, WEIGHT
 
 
 class CheckpointReader:
@@ -33,7 +34,6 @@ class CheckpointReader:
     Attributes:
         directory: Folder of the checkpoint.
         manifest: Content of the manifest.
-        base_record: Entry `base` of the manifest, None if the checkpoint has all weights.
         state: Content of state.json.
         step: Number of steps of the run.
         updates: Number of steps that the optimizer has taken.
@@ -50,12 +50,9 @@ class CheckpointReader:
         self.directory = directory
         self.manifest = load_manifest(directory)
         self._base_folder = base
-        self.base_record: BaseRecord | None = None
-        if "base" in self.manifest:
-            self.base_record = BaseRecord.model_validate(self.manifest["base"])
-        elif base is not None:
+        if base is not None and self.manifest.base is None:
             raise CheckpointError(f"{directory} holds all of its weights: leave out --base")
-        if "weight" not in self.manifest["tensors"]:
+        if WEIGHT not in self.manifest.tensors:
             raise UserError(f"{directory / MANIFEST}: no manifest of MegaTAPE: tensors has no weight; {ANOTHER}")
 
         check_file(directory, self.manifest, STATE)
@@ -79,23 +76,23 @@ class CheckpointReader:
     @cached_property
     def base(self) -> Base | None:
         """Weights that the checkpoint leaves out, None if it has all weights. Raises CheckpointError if they are missing."""
-        if self.base_record is None:
+        if self.manifest.base is None:
             return None
-        return open_base(self.base_record, self.directory, self._base_folder)
+        return open_base(self.manifest.base, self.directory, self._base_folder)
 
     def names(self) -> list[str]:
         """Return the names of all parameters."""
-        names = list(self.manifest["tensors"]["weight"])
-        if self.base_record is not None:
-            names += self.base_record.tensors
+        names = list(self.manifest.tensors[WEIGHT])
+        if self.manifest.base is not None:
+            names += self.manifest.base.tensors
         return names
 
     def tensor(self, name: str) -> Tensor:
         """Read the float32 master weight of a parameter."""
-        base = self._base_with("weight", name)
+        base = self._base_with(WEIGHT, name)
         if base is not None:
             return base.tensor(name)
-        weight: Tensor = self._file("weight", name).get_tensor(name)
+        weight: Tensor = self._file(WEIGHT, name).get_tensor(name)
         return weight
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
@@ -115,8 +112,8 @@ class CheckpointReader:
         Raises:
             UserError: The tensor is missing, has another shape, or has values that are not finite.
         """
-        if kind == "ema" and kind not in self.manifest["tensors"]:
-            kind = "weight"
+        if kind == EMA and kind not in self.manifest.tensors:
+            kind = WEIGHT
         base = self._base_with(kind, name)
         if base is not None:
             self._check_shape(name, base.tensors[name].shape, shape)
@@ -147,8 +144,8 @@ class CheckpointReader:
 
     def tokenizer(self) -> Tokenizer:
         """Open the tokenizer that the run was trained with. Raises UserError if one of its files is corrupted or missing."""
-        files = self.manifest["files"]
-        hashes = {name: files[name]["sha256"] for name in FILES if name in files}
+        files = self.manifest.files
+        hashes = {name: files[name].sha256 for name in FILES if name in files}
         return stored_tokenizer(self.directory, hashes)
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
@@ -168,7 +165,7 @@ class CheckpointReader:
 
     def _base_with(self, kind: str, name: str) -> Base | None:
         """Return the base if it holds this tensor."""
-        if kind != "weight" or self.base_record is None or name not in self.base_record.tensors:
+        if kind != WEIGHT or self.manifest.base is None or name not in self.manifest.base.tensors:
             return None
         return self.base
 
@@ -182,7 +179,7 @@ class CheckpointReader:
     def _file(self, kind: str, name: str) -> Any:
         """Return the open safetensors file that holds a tensor."""
         try:
-            file = self.manifest["tensors"][kind][name]
+            file = self.manifest.tensors[kind][name]
         except KeyError:
             raise UserError(f"{self.directory}: no {kind} of {name}: the model section of the configuration differs") from None
         if file not in self._files:
@@ -199,7 +196,7 @@ class EmaReader(CheckpointReader):
 
     def __init__(self, directory: Path, base: Path | None = None) -> None:
         super().__init__(directory, base)
-        if "ema" not in self.manifest["tensors"]:
+        if EMA not in self.manifest.tensors:
             raise UserError(
                 f"{directory} has no moving average of its weights, as only checkpoints of a run with optimizer.ema_decay do: "
                 "remove --weights ema, or average several of its checkpoints by `megatape average`"
@@ -207,9 +204,9 @@ class EmaReader(CheckpointReader):
 
     def tensor(self, name: str) -> Tensor:
         """Read the average of a parameter in float32, or the weight if the parameter is frozen."""
-        if name not in self.manifest["tensors"]["ema"]:
+        if name not in self.manifest.tensors[EMA]:
             return super().tensor(name)
-        average: Tensor = self._file("ema", name).get_tensor(name)
+        average: Tensor = self._file(EMA, name).get_tensor(name)
         return average
 
 

@@ -9,14 +9,16 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from megatape.checkpoint.manifest import FileRecord, TensorRecord, describe, write_file
+from megatape.checkpoint.hashed_files import hash_file, write_file
+from megatape.checkpoint.records import FileRecord, TensorRecord
 from megatape.errors import UserError
+from megatape.zero.kinds import WEIGHT
 
 # Precision -> its name in safetensors files.
 DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> dict[str, Any]:
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> FileRecord:
     """Write CPU tensors to a safetensors file.
 
     The bytes are the same as those of the safetensors library. The library can only hash a file by reading it again, and would
@@ -27,7 +29,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> dict[str, Any]:
         path: File to write. It must not exist.
 
     Returns:
-        Size in bytes and sha256, see `write_file`.
+        Size and hash of the file.
     """
     ordered = dict(sorted(tensors.items()))
     return write_file(path, _parts(ordered))
@@ -77,7 +79,7 @@ class StoredWeights:
         return StoredWeights(self.directory, tensors, files)
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a weight in float32 (megatape.zero.state.Reader). A vector has one column.
+        """Read some rows and columns of a weight in float32 (zero/tensors.py). A vector has one column.
 
         Raises:
             UserError: A value is not finite.
@@ -103,7 +105,7 @@ class StoredWeights:
         num_columns = 1
         if len(shape) > 1:
             num_columns = shape[1]
-        return self.read("weight", name, shape, slice(0, shape[0]), slice(0, num_columns)).view(shape)
+        return self.read(WEIGHT, name, shape, slice(0, shape[0]), slice(0, num_columns)).view(shape)
 
     def hashed(self, share: int, shares: int) -> Iterator[tuple[Path, FileRecord, FileRecord]]:
         """Hash every `shares`-th file, starting with file `share`.
@@ -116,4 +118,4 @@ class StoredWeights:
         """
         for name in sorted(self.files)[share::shares]:
             path = self.directory / name
-            yield path, self.files[name], FileRecord(**describe(path))
+            yield path, self.files[name], hash_file(path)

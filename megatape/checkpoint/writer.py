@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from megatape.checkpoint.base import describe_base
+from megatape.checkpoint.base import base_record
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.features import Feature
-from megatape.checkpoint.manifest import RNG, STATE, as_json, save_manifest, write_file
+from megatape.checkpoint.hashed_files import as_json, write_file
+from megatape.checkpoint.manifest import RNG, STATE, save_manifest
 from megatape.checkpoint.partial_folder import hide, make_partial, partial_name
+from megatape.checkpoint.records import FileRecord
 from megatape.checkpoint.tensors import StoredWeights, save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
 from megatape.distributed.exchange import gather_values, on_all, on_main
@@ -26,17 +28,13 @@ from megatape.reliability.shared_folder import wait_until_visible
 from megatape.utils.atomic import rename
 from megatape.utils.files import sync
 from megatape.utils.units import plural
-from megatape.zero.snapshot import Snapshot
-from megatape.zero.state import ZeroState
+from megatape.zero.tensors import TensorSource
 
 # Approximate size of a file of tensors, and of a rank's buffer.
 FILE_BYTES = 2**30
 BYTES_PER_ELEMENT = 4
 # Errors that are raised on every rank, in training and in saves.
 COLLECTIVE_ERRORS = (OSError, UserError)
-
-# Size and sha256 of a file, as the manifest records them.
-FileEntry = dict[str, Any]
 
 
 class TensorFile(NamedTuple):
@@ -66,7 +64,7 @@ class CheckpointContents:
     """
 
     state: dict[str, Any]
-    tensors: ZeroState | Snapshot
+    tensors: TensorSource
     rng: Tensor
     tokenizer: Mapping[str, bytes]
     base: StoredWeights | None = None
@@ -118,27 +116,29 @@ def _write(environment: RunEnvironment, contents: CheckpointContents, checkpoint
     writing, not_finite = _write_tensors(partial, files, contents.tensors, topology)
     rng_states = gather_values(contents.rng, topology, group)
 
-    def finish_share() -> tuple[dict[str, FileEntry], list[str]]:
+    def finish_share() -> tuple[dict[str, Any], list[str]]:
         if not is_visible:
             raise PathError("what the main rank made is not seen here")
-        entries = {name: future.result() for name, future in writing.items()}
+        records = {name: future.result() for name, future in writing.items()}
         if topology.is_main:
-            entries |= _write_rest(partial, contents, rng_states)
-        return entries, not_finite
+            records |= _write_rest(partial, contents, rng_states)
+        # Ranks exchange JSON values.
+        return {name: record.model_dump() for name, record in records.items()}, not_finite
 
     # If a rank could not write its files, all ranks learn of it here: none waits for it, and no manifest lacks its files.
     shares = on_all(finish_share, topology, group)
-    written: dict[str, FileEntry] = {}
+    written: dict[str, FileRecord] = {}
     all_not_finite: list[str] = []
-    for entries, share_not_finite in shares:
-        assert not written.keys() & entries.keys(), "write_file creates each file once"
-        written |= entries
+    for records, share_not_finite in shares:
+        assert not written.keys() & records.keys(), "write_file creates each file once"
+        for name, record in records.items():
+            written[name] = FileRecord(**record)
         all_not_finite += share_not_finite
     _check_finite(all_not_finite, checkpoint)
     on_main(lambda: _complete(partial, checkpoint, environment, files, written, contents), topology, group)
 
 
-def plan_files(tensors: ZeroState | Snapshot, left_out: Collection[str], file_bytes: int = FILE_BYTES) -> list[TensorFile]:
+def plan_files(tensors: TensorSource, left_out: Collection[str], file_bytes: int = FILE_BYTES) -> list[TensorFile]:
     """Divide tensors into files. All kinds of tensors are divided in the same way.
 
     Args:
@@ -160,7 +160,7 @@ def plan_files(tensors: ZeroState | Snapshot, left_out: Collection[str], file_by
 
     files = []
     for number, group in enumerate(groups):
-        for kind, names in tensors.tensors.items():
+        for kind, names in tensors.names_by_kind.items():
             present = [name for name in group if name in names]
             if present:
                 files.append(TensorFile(kind, f"{kind}-{number:05d}.safetensors", present))
@@ -168,14 +168,14 @@ def plan_files(tensors: ZeroState | Snapshot, left_out: Collection[str], file_by
 
 
 def _write_tensors(
-    partial: Path, files: list[TensorFile], tensors: ZeroState | Snapshot, topology: Topology
-) -> tuple[dict[str, Future[FileEntry]], list[str]]:
+    partial: Path, files: list[TensorFile], tensors: TensorSource, topology: Topology
+) -> tuple[dict[str, Future[FileRecord]], list[str]]:
     """Gather and write tensors. Each file is written by one rank, while the next one is gathered. Collective.
 
     Returns:
         Name -> result of this rank's files, which are written or have failed, and the tensors in them that are not finite.
     """
-    writing: dict[str, Future[FileEntry]] = {}
+    writing: dict[str, Future[FileRecord]] = {}
     not_finite: list[str] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
         for number, file in enumerate(files):
@@ -198,24 +198,24 @@ def _write_tensors(
     return writing, not_finite
 
 
-def _write_rest(partial: Path, contents: CheckpointContents, rng_states: list[Tensor]) -> dict[str, FileEntry]:
+def _write_rest(partial: Path, contents: CheckpointContents, rng_states: list[Tensor]) -> dict[str, FileRecord]:
     """Write the training state, the generators' states by rank, and the tokenizer.
 
     Returns:
-        Name -> entry of the files.
+        Name -> size and hash of the files.
 
     Raises:
         OSError: A file cannot be written, or exists.
         UserError: A file name is not one of a tokenizer.
     """
-    entries = {}
-    entries[STATE] = write_file(partial / STATE, [as_json(contents.state, STATE)])
-    entries[RNG] = save_tensors({f"rank{rank}": state for rank, state in enumerate(rng_states)}, partial / RNG)
+    records = {}
+    records[STATE] = write_file(partial / STATE, [as_json(contents.state, STATE)])
+    records[RNG] = save_tensors({f"rank{rank}": state for rank, state in enumerate(rng_states)}, partial / RNG)
     for name, content in contents.tokenizer.items():
         with content_errors(f"tokenizer file {name!r}", "remove it from the data directory"):
             check_file_name(name)
-        entries[name] = write_file(partial / name, [content])
-    return entries
+        records[name] = write_file(partial / name, [content])
+    return records
 
 
 def _check_finite(not_finite: list[str], checkpoint: Path) -> None:
@@ -237,7 +237,7 @@ def _complete(
     checkpoint: Path,
     environment: RunEnvironment,
     files: list[TensorFile],
-    written: dict[str, FileEntry],
+    written: dict[str, FileRecord],
     contents: CheckpointContents,
 ) -> None:
     """Write the manifest and give the checkpoint its name.
@@ -247,15 +247,15 @@ def _complete(
         checkpoint: Final folder.
         environment: Environment of the run.
         files: Files of tensors.
-        written: Name -> entry of all files.
+        written: Name -> size and hash of all files.
         contents: Contents of the checkpoint.
     """
-    file_of: dict[str, dict[str, str]] = {kind: {} for kind in contents.tensors.tensors}
+    file_of: dict[str, dict[str, str]] = {kind: {} for kind in contents.tensors.names_by_kind}
     for file in files:
         file_of[file.kind] |= dict.fromkeys(file.parameters, file.name)
     base = None
     if contents.base is not None:
-        base = describe_base(contents.base, checkpoint)
+        base = base_record(contents.base, checkpoint)
     features = []
     if contents.state["updates"] != contents.state["step"]:
         features.append(Feature.SKIPPED_STEPS)

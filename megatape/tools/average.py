@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from megatape.checkpoint.base import describe_base
+from megatape.checkpoint.base import base_record
 from megatape.checkpoint.compatibility import IMMUTABLE
 from megatape.checkpoint.features import Feature
-from megatape.checkpoint.manifest import STATE, as_json, save_manifest, write_file
+from megatape.checkpoint.hashed_files import as_json, write_file
+from megatape.checkpoint.manifest import STATE, save_manifest
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.state import Average
 from megatape.checkpoint.tensors import save_tensors
@@ -19,6 +20,7 @@ from megatape.config import differences
 from megatape.errors import UserError, path_errors
 from megatape.utils.atomic import new_folder
 from megatape.utils.files import link_file, sync
+from megatape.zero.kinds import EMA, WEIGHT
 
 
 @path_errors()
@@ -54,10 +56,10 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
         shares=[part / sum(parts) for part in parts],
     )
 
-    newest_files = newest.manifest["files"]
-    newest_tensors = newest.manifest["tensors"]
-    tensors = {kind: file_of_tensor for kind, file_of_tensor in newest_tensors.items() if kind != "ema"}
-    file_of_weight = tensors["weight"]
+    newest_files = newest.manifest.files
+    newest_tensors = newest.manifest.tensors
+    tensors = {kind: file_of_tensor for kind, file_of_tensor in newest_tensors.items() if kind != EMA}
+    file_of_weight = tensors[WEIGHT]
     with new_folder(out) as folder:
         files = {}
         for file in dict.fromkeys(file_of_weight.values()):
@@ -65,7 +67,7 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
             means = {name: _mean(name, readers, entry.shares) for name in names}
             files[file] = save_tensors(means, folder / file)
 
-        replaced = {STATE, *files, *newest_tensors.get("ema", {}).values()}
+        replaced = {STATE, *files, *newest_tensors.get(EMA, {}).values()}
         for file in newest_files.keys() - replaced:
             link_file(newest.directory / file, folder / file)
             files[file] = newest_files[file]
@@ -74,7 +76,7 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
         files[STATE] = write_file(folder / STATE, [as_json(state)])
         base = None
         if newest.base:
-            base = describe_base(newest.base, out)
+            base = base_record(newest.base, out)
         features = [Feature.AVERAGE]
         if newest.updates != newest.step:
             features.append(Feature.SKIPPED_STEPS)
@@ -120,7 +122,7 @@ def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
 
 def _base_hashes(reader: CheckpointReader) -> Any:
     """Return what identifies the base model of a checkpoint, None without one."""
-    record = reader.base_record
+    record = reader.manifest.base
     if not record:
         return None
     return record.tensors, record.files

@@ -49,7 +49,7 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
         checkpoint = partial.checkpoint(reader.step)
         checkpoint.mkdir(parents=True)
         # Other files in the folder do not belong to the checkpoint.
-        for file in (*reader.manifest["files"], MANIFEST):
+        for file in (*reader.manifest.files, MANIFEST):
             link_file(reader.directory / file, checkpoint / file)
         lines = [f"{line}\n" for step, line in read_metrics(origin.metrics).items() if step <= reader.step]
         write_atomically(partial.metrics, "".join(lines).encode())

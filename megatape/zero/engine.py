@@ -21,13 +21,14 @@ from megatape.optim.optimizer import build_optimizer
 from megatape.zero.compiler import lazy_import_dynamo
 from megatape.zero.deepspeed_config import deepspeed_config
 from megatape.zero.internals import gradient_norm, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.layouts import local_numel
 from megatape.zero.matrices import WholeMatrices
 from megatape.zero.mpu import Mpu
 from megatape.zero.nonfinite import NonfiniteWatch
 from megatape.zero.partial_gradients import PartialGradients
 from megatape.zero.replica_check import ReplicaCheck
-from megatape.zero.state import WEIGHT, ZeroState
+from megatape.zero.state import ZeroState
 from megatape.zero.stopwatch import Stopwatch
 from megatape.zero.update import Decide, PendingUpdate, Update
 

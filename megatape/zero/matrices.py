@@ -12,8 +12,9 @@ from torch import Tensor
 from megatape.distributed.exchange import gather_values
 from megatape.nn.parameters import Share, matrix
 from megatape.optim.matrices import ComputeUpdate
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.piece import Piece
-from megatape.zero.state import WEIGHT, ZeroState
+from megatape.zero.state import ZeroState
 
 
 class WholeMatrices:

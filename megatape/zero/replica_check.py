@@ -9,7 +9,8 @@ from torch import Tensor
 from megatape.distributed.exchange import gather_values
 from megatape.errors import TrainingDiverged
 from megatape.utils.units import plural
-from megatape.zero.state import WEIGHT, ZeroState
+from megatape.zero.kinds import WEIGHT
+from megatape.zero.state import ZeroState
 
 # Kind and name of a tensor.
 Key = tuple[str, str]
@@ -77,7 +78,7 @@ def find_differences(state: ZeroState) -> list[str]:
 def _replicated_tensors(state: ZeroState) -> dict[tuple[str, ...], list[Key]]:
     """Return the tensors that several ranks hold, by the axes over which they are replicated."""
     replicated: dict[tuple[str, ...], list[Key]] = defaultdict(list)
-    for kind, names in state.tensors.items():
+    for kind, names in state.names_by_kind.items():
         for name in names:
             axes = state.shared_axes(name)
             if axes and not state.matrix_state.shape(name, kind):

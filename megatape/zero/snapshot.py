@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatape.zero.kinds import WEIGHT
 from megatape.zero.piece import Piece
-from megatape.zero.state import WEIGHT, ZeroState
+from megatape.zero.state import ZeroState
 
 # Alignment of copies in host memory, in bytes.
 ALIGNMENT = 64
@@ -26,24 +27,24 @@ class Snapshot:
     Attributes:
         group: As above.
         parameters: Names of the parameters in the snapshot.
-        tensors: Names of parameters by kind, see ZeroState.
+        names_by_kind: Kind of tensor -> names of the parameters that have one.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
         self.parameters: list[str] = []
-        self.tensors: dict[str, list[str]] = {}
+        self.names_by_kind: dict[str, list[str]] = {}
         self._pieces: dict[tuple[str, str], Piece] = {}
         self._copies: list[Tensor] = []
 
     def take(self, state: ZeroState, left_out: Collection[str]) -> None:
         """Copy the present state to host memory, except the parameters in `left_out`. Returns when the copy is complete."""
         self.parameters = [name for name in state.parameters if name not in left_out]
-        self.tensors = {}
+        self.names_by_kind = {}
         pieces: dict[tuple[str, str], Piece] = {}
-        for kind, names in state.tensors.items():
-            self.tensors[kind] = [name for name in names if name not in left_out]
-            for name in self.tensors[kind]:
+        for kind, names in state.names_by_kind.items():
+            self.names_by_kind[kind] = [name for name in names if name not in left_out]
+            for name in self.names_by_kind[kind]:
                 pieces[kind, name] = state.contribution(name, kind)
         if pieces.keys() != self._pieces.keys():
             self._copies = host_copies([piece.values for piece in pieces.values()])

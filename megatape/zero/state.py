@@ -5,7 +5,7 @@ matrix (a vector is a single column). A tensor-parallel rank has a share of its 
 each rank one contiguous run of the elements of that share (zero/layouts.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,20 +22,14 @@ from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.nn.parameters import Share, matrix, share_of, spec_of
 from megatape.registry import OPTIMIZERS
+from megatape.zero.kinds import EMA, WEIGHT
 from megatape.zero.layouts import LAYOUTS, Fragment, local_shape
 from megatape.zero.matrix_state import MatrixState
 from megatape.zero.piece import Piece
-
-# Kinds of tensors, besides those of the optimizer's registry entry: a weight, and the moving average of a trained weight over
-# the updates, which is stored like optimizer state.
-WEIGHT = "weight"
-EMA = "ema"
+from megatape.zero.tensors import ReadBlock
 
 # Number of elements that weights and their averages exchange at a time.
 CHUNK = 2**24
-
-# Reads some rows and columns of a whole tensor: (kind, name, shape, rows, columns) -> float32 [rows, columns].
-Reader = Callable[[str, str, tuple[int, ...], slice, slice], Tensor]
 
 
 class ZeroState:
@@ -53,7 +47,7 @@ class ZeroState:
 
     Attributes:
         parameters: Parameters of the module, by name.
-        tensors: Names of parameters by kind: WEIGHT, EMA, or a tensor that the optimizer keeps for each.
+        names_by_kind: Kind of tensor (WEIGHT, EMA, or one of the optimizer) -> names of the parameters that have one.
         matrix_state: Optimizer state of whole matrices, if the optimizer updates any.
         ema_decay: Decay of the moving average of the weights, None for no average.
         group: Ranks over which `gather` exchanges, None for those of training.
@@ -86,12 +80,12 @@ class ZeroState:
         shapes = {name: self.shape(name) for name in whole}
         self.matrix_state = MatrixState(shapes, entry, topology, torch.device(engine.device))
         others = [name for name in self._trained if name not in shapes]
-        self.tensors = {WEIGHT: list(self.parameters)}
+        self.names_by_kind = {WEIGHT: list(self.parameters)}
         for kind in entry.state:
-            self.tensors[kind] = others
-        self.tensors |= self.matrix_state.kinds()
+            self.names_by_kind[kind] = others
+        self.names_by_kind |= self.matrix_state.kinds()
         if self.ema_decay:
-            self.tensors[EMA] = self._trained
+            self.names_by_kind[EMA] = self._trained
         self._create_state(entry.state, whole)
 
     def _whole_matrices(self) -> list[str]:
@@ -142,14 +136,14 @@ class ZeroState:
             return piece
         return replace(piece, values=piece.values[:0])
 
-    def load(self, read: Reader, step: int) -> None:
+    def load(self, read: ReadBlock, step: int) -> None:
         """Overwrite master weights, optimizer state and compute weights.
 
         Args:
             read: Reads the blocks that contain this rank's pieces.
             step: Step count of the optimizer.
         """
-        for kind, names in self.tensors.items():
+        for kind, names in self.names_by_kind.items():
             for name in names:
                 piece = self.piece(name, kind)
                 if piece.values.numel():
@@ -167,7 +161,7 @@ class ZeroState:
         Raises:
             UserError: The optimizer keeps more.
         """
-        named = set(self.tensors)
+        named = set(self.names_by_kind)
         if self.counts_steps:
             named.add("step")
         kept: set[str] = set()

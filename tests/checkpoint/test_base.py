@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatape.checkpoint.base import describe_base, open_base
-from megatape.checkpoint.manifest import BaseRecord, FileRecord, TensorRecord, describe
+from megatape.checkpoint.base import base_record, open_base
+from megatape.checkpoint.hashed_files import hash_file
+from megatape.checkpoint.records import TensorRecord
 from megatape.checkpoint.tensors import StoredWeights, save_tensors
 from megatape.errors import CheckpointError
 
@@ -25,7 +26,7 @@ def weights(tmp_path: Path) -> StoredWeights:
         "bias": TensorRecord(file="a.safetensors", name="bias", shape=(3,)),
         "unused": TensorRecord(file="b.safetensors", name="unused", shape=(3,)),
     }
-    files = {path.name: FileRecord(**describe(path)) for path in folder.iterdir()}
+    files = {path.name: hash_file(path) for path in folder.iterdir()}
     return StoredWeights(folder, tensors, files).restricted(["ours", "bias"])
 
 
@@ -33,7 +34,7 @@ def test_the_folder_is_found(weights: StoredWeights, tmp_path: Path) -> None:
     """Where it was; where it is seen from the checkpoint, if both were moved; where the user says. Only used files matter."""
     checkpoint = tmp_path / "project" / "run" / "step-1"
     checkpoint.mkdir(parents=True)
-    record = BaseRecord.model_validate(describe_base(weights, checkpoint))
+    record = base_record(weights, checkpoint)
     assert record.files.keys() == {"a.safetensors"}
     (weights.directory / "b.safetensors").unlink()
     base = open_base(record, checkpoint, None)

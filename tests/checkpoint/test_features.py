@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.features import EARLIER_FORMATS, FEATURES_FORMAT, PLAIN_FORMAT, Feature, earlier_features
-from megatape.checkpoint.manifest import MANIFEST, load_manifest, save_manifest, write_file
+from megatape.checkpoint.hashed_files import write_file
+from megatape.checkpoint.manifest import MANIFEST, load_manifest, save_manifest
+from megatape.checkpoint.records import BaseRecord
 from megatape.errors import CheckpointError, UserError
 from tests.helpers.manifests import BASE, rewrite
 
@@ -20,7 +22,7 @@ def save(folder: Path, *features: Feature) -> dict[str, Any]:
         tensors["ema"] = {"w": "a"}
     base = None
     if Feature.BASE in features:
-        base = BASE
+        base = BaseRecord.model_validate(BASE)
     save_manifest(folder, files, tensors, base, [feature for feature in features if feature not in ("base", "ema")])
     content: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
     return content
@@ -29,7 +31,7 @@ def save(folder: Path, *features: Feature) -> dict[str, Any]:
 def test_a_checkpoint_without_features_is_one_that_earlier_versions_read(tmp_path: Path) -> None:
     written = save(tmp_path)
     assert (written["format"], written["features"]) == (PLAIN_FORMAT, [])
-    assert load_manifest(tmp_path)["tensors"] == {"weight": {"w": "a"}}
+    assert load_manifest(tmp_path).tensors == {"weight": {"w": "a"}}
 
 
 @pytest.mark.parametrize("features", [*([feature] for feature in Feature), list(Feature)])
@@ -38,7 +40,7 @@ def test_features_are_listed_and_keep_earlier_versions_out(tmp_path: Path, featu
     written = save(tmp_path, *features)
     assert written["features"] == sorted(features)
     assert written["format"] == FEATURES_FORMAT > max(EARLIER_FORMATS)
-    assert load_manifest(tmp_path)["features"] == sorted(features)
+    assert load_manifest(tmp_path).features == tuple(sorted(features))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_formats_of_earlier_versions(tmp_path: Path, version: int) -> None:
     written = save(tmp_path, *EARLIER_FORMATS[version])
     del written["features"]
     rewrite(tmp_path / MANIFEST, written | {"format": version})
-    assert load_manifest(tmp_path)["format"] == version
+    assert load_manifest(tmp_path).format == version
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, save_manifest, write_file
+from megatape.checkpoint.hashed_files import write_file
+from megatape.checkpoint.manifest import MANIFEST, check_hashes, load_manifest, save_manifest
 from tests.helpers.manifests import BASE, rewrite
 
 FILES = {"a": b"first", "b": b"second", "c": b"third"}
@@ -25,8 +26,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_round_trip(checkpoint: Path) -> None:
     manifest = load_manifest(checkpoint)
-    assert manifest["tensors"] == {"weight": {"w": "a"}}
-    assert {name: entry["bytes"] for name, entry in manifest["files"].items()} == {"a": 5, "b": 6, "c": 5}
+    assert manifest.tensors == {"weight": {"w": "a"}}
+    assert {name: record.bytes for name, record in manifest.files.items()} == {"a": 5, "b": 6, "c": 5}
     check_hashes(checkpoint, manifest)
 
 

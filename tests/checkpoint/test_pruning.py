@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from megatape.checkpoint.environment import RunEnvironment
-from megatape.checkpoint.manifest import save_manifest, write_file
+from megatape.checkpoint.hashed_files import write_file
+from megatape.checkpoint.manifest import save_manifest
 from megatape.checkpoint.pruning import prune
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease

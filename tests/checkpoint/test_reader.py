@@ -10,6 +10,7 @@ import torch
 
 from megatape.checkpoint.manifest import load_manifest, save_manifest
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.checkpoint.records import FileRecord
 from megatape.hf.weights.checkpoint_weights import load_model
 
 FIXTURE = Path(__file__).parents[1] / "compatibility" / "fixtures" / "run" / "checkpoints" / "step-00000004"
@@ -73,15 +74,15 @@ def test_state_of_another_version(tmp_path: Path) -> None:
     state |= {"later": {"any": [1, None]}, "guard": {"spikes": {"loss": [1.5]}, "momentum": 3}}
     text = json.dumps(state).encode()
     (copy / "state.json").write_bytes(text)
-    manifest["files"]["state.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
-    save_manifest(copy, manifest["files"], manifest["tensors"])
+    files = manifest.files | {"state.json": FileRecord(bytes=len(text), sha256=hashlib.sha256(text).hexdigest())}
+    save_manifest(copy, files, manifest.tensors)
     assert json.loads(json.dumps(CheckpointReader(copy).state)) == {"updates": state["step"], **state}
 
 
 def test_a_manifest_without_weights(tmp_path: Path) -> None:
     copy = tmp_path / "step-00000004"
     shutil.copytree(FIXTURE, copy)
-    files = load_manifest(copy)["files"]
+    files = load_manifest(copy).files
     save_manifest(copy, files, {})
     with pytest.raises(ValueError, match="manifest.json: no manifest of MegaTAPE: tensors has no weight"):
         CheckpointReader(copy)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from megatape.checkpoint.records import FileRecord
 from megatape.checkpoint.tensors import save_tensors
 
 
@@ -19,10 +20,10 @@ def test_the_library_writes_the_same_bytes(tmp_path: Path, dtype: torch.dtype) -
         "none": torch.ones(0, 2, dtype=dtype),
     }
     content["one"] = content["b"][1, 2].clone()
-    described = save_tensors(content, tmp_path / "file")
+    record = save_tensors(content, tmp_path / "file")
     written = (tmp_path / "file").read_bytes()
     assert written == save(content, metadata={"format": "pt"})
-    assert described == {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
+    assert record == FileRecord(bytes=len(written), sha256=hashlib.sha256(written).hexdigest())
     assert all(torch.equal(tensor, content[name]) for name, tensor in load_file(tmp_path / "file").items())
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from megatape.accounting.memory import checkpoint_bytes
-from megatape.checkpoint.manifest import FileRecord, describe
+from megatape.checkpoint.hashed_files import hash_file
 from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
 from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
@@ -64,7 +64,7 @@ def test_resuming(tuning: dict[str, Any], tmp_path: Path) -> None:
     origin = CheckpointReader(tmp_path / "origin")
     for name in STAGES:
         straight, resumed = (verified_checkpoint(of_run(tuning, run, 3)) for run in (name, f"{name}-resumed"))
-        assert straight.manifest["features"] == ["base"]
+        assert straight.manifest.features == ("base",)
         held = tensors(straight.directory, "weight")
         assert {key for key in held if ".adapter." not in key} == {key for key in straight.names() if "norm" in key}
         assert set(straight.names()) == held.keys() | set(origin.names())
@@ -114,19 +114,17 @@ def test_what_is_left_out(tuning: dict[str, Any], tmp_path: Path) -> None:
     folders = {name: base and base.directory for name, base in bases.items()}
     source = {"checkpoint": origin, "chained": origin, "exported": tmp_path / "exported", "imported": tmp_path / "llama"}
     assert folders == source | {"complete": None, "new": None}
-    assert readers["complete"].manifest["format"] == readers["new"].manifest["format"] == 1
+    assert readers["complete"].manifest.format == readers["new"].manifest.format == 1
     for name in source:
         base = bases[name]
-        held = readers[name].manifest["tensors"]["weight"]
-        assert base and base.files == {file: FileRecord(**describe(base.directory / file)) for file in base.files}, name
+        held = readers[name].manifest.tensors["weight"]
+        assert base and base.files == {file: hash_file(base.directory / file) for file in base.files}, name
         parts = ("norm", ".position." if name == "imported" else ".adapter.")
         assert held and all(any(part in key for part in parts) for key in held), name
         assert not any(part in key for part in parts for key in base.tensors), name
     for name in ("checkpoint", "complete", "exported", "new"):
         reader = readers[name]
-        sizes = [
-            tensor.numel() * 4 for kind in reader.manifest["tensors"] for tensor in tensors(reader.directory, kind).values()
-        ]
+        sizes = [tensor.numel() * 4 for kind in reader.manifest.tensors for tensor in tensors(reader.directory, kind).values()]
         assert checkpoint_bytes(reader.config) == sum(sizes), name
     expected = readers["checkpoint"]
     for name in ("chained", "exported", "complete"):

@@ -167,9 +167,9 @@ def test_what_is_refused(runs: dict[str, Any], folder: Path, command: Command) -
     status, _, errors = command("export", without, folder / "none", "--weights", "ema")
     assert (status, errors.count("\n")) == (2, 1) and "a run with optimizer.ema_decay" in errors
     assert not (folder / "none").exists()
-    assert load_manifest(without)["features"] == []
+    assert load_manifest(without).features == ()
     with_average = load_manifest(folder / "plain/checkpoints/step-00000003")
-    assert (with_average["format"], with_average["features"]) == (FEATURES_FORMAT, ["ema"])
+    assert (with_average.format, with_average.features) == (FEATURES_FORMAT, ("ema",))
 
 
 def test_frozen_weights_have_none(runs: dict[str, Any], folder: Path) -> None:

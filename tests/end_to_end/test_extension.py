@@ -160,7 +160,7 @@ def test_train_resume_and_export(own: list[Path], config: Path, tmp_path: Path) 
     assert checkpoint.state["config"]["run"]["imports"] == [str(path) for path in own]
     assert checkpoint.state["config"]["optimizer"]["momentum"] == 0.5
     kinds = {"momentum", "norms", "count", "average"}
-    assert kinds <= checkpoint.manifest["tensors"].keys()
+    assert kinds <= checkpoint.manifest.tensors.keys()
     assert [int(line.split()[0]) for line in (run / "table.txt").read_text().splitlines()] == [1, 2, 3, 4]
     rates = [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert rates[3] == 0.005

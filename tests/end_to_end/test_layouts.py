@@ -162,7 +162,7 @@ def compare(plain: Path, this: Path, bound: bounds.Bound) -> None:
     for found, expected in zip(ours, theirs, strict=True):
         for field in ("loss", "grad_norm"):
             assert_close([found[field]], [expected[field]], bound, what=(this, found["step"], field))
-    kinds = load_manifest(plain / "checkpoints" / f"step-{STEPS:08d}")["tensors"].keys()
+    kinds = load_manifest(plain / "checkpoints" / f"step-{STEPS:08d}").tensors.keys()
     assert {"weight", "ema", "exp_avg"} <= kinds
     for kind in kinds:
         found = step_tensors(this, kind, STEPS)

@@ -126,5 +126,5 @@ def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch:
 
 def _tensors(run: Path) -> dict[str, Tensor]:
     checkpoint = verified_checkpoint(run / "checkpoints" / "step-00000003")
-    kinds = checkpoint.manifest["tensors"].items()
+    kinds = checkpoint.manifest.tensors.items()
     return {f"{kind} {name}": checkpoint._file(kind, name).get_tensor(name) for kind, names in kinds for name in names}

@@ -50,7 +50,7 @@ def test_skipped_steps(raw_config: dict[str, Any], tmp_path: Path) -> None:
     assert (state["step"], state["updates"], state["samples"]) == (3, 2, 24)
 
     ends = [verified_checkpoint(folders[name].checkpoint(5)) for name in ("straight", "resumed")]
-    for kind, names in ends[0].manifest["tensors"].items():
+    for kind, names in ends[0].manifest.tensors.items():
         for name in names:
             assert torch.equal(*(end._file(kind, name).get_tensor(name) for end in ends)), (kind, name)
 

@@ -192,7 +192,7 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
 
 def _end(folder: RunFolder) -> dict[str, torch.Tensor]:
     checkpoint = verified_checkpoint(folder.checkpoint(20))
-    kinds = checkpoint.manifest["tensors"].items()
+    kinds = checkpoint.manifest.tensors.items()
     return {f"{kind} {name}": checkpoint._file(kind, name).get_tensor(name) for kind, names in kinds for name in names}
 
 

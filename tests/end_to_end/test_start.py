@@ -33,7 +33,9 @@ from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.startup.initial_state import initial_state
 from megatape.training.trainer import Trainer
-from megatape.zero.state import WEIGHT, Reader, ZeroState
+from megatape.zero.kinds import WEIGHT
+from megatape.zero.state import ZeroState
+from megatape.zero.tensors import ReadBlock
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.tiny_models import MODELS, save_tiny
@@ -296,7 +298,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     return {"model": whole, "started": started, "resumed": resumed}
 
 
-def _measured(state: ZeroState, read: Reader) -> dict[str, int]:
+def _measured(state: ZeroState, read: ReadBlock) -> dict[str, int]:
     """Bytes of weights that this rank reads, and by how many its resident memory grows meanwhile."""
     sizes = []
 
@@ -306,7 +308,7 @@ def _measured(state: ZeroState, read: Reader) -> dict[str, int]:
             sizes.append(block.numel() * 4)
         return block
 
-    counting: Reader = counted
+    counting: ReadBlock = counted
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = _memory("VmRSS")
     state.load(counting, 0)

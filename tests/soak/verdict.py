@@ -100,8 +100,8 @@ def _compare_checkpoints(path: Path, undisturbed: Path, fixed: bool) -> None:
         raise Failure(f"the last checkpoint is {path.name}, undisturbed {undisturbed.name}")
     if not fixed:
         return
-    for name, entry in other.manifest["files"].items():
-        if name != STATE and one.manifest["files"].get(name) != entry:
+    for name, entry in other.manifest.files.items():
+        if name != STATE and one.manifest.files.get(name) != entry:
             raise Failure(f"{path / name} has other bytes than that of the undisturbed run")
     states = [reader.state | {"config": None} for reader in (one, other)]
     if states[0] != states[1]:

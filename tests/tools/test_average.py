@@ -57,9 +57,9 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
             for part, step in zip(parts, (2, 3, 4), strict=True)
         )
         assert torch.equal(reader.tensor(name), total.float()), name
-    kinds = newest.manifest["tensors"].keys()
-    assert reader.manifest["tensors"].keys() == kinds - {"ema"} and "ema" in kinds
-    assert reader.manifest["features"] == ["average"] and reader.samples == newest.samples
+    kinds = newest.manifest.tensors.keys()
+    assert reader.manifest.tensors.keys() == kinds - {"ema"} and "ema" in kinds
+    assert reader.manifest.features == ("average",) and reader.samples == newest.samples
 
 
 def test_continues_like_any_other(stable: Path, command: Command, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_refusals(stable: Path, command: Command, tmp_path: Path) -> None:
 
 def test_earlier_versions_refuse_it(stable: Path, command: Command, tmp_path: Path) -> None:
     assert command("average", *checkpoints(stable, 1, 2), "--output", tmp_path / "average")[0] == 0
-    assert load_manifest(tmp_path / "average")["format"] == FEATURES_FORMAT
+    assert load_manifest(tmp_path / "average").format == FEATURES_FORMAT
 
 
 def test_snapshots_of_relative_links(stable: Path, command: Command, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.manifest import write_file
+from megatape.checkpoint.hashed_files import write_file
 from megatape.data.shards.legacy import LegacyShard
 from megatape.errors import ExistingPath, PathError, UserError
 from megatape.utils.atomic import new_folder, rename, write_atomically

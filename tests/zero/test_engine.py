@@ -177,7 +177,7 @@ def _numbers(run: Trainer) -> list[Tensor]:
     """Return this rank's master weights, optimizer state and compute weights."""
     state = run.engine.state
     numbers = []
-    for kind, names in state.tensors.items():
+    for kind, names in state.names_by_kind.items():
         for name in names:
             numbers.append(state.piece(name, kind).values.clone())
     for values in state.optimizer.state.values():

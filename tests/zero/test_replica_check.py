@@ -12,7 +12,7 @@ from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.trainer import Trainer
-from megatape.zero.state import WEIGHT
+from megatape.zero.kinds import WEIGHT
 from tests.helpers.workers import run_workers
 
 # Weights that are divided over tensor-parallel ranks, and held whole by each.

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from megatape.accounting.parameters import meta_model
-from megatape.checkpoint.manifest import as_json, write_file
+from megatape.checkpoint.hashed_files import as_json, write_file
 from megatape.checkpoint.tensors import save_tensors
 from megatape.config import ModelConfig, TrainingConfig
 from megatape.errors import UserError, path_errors

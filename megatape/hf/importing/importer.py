@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from megatape.checkpoint.manifest import FileRecord, as_json, describe, write_file
+from megatape.checkpoint.hashed_files import as_json, hash_file, write_file
 from megatape.config import parse_config
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError, path_errors
@@ -87,7 +87,7 @@ def _record(source: Path, found: Architecture, weights: FolderWeights, differenc
         difference=difference,
         tokenizer=tokenizer,
         model=weights.model,
-        files={name: FileRecord(**describe(source / name)) for name in sorted(used)},
+        files={name: hash_file(source / name) for name in sorted(used)},
         tensors=dict(weights.tensors),
         hub=hub,
     )

@@ -7,7 +7,7 @@ config.json     configuration of a run, except for data and steps
 from pathlib import Path
 from typing import Literal
 
-from megatape.checkpoint.tensors import FileRecord, TensorRecord
+from megatape.checkpoint.records import FileRecord, TensorRecord
 from megatape.config import ModelConfig, Section
 from megatape.config.run import Dtype
 from megatape.errors import MissingPath, content_errors

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.tensors import FileRecord, StoredWeights, TensorRecord
+from megatape.checkpoint.records import TensorRecord
+from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import Config, ModelConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
@@ -52,10 +53,10 @@ class CheckpointWeights(CheckpointReader, ModelWeights):
         """Return the files of the weights and the location of each weight. If the checkpoint has a base, those of the base."""
         if self.base:
             return self.base
-        file_of = self.manifest["tensors"]["weight"]
+        file_of = self.manifest.tensors["weight"]
         shapes = self.shapes()
         tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in file_of.items()}
-        files = {file: FileRecord(**self.manifest["files"][file]) for file in set(file_of.values())}
+        files = {file: self.manifest.files[file] for file in set(file_of.values())}
         return StoredWeights(self.directory, tensors, files)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import safe_open
 
-from megatape.checkpoint.tensors import FileRecord, StoredWeights, TensorRecord
+from megatape.checkpoint.records import FileRecord, TensorRecord
+from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import ModelConfig
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer

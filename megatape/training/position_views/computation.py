@@ -10,7 +10,7 @@ from megatape.distributed.layout import local_tokens
 from megatape.model.transformer import local_state, recorded_streams
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
 from megatape.zero.engine import Engine, Inputs
-from megatape.zero.state import WEIGHT
+from megatape.zero.kinds import WEIGHT
 
 
 @torch.no_grad()

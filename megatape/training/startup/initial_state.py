@@ -13,10 +13,11 @@ from megatape import imports
 from megatape.checkpoint.compatibility import changed_settings, check_annealing, check_end_token, check_order, check_same_run
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.fresh_start import check_restart, set_metrics_aside
+from megatape.checkpoint.hashed_files import hash_file
 from megatape.checkpoint.initial_weights import InitialWeights
-from megatape.checkpoint.manifest import describe
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.tensors import FileRecord, StoredWeights
+from megatape.checkpoint.records import FileRecord
+from megatape.checkpoint.tensors import StoredWeights
 from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -31,7 +32,8 @@ from megatape.registry import EXPORT_CHECK, INITIAL_WEIGHTS
 from megatape.run_folder import read_metrics
 from megatape.training.steps.step import NUMBERS, StepMetrics
 from megatape.utils.units import plural
-from megatape.zero.state import EMA, WEIGHT, Reader
+from megatape.zero.kinds import EMA, WEIGHT
+from megatape.zero.tensors import ReadBlock
 
 
 class InitialState:
@@ -54,7 +56,7 @@ class InitialState:
 
     def __init__(
         self,
-        fresh: Reader,
+        fresh: ReadBlock,
         weights: InitialWeights | None = None,
         taken: Collection[str] = (),
         base: StoredWeights | None = None,
@@ -65,7 +67,7 @@ class InitialState:
         self.base = base
 
     def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
-        """Read some rows and columns of a tensor (megatape.zero.state.Reader). A moving average starts with the weights."""
+        """Read some rows and columns of a tensor (zero/tensors.py). A moving average starts with the weights."""
         if self._weights is not None and name in self._taken and kind in (WEIGHT, EMA):
             return self._weights.read(WEIGHT, name, shape, rows, columns)
         return self._fresh(kind, name, shape, rows, columns)
@@ -102,7 +104,7 @@ def initial_state(
     return InitialState(fresh, weights, taken, base)
 
 
-def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> Reader:
+def fresh_state(config: Config, parameters: Mapping[str, nn.Parameter]) -> ReadBlock:
     """Reads the state of a new model: initial weights as the parameters declare them, and zeros for the optimizer."""
 
     def read(kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
@@ -143,7 +145,7 @@ def _open_verified(
         # An export has no record of hashes, so hash its files now.
         used = {record.file for record in base.tensors.values()}
         unhashed = sorted(used - base.files.keys())
-        return {name: describe(base.directory / name) for name in unhashed[topology.rank :: topology.world_size]}
+        return {name: hash_file(base.directory / name).model_dump() for name in unhashed[topology.rank :: topology.world_size]}
 
     shares = on_all(path_errors()(verify), topology, context="training.init_from: ")
     assert weights is not None and base is not None

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from megatape.checkpoint.manifest import MANIFEST, describe
+from megatape.checkpoint.hashed_files import hash_file
+from megatape.checkpoint.manifest import MANIFEST
 from megatape.errors import MissingPath
 from megatape.utils.software import source_hash, versions
 
@@ -33,7 +34,7 @@ def model_hash(folder: Path) -> str:
         raise MissingPath(f"{folder}: no such model: give a checkpoint, or a folder that `megatape export` wrote")
     digest = hashlib.sha256()
     for path in paths:
-        file_hash = describe(path)["sha256"]
+        file_hash = hash_file(path).sha256
         digest.update(f"{path.name} {file_hash}\n".encode())
     return digest.hexdigest()
 

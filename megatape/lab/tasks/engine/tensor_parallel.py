@@ -28,7 +28,7 @@ from megatape.lab.tasks.engine.outline import exported_tokenizer, model_name
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.nn.parameters import matrix, share_of, spec_of
-from megatape.zero.state import WEIGHT
+from megatape.zero.kinds import WEIGHT
 
 
 @dataclass

@@ -1,0 +1,75 @@
+"""Records of files and tensors, as manifests of checkpoints and records of imports store them."""
+
+from collections.abc import Container, Mapping
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from megatape.config import Section
+from megatape.errors import UserError
+from megatape.utils.files import FileName
+from megatape.zero.kinds import WEIGHT
+
+
+class FileRecord(Section):
+    """Size and hash of a file.
+
+    Attributes:
+        bytes: Size in bytes.
+        sha256: Hash of the content, in hexadecimal digits.
+    """
+
+    bytes: int
+    sha256: str
+
+
+class TensorRecord(Section):
+    """Location of a tensor.
+
+    Attributes:
+        file: Name of the file in its folder.
+        name: Name of the tensor in the file.
+        shape: Shape of the tensor.
+    """
+
+    file: FileName
+    name: str
+    shape: tuple[int, ...] = Field(strict=False)  # A list in JSON.
+
+
+class BaseRecord(Section):
+    """Entry `base` of a manifest: the folder with the weights that the checkpoint leaves out (base.py).
+
+    Attributes:
+        folder: Absolute path of the folder.
+        relative: Path of the folder relative to the checkpoint.
+        files: Name -> size and hash of every file with such weights.
+        tensors: Parameter -> location of its weight.
+    """
+
+    folder: str
+    relative: str
+    files: dict[FileName, FileRecord]
+    tensors: dict[str, TensorRecord]
+
+    @model_validator(mode="after")
+    def _check_tensors(self) -> Self:
+        files = {name: tensor.file for name, tensor in self.tensors.items()}
+        check_listed(WEIGHT, files, self.files)
+        return self
+
+
+def check_listed(kind: str, names: Mapping[str, str], files: Container[str]) -> None:
+    """Check that every tensor of a kind is in a recorded file.
+
+    Args:
+        kind: Kind of the tensors, for the message.
+        names: Name of a tensor -> name of its file.
+        files: Names of the recorded files.
+
+    Raises:
+        UserError: A tensor is in another file.
+    """
+    for name, file in names.items():
+        if file not in files:
+            raise UserError(f"{kind} of {name} is in {file!r}, which is not among the files")
