@@ -88,7 +88,14 @@ MOVED = {
         "*": "megatape.reliability.*",
     },
     "megatape.study": {"*": "megatape.lab.study.*"},
-    "megatape.study.suite": {"*": "megatape.lab.study.suite.*"},
+    "megatape.study.suite": {
+        "measure": "megatape.lab.study.suite.scores.measure",
+        "records": "megatape.lab.study.suite.scores.record",
+        "run": "megatape.lab.study.suite.suite",
+        "statistics": "megatape.lab.study.suite.analysis.hypothesis_tests",
+        "table": "megatape.lab.study.suite.tables.sections",
+        "*": "megatape.lab.study.suite.*",
+    },
     "megatape.training": {
         "build": "megatape.training.startup.build",
         "evaluation": "megatape.training.validation.evaluator",

@@ -34,7 +34,7 @@ from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.example_dataset import read_answers
 from megatape.data.training.order import SampleLocation, ShuffledOrder, samples_digest
 from megatape.hf.importing.record import read_record
-from megatape.lab.study.engine.outcome import Outcome
+from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.lab.tasks.engine.journal import Journal
 from megatape.lab.tasks.passkey import Prediction as PasskeyPrediction
 from megatape.reliability.lease import LeaseTimeouts

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from megatape.lab.study.suite.records import Record
+from megatape.lab.study.suite.scores.record import Record
 
 ASKED = 1000
 KEYS = (4, 8, 16, 32)

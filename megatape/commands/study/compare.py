@@ -25,7 +25,7 @@ def run(options: Options) -> None:
     # Report errors before importing torch.
     options.load()
     from megatape.lab.study.comparison.compare import compare
-    from megatape.lab.study.engine.pool import RunPool
+    from megatape.lab.study.execution.pool import RunPool
 
     paragraphs = compare(
         file=options.config,

@@ -30,7 +30,7 @@ def run(options: Options) -> None:
     """Train and evaluate the models, and print the table."""
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.lab.study.engine.pool import RunPool
+    from megatape.lab.study.execution.pool import RunPool
     from megatape.lab.study.finetuning.finetune import finetune
 
     disable_progress_bar()

@@ -69,8 +69,8 @@ class Options(RunsOptions, ImportOptions):
 def run(options: Options) -> None:
     """Train and score the models, and print the table. Or write the plan, or submit an array job."""
     from megatape.lab.report.suite_page import write_page
-    from megatape.lab.study.engine.pool import RunPool, default_jobs
-    from megatape.lab.study.suite.run import suite
+    from megatape.lab.study.execution.pool import RunPool, default_jobs
+    from megatape.lab.study.suite.suite import suite
 
     if options.dry_run:
         _write_plan(options)

@@ -15,13 +15,13 @@ from megatape.data.synthetic.task import TEST
 from megatape.lab.report.curves import Chart, Series
 from megatape.lab.report.template import fill
 from megatape.lab.study.comparison.variants import parse_variants
-from megatape.lab.study.suite.baselines import BASELINES
-from megatape.lab.study.suite.hypothesis_tests import LEVEL
+from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL
+from megatape.lab.study.suite.analysis.summary import REFERENCE, Summary
 from megatape.lab.study.suite.plan import Plan
-from megatape.lab.study.suite.records import Record
+from megatape.lab.study.suite.scores.baselines import BASELINES
+from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
-from megatape.lab.study.suite.summary import REFERENCE, Summary
-from megatape.lab.study.suite.table import sections
+from megatape.lab.study.suite.tables.sections import sections
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count

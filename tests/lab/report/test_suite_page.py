@@ -12,10 +12,10 @@ from markupsafe import escape
 from megatape.accounting.parameters import count_parameters
 from megatape.config import ModelConfig
 from megatape.lab.report.suite_page import MAX_POINTS, write_page
+from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.plan import parse_plan
-from megatape.lab.study.suite.records import Record
+from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
-from megatape.lab.study.suite.summary import Summary
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from tests.helpers.reports import HOSTILE
 from tests.helpers.suite_records import SECONDS, make_records

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megatape.lab.study.engine.children import Children
+from megatape.lab.study.execution.children import Children
 from tests.helpers.workers import Workers
 
 

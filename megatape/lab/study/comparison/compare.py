@@ -14,10 +14,10 @@ from megatape.lab.processes import interruptible
 from megatape.lab.study.comparison.measure import check_measurable, measure
 from megatape.lab.study.comparison.report import report
 from megatape.lab.study.comparison.variants import Variant, parse_variants
-from megatape.lab.study.engine.lock import locked_study
-from megatape.lab.study.engine.outcome import Outcome
-from megatape.lab.study.engine.pool import RunPool
-from megatape.lab.study.engine.run import Run, raise_failures
+from megatape.lab.study.execution.lock import locked_study
+from megatape.lab.study.execution.pool import RunPool
+from megatape.lab.study.execution.run import Run, raise_failures
+from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.run_folder import RunFolder
 
 

@@ -17,9 +17,9 @@ from megatape.data.synthetic.addition_problems import AdditionTask, longest_docu
 from megatape.data.training.selection import Selection
 from megatape.errors import UserError
 from megatape.hf.loading.load import load_trained
-from megatape.lab.study.engine.checks import check_exportable, check_text
-from megatape.lab.study.engine.metrics import Measurements, loss_curve, selection_of, validation_figures
-from megatape.lab.study.engine.outcome import PERPLEXITY, Outcome
+from megatape.lab.study.outcomes.checks import check_exportable, check_text
+from megatape.lab.study.outcomes.outcome import PERPLEXITY, Outcome
+from megatape.lab.study.outcomes.training_metrics import Measurements, loss_curve, selection_of, validation_figures
 from megatape.lab.tasks.addition import Addition
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.perplexity import evaluate_perplexity

@@ -10,8 +10,8 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, ModelConfig
 from megatape.data.training.selection import Selection
 from megatape.lab.pictures import save
-from megatape.lab.study.comparison.curves import Row, draw_curves
-from megatape.lab.study.engine.outcome import PERPLEXITY, VALIDATION_LOSS, Outcome
+from megatape.lab.study.outcomes.curves import Row, draw_curves
+from megatape.lab.study.outcomes.outcome import PERPLEXITY, VALIDATION_LOSS, Outcome
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number, plural
 

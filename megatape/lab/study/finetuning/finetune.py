@@ -15,15 +15,15 @@ from megatape.config import Config, load_config
 from megatape.errors import UserError
 from megatape.lab.encodings import parse_names
 from megatape.lab.processes import interruptible
-from megatape.lab.study.engine.checks import check_exportable, check_text
-from megatape.lab.study.engine.lock import locked_study
-from megatape.lab.study.engine.outcome import Outcome
-from megatape.lab.study.engine.pool import RunPool
-from megatape.lab.study.engine.run import Run, raise_failures
+from megatape.lab.study.execution.lock import locked_study
+from megatape.lab.study.execution.pool import RunPool
+from megatape.lab.study.execution.run import Run, raise_failures
 from megatape.lab.study.finetuning.base_model import Base, open_base
 from megatape.lab.study.finetuning.measure import extended_lengths, measure_extended
 from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
 from megatape.lab.study.finetuning.report import report
+from megatape.lab.study.outcomes.checks import check_exportable, check_text
+from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.run_folder import RunFolder
 
 # Settings that have an option of their own.

@@ -16,8 +16,8 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.loading.load import LoadedModel, load_exported, load_trained
 from megatape.lab.study.comparison.measure import hide_warnings
-from megatape.lab.study.engine.metrics import NUM_POINTS, loss_curve, mean_loss, selection_of, validation_figures
-from megatape.lab.study.engine.outcome import PERPLEXITY, Outcome
+from megatape.lab.study.outcomes.outcome import PERPLEXITY, Outcome
+from megatape.lab.study.outcomes.training_metrics import NUM_POINTS, loss_curve, mean_loss, selection_of, validation_figures
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey import Passkey, grid_tokens
 from megatape.lab.tasks.perplexity import evaluate_perplexity

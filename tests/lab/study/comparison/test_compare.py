@@ -15,9 +15,9 @@ import pytest
 from megatape.data.synthetic.addition_problems import ALPHABET, AdditionTask, longest_document, prepare_addition
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.lab.study.comparison.compare import compare
-from megatape.lab.study.engine.outcome import Outcome
-from megatape.lab.study.engine.pool import RunPool
-from megatape.lab.study.engine.run import RunsFailed
+from megatape.lab.study.execution.pool import RunPool
+from megatape.lab.study.execution.run import RunsFailed
+from megatape.lab.study.outcomes.outcome import Outcome
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.load import scaled

@@ -9,7 +9,7 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.lab.study.comparison.report import report
-from megatape.lab.study.engine.outcome import Outcome
+from megatape.lab.study.outcomes.outcome import Outcome
 from tests.helpers.cells import cells
 
 

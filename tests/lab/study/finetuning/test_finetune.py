@@ -19,8 +19,8 @@ from megatape.hf.exporting.tokenizer import write_tokenizer
 from megatape.hf.importing.config import starting_config
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
-from megatape.lab.study.engine.outcome import Outcome
 from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
+from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.lab.tasks.perplexity import evaluate_perplexity
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

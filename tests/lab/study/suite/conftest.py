@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.lab.study.suite.records import Record
+from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from tests.helpers.capitals import QUICK

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from megatape.lab.study.suite import run
-from megatape.lab.study.suite.measure import inapplicable
+from megatape.lab.study.suite import suite as suite_module
 from megatape.lab.study.suite.plan import PLAN, Plan, parse_plan, read_plan
+from megatape.lab.study.suite.scores.measure import inapplicable
 from megatape.lab.study.suite.sizes import DEMO_ENCODINGS, DEMO_SEEDS, DEMO_TASKS, SIZES
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from tests.helpers.capitals import QUICK
@@ -88,7 +88,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
         plans.append(plan)
         return []
 
-    monkeypatch.setattr(run, "suite", suite)
+    monkeypatch.setattr(suite_module, "suite", suite)
     return plans
 
 

@@ -1,0 +1,1 @@
+"""Execution of the runs of a study: training and measuring in child processes, several at a time."""

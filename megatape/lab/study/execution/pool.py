@@ -1,0 +1,167 @@
+"""Pool that executes the runs of a study, several at a time."""
+
+import os
+import shlex
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any
+
+import torch
+
+from megatape.data.training.run_data import open_data
+from megatape.distributed.launchers import quiet_launcher
+from megatape.errors import UserError
+from megatape.imports import arguments
+from megatape.lab.study.execution.children import Children, Environment
+from megatape.lab.study.execution.run import Run, RunsFailed
+from megatape.utils.paragraphs import Line
+from megatape.utils.units import plural
+
+# Launchers start scripts, not modules.
+SCRIPT = Path(__file__).parents[3] / "__main__.py"
+# Settings of glibc's allocator for runs on a CPU. The allocator keeps the memory that a step frees, in huge pages, because the
+# next step needs all of it.
+HUGE_PAGES = ":".join(
+    [
+        "glibc.malloc.hugetlb=1",
+        f"glibc.malloc.mmap_threshold={2**25}",
+        f"glibc.malloc.trim_threshold={2**32}",
+        f"glibc.malloc.top_pad={2**26}",
+    ]
+)
+
+
+class RunPool:
+    """Executes `jobs` runs at a time, each on a GPU of its own or with an equal share of the cores.
+
+    Attributes:
+        jobs: Number of runs in parallel.
+        launcher: Command that starts a Python script on all ranks and assigns their devices. None for one process per run.
+        environments: Environment of each parallel run.
+    """
+
+    def __init__(self, jobs: int, launcher: str | None) -> None:
+        """Raises UserError if the machine has too few GPUs."""
+        self.jobs = jobs
+        self.launcher = launcher
+        self.environments = _environments(jobs, launcher)
+
+    def pretrain_command(self, file: str, settings: Iterable[str]) -> list[str]:
+        """Return the command that trains a model, from the newest checkpoint if there is one.
+
+        Args:
+            file: Configuration.
+            settings: Overrides of the configuration.
+        """
+        start = [sys.executable]
+        if self.launcher:
+            start = quiet_launcher(shlex.split(self.launcher))
+        overrides = []
+        for setting in settings:
+            overrides += ["--set", setting]
+        # An absolute path: a relative one may begin with a hyphen.
+        path = str(Path(file).absolute())
+        return [*start, str(SCRIPT), "pretrain", *arguments(), "--config", path, *overrides, "--resume", "auto"]
+
+    def finish(self, runs: Sequence[Run[Any]], out: Path, lock: IO[bytes]) -> Generator[str, None, list[str]]:
+        """Execute the runs that are not done. Closing the generator stops them.
+
+        Args:
+            runs: Runs of a study.
+            out: Folder of the study.
+            lock: Lock of the folder, for the child processes to inherit.
+
+        Yields:
+            Messages about the progress.
+
+        Returns:
+            An error for each failed run.
+
+        Raises:
+            UserError: A folder holds a run with other settings or other data. No run has started.
+        """
+        _check(runs)
+        missing = sum(bool(run.missing()) for run in runs)
+        total = plural(len(runs), "run")
+        yield f"{total}, {missing} of them to do, {self.jobs} at a time; each logs to its log.txt in {out}"
+
+        free: SimpleQueue[Environment] = SimpleQueue()
+        for environment in self.environments:
+            free.put(environment)
+        children = Children(lock)
+        failures = []
+        with ThreadPoolExecutor(self.jobs) as threads:
+            futures = {threads.submit(run.finish, children, free): run for run in runs}
+            try:
+                for future in as_completed(futures):
+                    try:
+                        future.result()
+                    except RunsFailed as error:
+                        failures.append(str(error))
+                        yield Line(f"failed: {error}")
+                    else:
+                        yield Line(futures[future].summary())
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                children.stop()
+                raise
+        return failures
+
+
+def default_jobs(launcher: str | None) -> int:
+    """Return the number of small models to train at a time: one per GPU or else per core. One with a launcher."""
+    if launcher:
+        return 1
+    return torch.cuda.device_count() or len(os.sched_getaffinity(0))
+
+
+def threads_of_run(jobs: int) -> str:
+    """Return the number of threads of each of `jobs` parallel runs on a CPU: MEGATAPE_THREADS or else a share of the cores."""
+    cores = len(os.sched_getaffinity(0))
+    share = max(1, cores // jobs)
+    return os.environ.get("MEGATAPE_THREADS", str(share))
+
+
+def _check(runs: Sequence[Run[Any]]) -> None:
+    """Raise UserError if the folder of a run holds another run. Runs with the same data path share the data."""
+    configs = {run.config.data.path: run.config for run in runs}
+    fingerprints = {path: open_data(config).fingerprints for path, config in configs.items()}
+    for run in runs:
+        run.check(fingerprints[run.config.data.path])
+
+
+def _environments(jobs: int, launcher: str | None) -> list[Environment]:
+    """Return an environment for each parallel run: a GPU of its own, or its threads and the settings of the allocator.
+
+    Raises:
+        UserError: There are too few GPUs, or a launcher would start several runs at a time.
+    """
+    if launcher:
+        if jobs > 1:
+            raise UserError(f"jobs is {jobs}, but a run started by `launcher` takes the whole machine: remove one of them")
+        return [{}]
+    gpus = _visible_gpus()
+    if gpus:
+        if jobs > len(gpus):
+            raise UserError(
+                f"jobs is {jobs}, but this machine shows {plural(len(gpus), 'GPU')}, and every run needs its own: lower `jobs`"
+            )
+        return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:jobs]]
+    threads = threads_of_run(jobs)
+    environment = {
+        "MEGATAPE_THREADS": threads,
+        "OMP_NUM_THREADS": threads,
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", HUGE_PAGES),
+    }
+    return [environment] * jobs
+
+
+def _visible_gpus() -> list[str]:
+    """Return the values of CUDA_VISIBLE_DEVICES, one for each GPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return visible.split(",")
+    return [str(number) for number in range(torch.cuda.device_count())]

@@ -1,0 +1,52 @@
+"""Base class of the results of a run, and the files that hold them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from megatape.config import Config
+from megatape.errors import UserError
+from megatape.utils.atomic import write_atomically
+from megatape.utils.json_files import json_content, read_json
+from megatape.utils.validation import first_fault
+
+
+@dataclass(frozen=True)
+class Result:
+    """Base class of the measurements of a trained model.
+
+    Attributes:
+        config: Resolved configuration of the training.
+        fingerprints: Hashes of the data and the tokenizer.
+    """
+
+    config: Config
+    fingerprints: dict[str, str]
+
+    @property
+    def summary(self) -> str:
+        """The measurements in one line."""
+        raise NotImplementedError
+
+    def write(self, path: Path) -> None:
+        """Write the file atomically: if it exists, it is complete."""
+        content = TypeAdapter(type(self)).dump_python(self, mode="json")
+        write_atomically(path, json_content(content, str(path), indent=2) + b"\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file that `write` wrote.
+
+        Raises:
+            UserError: The file is corrupted.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(read_json(path)))
+        except ValidationError as error:
+            fault = first_fault(error)
+        except ValueError as error:
+            fault = str(error)
+        raise UserError(f"{path} is corrupted ({fault}): remove it and run the command again")

@@ -1,0 +1,178 @@
+"""Run of a study: trains a model with `pretrain` and measures it, in processes of their own.
+
+A finished step is skipped, and an interrupted training resumes from its last checkpoint, so the same command continues where
+it was stopped.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from megatape.checkpoint.compatibility import check_same_run
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import Config, differences, save_config
+from megatape.errors import ExitStatus, UserError
+from megatape.lab.study.execution.children import Children, Environment
+from megatape.lab.study.execution.measurement import measuring_command
+from megatape.lab.study.execution.result import Result
+from megatape.run_folder import RunFolder
+from megatape.utils.files import read_regular
+from megatape.utils.units import plural
+
+# File in the folder of a run whose weights diverged. The run is not repeated, because it would diverge again.
+DIVERGED = "diverged.txt"
+
+
+class RunsFailed(ChildProcessError):
+    """Some runs of a study failed; the others are complete."""
+
+
+RunT = TypeVar("RunT", bound=Result)
+
+
+@dataclass(frozen=True)
+class Run(Generic[RunT]):
+    """A model of a study.
+
+    Attributes:
+        name: Name in messages.
+        config: Configuration that `pretrain` resolves from its command. run.directory is the run's folder.
+        train: Command that trains the model to its last step, or resumes the training. None if the model is not trained.
+        measure: Result file -> function that returns the result, followed by its arguments.
+        read: Function that reads a result file.
+    """
+
+    name: str
+    config: Config
+    train: list[str] | None
+    measure: dict[Path, tuple[Any, ...]]
+    read: Callable[[Path], RunT]
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(Path(self.config.run.directory))
+
+    def missing(self) -> list[Path]:
+        """Return the result files that do not exist."""
+        return [path for path in self.measure if not path.exists()]
+
+    def results(self) -> list[RunT]:
+        """Read the result files that exist."""
+        return [self.read(path) for path in self.measure if path.exists()]
+
+    def summary(self) -> str:
+        """Return the results in one line."""
+        summaries = [result.summary for result in self.results()]
+        return f"{self.name}: {'; '.join(summaries)}"
+
+    def check(self, fingerprints: dict[str, str]) -> None:
+        """Check that the results and checkpoints in the folder belong to this run.
+
+        Args:
+            fingerprints: Hashes of the data and the tokenizer.
+
+        Raises:
+            UserError: They have other settings or other data.
+        """
+        for path in self.measure:
+            if path.exists():
+                result = self.read(path)
+                self._check_origin(path, result.config, result.fingerprints, fingerprints)
+        for path in self.folder.list_checkpoints():
+            try:
+                reader = CheckpointReader(path)
+            except (ValueError, OSError):
+                # Training warns of a corrupted checkpoint and resumes from an older one.
+                continue
+            self._check_origin(path, reader.config, reader.state["fingerprints"], fingerprints)
+
+    def finish(self, children: Children, environments: SimpleQueue[Environment]) -> None:
+        """Train and measure the model, unless it is done.
+
+        Args:
+            children: Runs the commands.
+            environments: Free environments. The call waits for one and puts it back.
+
+        Raises:
+            RunsFailed: A command failed. The message has the error of the log.
+        """
+        if not self.missing():
+            return
+        environment = environments.get()
+        try:
+            self.folder.directory.mkdir(parents=True, exist_ok=True)
+            checkpoint = self.folder.checkpoint(self.config.training.steps)
+            if self.train is None:
+                save_config(self.config, self.folder.config)
+            elif not _is_complete(checkpoint):
+                self._execute("training", children, self.train, environment, checkpoint)
+            for path in self.missing():
+                command = measuring_command(path, *self.measure[path])
+                self._execute("measuring", children, command, environment, path)
+        finally:
+            environments.put(environment)
+
+    def _execute(
+        self,
+        activity: str,
+        children: Children,
+        command: list[str],
+        environment: Environment,
+        product: Path,
+    ) -> None:
+        """Run a command that writes `product`."""
+        log = self.folder.log
+        status = children.run(command, environment, log)
+        if product.exists():
+            return
+        error = _last_error(log)
+        if status == ExitStatus.DIVERGED:
+            (self.folder.directory / DIVERGED).write_text(f"{error}\n", encoding="utf-8")
+        raise RunsFailed(f"{self.name}: {activity} exited with status {status}; {log} says: {error}")
+
+    def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
+        """Raise UserError if a file comes from a run with other settings or other data."""
+        check_same_run(origin, theirs, recorded, self.config, fingerprints)
+        for field in differences(theirs, self.config):
+            if field.rule.is_compared:
+                raise UserError(
+                    f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
+                    "another `out`"
+                )
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    """Whether a checkpoint exists and its files have the recorded sizes."""
+    try:
+        CheckpointReader(checkpoint)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def _last_error(log: Path) -> str:
+    """Return the last line of a log that names an error, or else the last line."""
+    lines = read_regular(log).decode(errors="replace").splitlines()
+    # Launchers log more lines after the error of a rank.
+    errors = [line for line in lines if line.startswith("error")]
+    if errors:
+        return errors[-1]
+    if lines:
+        return lines[-1]
+    return "nothing"
+
+
+def raise_failures(failures: list[str], runs: Sequence[Run[Any]]) -> None:
+    """Raise RunsFailed if some runs failed.
+
+    Args:
+        failures: An error for each failed run.
+        runs: All runs.
+    """
+    if failures:
+        total = plural(len(runs), "run")
+        errors = "\n".join(failures)
+        raise RunsFailed(f"{len(failures)} of {total} failed; the table has the others\n{errors}")

@@ -1,0 +1,1 @@
+"""Statistics of a suite: means over seeds, tested differences from the reference, ranks."""

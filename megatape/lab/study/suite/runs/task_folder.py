@@ -1,0 +1,65 @@
+"""Files that all encodings of a task share: data, configuration and scores of the baselines."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from megatape.data.shards.index import load_index
+from megatape.data.synthetic.folder import check_folder, write_task
+from megatape.data.synthetic.task import SyntheticTask
+from megatape.lab.study.suite.scores.baselines import baseline_records
+from megatape.lab.study.suite.scores.record import Record
+from megatape.lab.study.suite.scores.record_files import read_records, write_records
+from megatape.lab.study.suite.sizes import Sizing
+from megatape.utils.atomic import write_atomically
+from megatape.utils.json_files import json_content
+
+
+@dataclass(frozen=True)
+class TaskFolder:
+    """Files that all encodings of a task share.
+
+    Attributes:
+        out: Folder of the suite.
+        task: The task.
+        sizing: Size of models, training and tests.
+    """
+
+    out: Path
+    task: SyntheticTask
+    sizing: Sizing = field(hash=False)
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self.out / "data" / self.task.name
+
+    @property
+    def config(self) -> Path:
+        """The configuration without encoding, seed, learning rate and folder."""
+        return self.out / "config" / f"{self.task.name}.json"
+
+    def check(self) -> None:
+        """Raise UserError if the data exists and has another definition or size."""
+        if self.data.exists():
+            check_folder(self.task, self.sizing.num_samples(self.task), self.data)
+
+    def prepare(self) -> None:
+        """Write the data, unless it exists, and the configuration."""
+        if not self.data.exists():
+            try:
+                write_task(self.task, self.sizing.num_samples(self.task), self.data)
+            except FileExistsError:
+                # Another machine was faster.
+                self.check()
+        vocab_size = load_index(self.data).tokenizer.vocab_size
+        content = self.sizing.config(self.task, str(self.data), vocab_size)
+        self.config.parent.mkdir(exist_ok=True)
+        write_atomically(self.config, json_content(content, str(self.config), indent=1) + b"\n")
+
+    def baselines(self) -> list[Record]:
+        """Return the scores of the task's baselines. They are computed once."""
+        path = self.out / "baselines" / f"{self.task.name}.jsonl"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            write_records(path, baseline_records(self.task, self.sizing.test))
+        return read_records(path)

@@ -1,0 +1,164 @@
+"""Scores a trained model of a suite.
+
+Greedy decoding gives an answer exactly if each of its tokens is the likeliest one after the preceding tokens, so one forward
+pass over the whole sample scores it, and nothing is generated.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.config import Config, load_config
+from megatape.data.shards.index import load_index
+from megatape.data.synthetic.folder import KIND, Encoder
+from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
+from megatape.errors import UserError
+from megatape.hf.weights.checkpoint_weights import load_model
+from megatape.lab.study.suite.scores.answers import Score, score_answers, token_places
+from megatape.lab.study.suite.scores.model_scores import Scores
+from megatape.lab.study.suite.scores.record import Record
+from megatape.model.transformer import Transformer
+from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
+from megatape.run_folder import RunFolder, read_steps
+
+# Maximum number of tokens in a forward pass.
+BATCH_TOKENS = 2**13
+
+
+def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
+    """Score the last checkpoint of a run.
+
+    Args:
+        directory: Folder of the run.
+        row: Label of the run's encoding.
+        splits: Splits to score.
+        count: Number of samples of each split.
+
+    Raises:
+        UserError: The run is not one of a suite, or the definition of its task has changed.
+        FileNotFoundError: The run is not complete.
+    """
+    started = time.monotonic()
+    folder = RunFolder(Path(directory))
+    config, task, checkpoint = open_run(folder)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_model(checkpoint).to(device).eval()
+    encoding = config.model.encoding
+    seed = config.training.seed
+    records = []
+    for split in splits:
+        score: Score | str | None = inapplicable(task, split, encoding)
+        if score is None:
+            score = score_split(model, task, split, count, seed)
+        record = Record.of(
+            score,
+            task=task.name,
+            split=split,
+            row=row,
+            kind="encoding",
+            seed=seed,
+            learning_rate=config.optimizer.learning_rate,
+        )
+        records.append(record)
+    steps = list(read_steps(folder.metrics))
+    seconds = sum(step["seconds"] for step in steps) + time.monotonic() - started
+    return Scores(
+        config=config,
+        fingerprints=checkpoint.state["fingerprints"],
+        definition=task.definition,
+        validation_loss=steps[-1]["validation_loss"],
+        seconds=seconds,
+        records=records,
+    )
+
+
+def open_run(folder: RunFolder) -> tuple[Config, SyntheticTask, CheckpointReader]:
+    """Return the configuration, the task and the last checkpoint of a run of a suite.
+
+    Raises:
+        UserError: The run is not one of a suite, or the definition of its task has changed.
+        FileNotFoundError: The run is not complete.
+    """
+    config = load_config(folder.config)
+    source = load_index(config.data.directory).source
+    if source.get("kind") != KIND:
+        raise UserError(
+            f"{folder.directory} was not trained on a task of the suite, but on {config.data.path}: choose another run"
+        )
+    task: SyntheticTask = SYNTHETIC_TASKS[source["task"]].load()(source["task"], source["size"])
+    if task.definition != source["definition"]:
+        raise UserError(f"{config.data.path} has another definition of {task.name} than this version: choose another folder")
+    return config, task, CheckpointReader(folder.checkpoint(config.training.steps))
+
+
+def inapplicable(task: SyntheticTask, split: str, encoding: str) -> str | None:
+    """Return the reason why an encoding does not support a split, or None."""
+    max_positions = ENCODINGS[encoding].max_positions
+    tokens = task.tokens(split) - 1
+    if max_positions is None or tokens <= max_positions:
+        return None
+    return (
+        f"not applicable because its samples have {tokens} tokens and {encoding} represents at most {max_positions} positions"
+    )
+
+
+@torch.no_grad()
+def score_split(
+    model: Transformer,
+    task: SyntheticTask,
+    split: str,
+    count: int,
+    seed: int,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Score:
+    """Return the score of a model on the first samples of a split.
+
+    Args:
+        model: A trained model.
+        task: Task of the model.
+        split: Name of the split.
+        count: Number of samples.
+        seed: Seed of the positions that an encoding draws.
+        batch_tokens: Maximum number of tokens in a forward pass, unless a single sample is longer.
+    """
+    encoder = Encoder(task)
+    length = task.tokens(split) - 1
+    device = next(model.parameters()).device
+    evaluated_positions = model.encoding.positions(random_offset=False).evaluation(length, seed)
+    positions = torch.as_tensor(evaluated_positions, device=device)[None]
+    samples = list(task.samples(split, count))
+    predicted = []
+    batch_size = max(1, batch_tokens // length)
+    for first in range(0, count, batch_size):
+        batch = samples[first : first + batch_size]
+        inputs, targets = _encode(task, encoder, batch, length)
+        logits = model(torch.from_numpy(inputs).to(device), positions.expand(len(batch), -1))
+        is_right = logits.argmax(-1).cpu().numpy() == targets
+        for sample, right in zip(batch, is_right, strict=True):
+            # The place of a token in the text is that of its target, because the first input is <s>.
+            predicted.append([bool(right[place]) for place in token_places(task, sample)])
+    return score_answers(task, samples, predicted)
+
+
+def _encode(
+    task: SyntheticTask,
+    encoder: Encoder,
+    batch: Sequence[SyntheticSample],
+    length: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets, int64 [samples, length]. Padding follows a sample, so no token of the sample attends to it."""
+    padding = encoder.tokenizer.eos_id
+    targets = np.full((len(batch), length + 1), padding)
+    inputs = np.full((len(batch), length + 1), padding)
+    for row, sample in enumerate(batch):
+        example = encoder.example(sample)
+        targets[row, : len(example.ids)] = example.ids
+        inputs[row, : len(example.ids)] = example.ids
+        if task.hides_answers:
+            for begin, end in example.answers:
+                inputs[row, begin:end] = padding
+    return inputs[:, :-1], targets[:, 1:]

@@ -1,0 +1,1 @@
+"""Tables of a suite, and the files of its results."""

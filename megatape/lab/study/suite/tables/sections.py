@@ -1,0 +1,266 @@
+"""Results of a suite as sections of text and tables, and as Markdown."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from statistics import fmean, stdev
+
+from megatape.data.synthetic.task import TEST
+from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, MAX_SEEDS, POWER
+from megatape.lab.study.suite.analysis.summary import REFERENCE, Difference, Ranks, Summary
+from megatape.lab.study.suite.scores.record import Record
+from megatape.utils.tables import Table, markdown
+from megatape.utils.units import plural
+
+BETTER = "▲"
+WORSE = "▼"
+NOT_RUN = "not run"
+NOT_APPLICABLE = "n/a"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the results.
+
+    Attributes:
+        title: Title.
+        text: A paragraph.
+        tables: Tables with their captions.
+        notes: A list below the tables.
+    """
+
+    title: str
+    text: str = ""
+    tables: list[tuple[str, Table]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def summarize(records: Iterable[Record], not_run: Sequence[str]) -> str:
+    """Return the results as Markdown.
+
+    Args:
+        records: Records of a suite.
+        not_run: A phrase for each requested part that has not run.
+    """
+    found = sections(Summary(records), not_run)
+    return "\n\n".join(_markdown(section) for section in found)
+
+
+def sections(summary: Summary, not_run: Sequence[str]) -> list[Section]:
+    """Return the results in the order of their display: overview, ranks, each task, learning rates, missing parts."""
+    if not summary.pairs:
+        return [Section("Scores", "Nothing has been scored yet."), _not_run(not_run)]
+    tasks = [_task(summary, task, splits) for task, splits in summary.tasks.items()]
+    return [_overview(summary), _ranks(summary.ranks), *tasks, _learning_rates(summary), _not_run(not_run)]
+
+
+def _overview(summary: Summary) -> Section:
+    """Return the table of all tasks, with one column for each."""
+    rows = []
+    for row in [*summary.encodings, *summary.baselines]:
+        cells = [_overview_cell(summary, task, splits, row) for task, splits in summary.tasks.items()]
+        rows.append((row, cells))
+    if summary.comparisons:
+        tests = (
+            f"{BETTER} or {WORSE} for each split on which an encoding is significantly better or worse than {REFERENCE}; "
+            f"without one, the difference is not significant. Significant: p < {LEVEL} of the paired t-test over seeds, or of "
+            f"the exact permutation test on a task that some seeds of an encoding learn and others do not, corrected by Holm's "
+            f"method for all {summary.comparisons:,} comparisons below."
+        )
+    else:
+        tests = f"No difference could be tested: that takes two seeds of {REFERENCE} and of another encoding."
+    text = (
+        f"Scores in %: the mean over a task's splits that differ from training, then the mean over seeds ± standard deviation. "
+        f"(2 of 4): the mean of 2 splits; the others are not applicable or were not run, so do not compare it with a mean of "
+        f"all. {tests}"
+    )
+    return Section("Scores", text, [("All tasks", Table(["", *summary.tasks], rows))])
+
+
+def _overview_cell(summary: Summary, task: str, splits: list[str], row: str) -> str:
+    """Return a row's mean score over the splits of a task that differ from training, or over all if none does."""
+    others = [split for split in splits if split != TEST] or splits
+    cells = [summary.cell(task, split, row) for split in others]
+    scored = [cell for cell in cells if cell.scores]
+    if not scored:
+        if any(cell.reason for cell in cells):
+            return NOT_APPLICABLE
+        return NOT_RUN
+    text = NOT_RUN
+    seeds = [seed for seed in scored[0].scores if all(seed in cell.scores for cell in scored)]
+    if seeds:
+        text = _mean_and_deviation([fmean(cell.scores[seed] for cell in scored) for seed in seeds])
+    if len(scored) < len(others):
+        text += f" ({len(scored)} of {len(others)})"
+    marks = [_mark(summary.differences.get((task, split, row))) for split in others]
+    return f"{text} {''.join(marks)}".strip()
+
+
+def _task(summary: Summary, task: str, splits: list[str]) -> Section:
+    """Return the scores, differences and needed seeds of a task."""
+    header = ["", *splits]
+    tables = [("Score in %", Table(header, _score_rows(summary, task, splits)))]
+
+    differences = {}
+    for row in summary.encodings:
+        found = [summary.differences.get((task, split, row)) for split in splits]
+        if any(found):
+            differences[row] = found
+    if differences:
+        rows = [(row, [_difference(one) for one in found]) for row, found in differences.items()]
+        confidence = f"{100 * summary.confidence:.4g}% t interval"
+        tables.append((f"Difference from {REFERENCE} in percentage points ({confidence}), p", Table(header, rows)))
+    if any(_has_tested(found) for found in differences.values()):
+        rows = [(row, [_needed(one) for one in found]) for row, found in differences.items()]
+        tables.append((f"Seeds that would show a difference of this size with probability {POWER:.0%}", Table(header, rows)))
+
+    text = ""
+    has_others = any(row != REFERENCE for row in summary.encodings)
+    if has_others and not differences:
+        text = f"No seed is in common with {REFERENCE}, so there are no differences."
+    return Section(task, text, tables, _task_notes(summary, task, splits))
+
+
+def _has_tested(differences: list[Difference | None]) -> bool:
+    """Whether some difference was tested."""
+    return any(one is not None and one.is_tested for one in differences)
+
+
+def _score_rows(summary: Summary, task: str, splits: list[str]) -> list[tuple[str, list[str]]]:
+    """Return the scores of a task, with the number of seeds where an encoding has fewer than another one."""
+    max_seeds = 0
+    for split, row in product(splits, summary.encodings):
+        num_seeds = len(summary.cell(task, split, row).scores)
+        max_seeds = max(max_seeds, num_seeds)
+    rows = [(row, [_score(summary, task, split, row, max_seeds) for split in splits]) for row in summary.encodings]
+    # A baseline has no seeds.
+    rows += [(row, [_score(summary, task, split, row, 0) for split in splits]) for row in summary.baselines]
+    return rows
+
+
+def _task_notes(summary: Summary, task: str, splits: list[str]) -> list[str]:
+    """Return the reasons for missing scores, then the cells whose seeds are far apart."""
+    reasons = []
+    far_apart = []
+    for row in [*summary.encodings, *summary.baselines]:
+        for split in splits:
+            cell = summary.cell(task, split, row)
+            if cell.reason:
+                reasons.append(f"{row} on {split}: {cell.reason}")
+            if summary.is_all_or_nothing(cell):
+                far_apart.append(
+                    f"{row} on {split}: seeds differ by {100 * cell.spread:.0f} points, as if some had learned the task and "
+                    f"others not: all differences of this task are tested by exact permutation"
+                )
+    return reasons + far_apart
+
+
+def _score(summary: Summary, task: str, split: str, row: str, max_seeds: int) -> str:
+    """Return a row's score on a split, with the number of seeds if it has fewer than `max_seeds`."""
+    cell = summary.cell(task, split, row)
+    if not cell.scores:
+        if cell.reason:
+            return NOT_APPLICABLE
+        return NOT_RUN
+    text = _mean_and_deviation(list(cell.scores.values()))
+    num_seeds = len(cell.scores)
+    if num_seeds < max_seeds:
+        text += f" ({num_seeds} of {max_seeds} seeds)"
+    mark = _mark(summary.differences.get((task, split, row)))
+    return f"{text} {mark}".strip()
+
+
+def _mean_and_deviation(scores: list[float]) -> str:
+    """Format the mean and the standard deviation in %. A single score has no deviation."""
+    mean = f"{100 * fmean(scores):.1f}"
+    if len(scores) == 1:
+        return mean
+    return f"{mean} ± {100 * stdev(scores):.1f}"
+
+
+def _mark(difference: Difference | None) -> str:
+    """Return the mark of a significant difference, or ""."""
+    if difference is None or not difference.significant:
+        return ""
+    if difference.mean > 0:
+        return BETTER
+    return WORSE
+
+
+def _difference(one: Difference | None) -> str:
+    """Format a difference with its interval and its p-value."""
+    if one is None:
+        return ""
+    points = _points(one.mean)
+    if one.p is None:
+        return f"{points}, one seed"
+    mark = _mark(one)
+    if one.interval is None:
+        return f"{points}, exact p {one.p:.2g} {mark}".strip()
+    low, high = one.interval
+    return f"{points} ({_points(low)} to {_points(high)}), p {one.p:.2g} {mark}".strip()
+
+
+def _points(difference: float) -> str:
+    """Format a difference in percentage points, with a sign. Values that round to zero become +0.0."""
+    return f"{round(100 * difference, 1) + 0:+.1f}"
+
+
+def _needed(one: Difference | None) -> str:
+    """Format the number of seeds that would show a difference."""
+    if one is None or one.p is None:
+        return ""
+    if one.needed is None:
+        return f"more than {MAX_SEEDS:,}"
+    if one.interval is None:
+        return f"at least {one.needed:,}"
+    return f"{one.needed:,}"
+
+
+def _ranks(ranks: Ranks | None) -> Section:
+    """Return the mean ranks of the encodings, and what is not ranked."""
+    title = "Ranks"
+    if ranks is None:
+        return Section(title, "There are no ranks: fewer than two encodings have a score on the same split.")
+    num_tasks = len({task for task, _ in ranks.pairs})
+    finding = "no significant difference"
+    if ranks.p < LEVEL:
+        finding = "differences"
+    text = (
+        f"Mean rank of each encoding over tasks, and of a task over its splits; 1 is the best "
+        f"({plural(len(ranks.pairs), 'split')}, {plural(num_tasks, 'task')}). The Friedman test finds {finding} "
+        f"(p = {ranks.p:.2g}). The critical difference of two mean ranks is {ranks.critical:.2f} "
+        f"(Nemenyi test, level {LEVEL})."
+    )
+    rows = [(row, [f"{rank:.2f}", ", ".join(ranks.apart(row)) or "none"]) for row, rank in ranks.mean_ranks.items()]
+    notes = [f"{row} is left out: not applicable to {plural(count, 'split')}" for row, count in ranks.left_out.items()]
+    notes += [f"{task}, {split} is left out: not every encoding above has a score" for task, split in ranks.missing]
+    return Section(title, text, [("Mean ranks", Table(["", "mean rank", "differs significantly from"], rows))], notes)
+
+
+def _learning_rates(summary: Summary) -> Section:
+    """Return the learning rates of the encodings and of the baselines that have one."""
+    rows = []
+    for row in [*summary.encodings, *summary.baselines]:
+        rates = [sorted(summary.rates[task, row]) for task in summary.tasks]
+        if any(rates):
+            rows.append((row, [", ".join(f"{rate:g}" for rate in of_task) for of_task in rates]))
+    return Section("Learning rates", "", [("Learning rate of the runs", Table(["", *summary.tasks], rows))])
+
+
+def _not_run(not_run: Sequence[str]) -> Section:
+    """Return the list of what was not run."""
+    text = ""
+    if not not_run:
+        text = "Everything that was asked for was run."
+    return Section("Not run", text, notes=list(not_run))
+
+
+def _markdown(section: Section) -> str:
+    """Format a section. Empty parts are skipped."""
+    parts = [f"## {section.title}", section.text]
+    for caption, table in section.tables:
+        rows = [[f"`{label}`", *cells] for label, cells in table.rows]
+        parts += [f"{caption}:", markdown(table.header, rows)]
+    parts.append("\n".join(f"* {note}" for note in section.notes))
+    return "\n\n".join(part for part in parts if part)
