@@ -12,7 +12,7 @@ from megatape.distributed.mesh import SINGLE
 from megatape.encodings.fox import Decay
 from megatape.encodings.path import PathBias
 from megatape.encodings.selective_rope import SelectiveRope
-from megatape.lab.study.attention.subjects import LayerInputs, probabilities, run
+from megatape.lab.study.attention.layer_inputs import LayerInputs, probabilities, run
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 from megatape.model.transformer import Transformer

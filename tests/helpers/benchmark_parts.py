@@ -5,14 +5,14 @@ import sys
 import time
 from pathlib import Path
 
+from megatape.lab.benchmark.gpu.bench import LOST, Bench
 from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
 from megatape.lab.benchmark.gpu.results import Result
 from megatape.lab.benchmark.gpu.runner import benchmark
-from megatape.lab.benchmark.gpu.worker import LOST, Bench
 
 
 def part(name: str, seconds: int = 20) -> Part:
-    return Part(name, f"tests.helpers.benchmark_parts:{name}", seconds)
+    return Part(name, "tests.helpers.benchmark_parts", seconds, arguments=(name,))
 
 
 def run(
@@ -23,6 +23,11 @@ def run(
     time_limit: float = TIME_LIMIT,
 ) -> list[str]:
     return list(benchmark(parts, out, done, budget, "cpu", True, time_limit))
+
+
+def measure(bench: Bench, name: str) -> None:
+    """Measure the part of that name below."""
+    {"good": good, "faulty": faulty, "lost": lost, "missing": missing, "slow": slow}[name](bench)
 
 
 def good(bench: Bench) -> None:

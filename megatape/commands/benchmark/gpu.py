@@ -43,7 +43,8 @@ def run(options: Options) -> None:
 
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by `device` cpu and `tiny`")
-    from megatape.lab.benchmark.gpu.runner import TABLE, benchmark
+    from megatape.lab.benchmark.gpu.report import TABLE
+    from megatape.lab.benchmark.gpu.runner import benchmark
 
     lines = benchmark(chosen, options.out, options.done, options.budget, options.device, options.tiny)
     for line in lines:

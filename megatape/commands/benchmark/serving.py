@@ -47,10 +47,10 @@ def run(options: Options) -> None:
     import torch
 
     from megatape.lab.benchmark.exported import build
-    from megatape.lab.benchmark.gpu.sessions import Workload
-    from megatape.lab.benchmark.gpu.timing import Timer
     from megatape.lab.benchmark.models import configured_model
-    from megatape.lab.benchmark.serving_report import report
+    from megatape.lab.benchmark.serving import report
+    from megatape.lab.benchmark.sessions import Workload
+    from megatape.lab.benchmark.timing import Timer
 
     paddings = [options.padding]
     if options.padding == "both":

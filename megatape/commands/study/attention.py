@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from megatape.commands.study.options import SubjectOptions
+from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
 from megatape.utils.paragraphs import print_paragraphs
 
 
-class Options(SubjectOptions):
+class Options(ExaminedModelOptions):
     """Models to draw, and the plot.
 
     Attributes:
@@ -19,7 +19,7 @@ class Options(SubjectOptions):
 
 def run(options: Options) -> None:
     """Draw the plot."""
-    subjects = options.load()
+    models = options.load()
     from megatape.lab.study.attention.patterns import draw
 
-    print_paragraphs(draw(subjects, options.out))
+    print_paragraphs(draw(models, options.out))

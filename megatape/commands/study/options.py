@@ -7,10 +7,10 @@ from megatape.commands.cli.shared_options import ImportOptions
 from megatape.utils.options import CommandOptions, Count, Words, option
 
 if TYPE_CHECKING:
-    from megatape.lab.study.attention.subjects import Subject
+    from megatape.lab.study.attention.examined_model import ExaminedModel
 
 
-class SubjectOptions(ImportOptions):
+class ExaminedModelOptions(ImportOptions):
     """Checkpoints that a study examines, and their text.
 
     Attributes:
@@ -25,16 +25,16 @@ class SubjectOptions(ImportOptions):
     length: int | None = option(None, ge=2, metavar="N")
     data: Path | None = option(None, metavar="FOLDER")
 
-    def load(self) -> "list[Subject]":
+    def load(self) -> "list[ExaminedModel]":
         """Load the models and their text.
 
         Raises:
             UserError: A checkpoint or the text is unsuitable.
             FileNotFoundError: A checkpoint or the text is missing.
         """
-        from megatape.lab.study.attention.subjects import load_subjects
+        from megatape.lab.study.attention.examined_model import load_models
 
-        return load_subjects(self.checkpoints, self.data, self.samples, self.length)
+        return load_models(self.checkpoints, self.data, self.samples, self.length)
 
 
 class RunsOptions(CommandOptions):

@@ -1,11 +1,11 @@
 """megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`."""
 
-from megatape.commands.study.options import SubjectOptions
+from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
 from megatape.utils.paragraphs import print_paragraphs
 
 
-class Options(SubjectOptions):
+class Options(ExaminedModelOptions):
     """Models to compare with themselves, shifted.
 
     Attributes:
@@ -17,7 +17,7 @@ class Options(SubjectOptions):
 
 def run(options: Options) -> None:
     """Measure."""
-    subjects = options.load()
+    models = options.load()
     from megatape.lab.study.attention.shift import report
 
-    print_paragraphs(report(subjects, options.shift))
+    print_paragraphs(report(models, options.shift))

@@ -9,9 +9,9 @@ import torch
 
 from megatape.accounting.flops import forward_flops
 from megatape.config import ActivationCheckpointing, ModelConfig
-from megatape.lab.benchmark.gpu.timing import Timer, ratio, spread
+from megatape.lab.benchmark.measured_model import PARTS, TRAINING_PARTS, Cost, MeasuredLlama, prepare
 from megatape.lab.benchmark.models import Shape, compute_precision, paper_config
-from megatape.lab.benchmark.subject import PARTS, TRAINING_PARTS, Cost, LlamaSubject, prepare
+from megatape.lab.benchmark.timing import Timer, ratio, spread
 from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.utils.tables import markdown
@@ -40,7 +40,7 @@ def report(
         UserError: An encoding does not support the shape.
     """
     yield _check_counts()
-    subjects = prepare(shape, encodings, device, modes)
+    measured_models = prepare(shape, encodings, device, modes)
     yield _describe(shape, rounds, device)
     clock = time.perf_counter
     if torch.get_num_threads() == 1:
@@ -48,16 +48,16 @@ def report(
         clock = time.process_time
     timer = Timer(device, rounds, clock=clock)
     in_paper = is_paper_shape(shape.model, shape.length)
-    llama_subject = None
+    measured_llama = None
     if llama:
-        llama_subject = LlamaSubject(subjects[BASELINE])
+        measured_llama = MeasuredLlama(measured_models[BASELINE])
 
-    costs = {name: subject.cost() for name, subject in subjects.items()}
+    costs = {name: measured.cost() for name, measured in measured_models.items()}
     yield costs_table(costs, in_paper)
     for part, run in PARTS.items():
-        actions: dict[str, Callable[[], object]] = {name: partial(run, subject) for name, subject in subjects.items()}
-        if llama_subject and part in TRAINING_PARTS:
-            actions["Llama of transformers"] = partial(TRAINING_PARTS[part], llama_subject)
+        actions: dict[str, Callable[[], object]] = {name: partial(run, measured) for name, measured in measured_models.items()}
+        if measured_llama and part in TRAINING_PARTS:
+            actions["Llama of transformers"] = partial(TRAINING_PARTS[part], measured_llama)
         seconds = timer.times(actions)
         table = times_table(seconds, part, shape.batch * shape.length, in_paper)
         yield f"{part}:\n\n{table}"

@@ -26,7 +26,7 @@ from megatape.data.training.dataset import Dataset, TokenDataset
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
 from megatape.errors import UserError
-from megatape.lab.benchmark.gpu.timing import Timer
+from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown
 
 # Number of samples in a batch.

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from megatape.lab.benchmark.gpu.sessions import read
+from megatape.lab.benchmark.sessions import read
 from megatape.utils.torch_internals import TorchDispatchMode, tree_leaves
 
 

@@ -29,7 +29,7 @@ from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.lab.benchmark.gpu.timing import Timer, ratio, spread
+from megatape.lab.benchmark.timing import Timer, ratio, spread
 from megatape.utils.python_process import child_environment, python_command
 from megatape.utils.tables import markdown
 

@@ -12,7 +12,8 @@ from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.memory import plan_memory
 from megatape.errors import UserError
-from megatape.lab.benchmark.gpu.results import Results, read_results, yes_no
+from megatape.lab.benchmark.gpu.results import Results, read_results
+from megatape.lab.benchmark.gpu.tables import yes_no
 from megatape.lab.benchmark.gpu.targets import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.encodings import BASELINE

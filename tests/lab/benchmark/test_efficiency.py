@@ -13,8 +13,8 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import ModelConfig
 from megatape.lab.benchmark import efficiency
 from megatape.lab.benchmark.efficiency import costs_table, report
+from megatape.lab.benchmark.measured_model import PARTS, Cost
 from megatape.lab.benchmark.models import Shape, paper_config
-from megatape.lab.benchmark.subject import PARTS, Cost
 from megatape.registry import ENCODINGS
 from tests.helpers.cells import cells
 from tests.helpers.command import Command

@@ -4,8 +4,8 @@ import torch
 
 from megatape.config import ModelConfig
 from megatape.lab.benchmark.exported import build
-from megatape.lab.benchmark.gpu.sessions import Workload
 from megatape.lab.benchmark.peak_memory import peak_memory
+from megatape.lab.benchmark.sessions import Workload
 from tests.helpers.models import SHAPE
 
 CPU = torch.device("cpu")

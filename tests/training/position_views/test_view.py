@@ -11,7 +11,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.dataset import TokenDataset
 from megatape.hf.weights.checkpoint_weights import load_model
-from megatape.lab.study.attention import subjects
+from megatape.lab.study.attention import layer_inputs
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.position_views import PositionViews
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
@@ -72,13 +72,13 @@ def test_equals_the_checkpoint_s_model(raw_config: dict[str, Any], tmp_path: Pat
             continue
         ids = torch.as_tensor(TokenDataset(reader.config.data.path, "validation", 96).tokens(0)[:-1])
         assert view.tokens == [reader.tokenizer().decode([token]) for token in ids[::2].tolist()]
-        _, layers = subjects.run(model, ids[None], torch.arange(96)[None])
+        _, layers = layer_inputs.run(model, ids[None], torch.arange(96)[None])
         for layer, (products, norm) in enumerate(zip(view.products, view.norms, strict=True)):
             e = layers[layer].e
             assert e is not None
             expected_norm = float((2 * e.square().mean()).sqrt())
             assert_close([norm], [expected_norm], bounds.POSITION_VIEW, what=(name, layer))
-            expected = subjects.dot_products(layers[layer])
+            expected = layer_inputs.dot_products(layers[layer])
             assert expected is not None
             of_selected_tokens = expected[0, :, ::2, ::2].mean(0)
             assert_close(torch.as_tensor(products), of_selected_tokens, bounds.POSITION_VIEW, what=(name, layer))

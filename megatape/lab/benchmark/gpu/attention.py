@@ -12,11 +12,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatape.attention.attend import get_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
-from megatape.lab.benchmark.gpu.problem import BASELINE, Kind, Problem, Variant, relative_error
-from megatape.lab.benchmark.gpu.results import Result, Results, over_rope, rows_of, titled
-from megatape.lab.benchmark.gpu.timing import Timer
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.attention_problem import BASELINE, Kind, Problem, Variant, relative_error
+from megatape.lab.benchmark.gpu.bench import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import over_rope, rows_of, titled
 from megatape.lab.benchmark.models import Shape, compute_dtype, shapes
+from megatape.lab.benchmark.timing import Timer
 from megatape.registry import BACKENDS
 from megatape.utils.units import format_milliseconds
 
@@ -47,7 +48,7 @@ KERNELS = {
 ENCODING_OF = {"plain": "rope", "moving": "tape"}
 
 
-def attention(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Measure every backend in every case."""
     timer = bench.timer
     for name, kind, masked in CASES:
@@ -67,7 +68,7 @@ def attention(bench: Bench) -> None:
         # Without documents, which not every kernel supports.
         baseline = Problem(shape, "plain", False, timer.device)
         for key, variant in variants.items():
-            bench.measure(key, partial(_measure, timer, problem, variant, baseline))
+            bench.measure(key, partial(_measure_variant, timer, problem, variant, baseline))
 
 
 def _variants(device: torch.device, kind: Kind, shape: Shape, masked: bool) -> Iterator[Variant]:
@@ -85,7 +86,7 @@ def _variants(device: torch.device, kind: Kind, shape: Shape, masked: bool) -> I
                 yield Variant(f"{name}, {label}", name, partial(sdpa_kernel, kernel))
 
 
-def _measure(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> Result:
+def _measure_variant(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> Result:
     """Return the errors of a variant, and its times beside the baseline's."""
     errors = []
     for found, exact in zip(problem.step(variant), problem.exact, strict=True):

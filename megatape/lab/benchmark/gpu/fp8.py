@@ -9,27 +9,28 @@ from itertools import product
 from typing import get_args
 
 from megatape.config import Fp8Recipe
+from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.gpu.timing import Timer
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import Shape, shapes
+from megatape.lab.benchmark.timing import Timer
 from megatape.lab.encodings import BASELINE
 from megatape.utils.units import format_milliseconds
 
 
-def fp8(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Measure every recipe at 1B, and the cheapest one at 155M, whose matrices are small for FP8."""
     timer = bench.timer
     cases = [("1b", recipe) for recipe in get_args(Fp8Recipe) if recipe != "none"]
     cases.append(("155m", "tensorwise"))
     for (name, recipe), encoding in product(cases, (BASELINE, "tape")):
         shape = shapes(bench.tiny)[name]
-        action = partial(_measure, timer, shape, encoding, recipe, compiled=not bench.tiny)
+        action = partial(_measure_recipe, timer, shape, encoding, recipe, compiled=not bench.tiny)
         bench.measure(f"{name}/{encoding}/{recipe}", action)
 
 
-def _measure(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Result:
+def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Result:
     """Time a step with and without FP8."""
     config = shape.config(encoding, "bfloat16", compile=compiled, fp8=recipe)
     plain = shape.config(encoding, "bfloat16", compile=compiled, fp8="none")

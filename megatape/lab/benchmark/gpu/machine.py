@@ -1,33 +1,20 @@
-"""Versions of the software, and the device's peak bandwidth and matmul throughput on matrices of the models' shapes."""
+"""Device and versions of the software."""
 
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from importlib.metadata import distributions
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.gpu.timing import Timer
-from megatape.lab.benchmark.gpu.worker import Bench
-from megatape.lab.benchmark.models import Shape, compute_dtype, compute_precision, shapes
-from megatape.utils.torch_internals import scaled_product
+from megatape.lab.benchmark.gpu.bench import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
 
 PACKAGES = ("torch", "triton", "deepspeed", "transformers", "numpy")
 
-# Bytes of a copy, many times the size of caches.
-COPIED_BYTES = 2**32
-TINY_COPIED_BYTES = 2**16
 
-# Returns the product of random matrices on a device, given the number of rows, the inner size and the number of columns.
-Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]
-
-
-def machine(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Record the versions and the device."""
     bench.measure("versions", versions)
     describe_device = cpu
@@ -80,74 +67,3 @@ def table(results: Results) -> Iterator[str]:
         if name not in ("error", "C compiler"):
             parts.append(f"{name} {text or 'missing'}")
     yield ", ".join(parts) + "."
-
-
-def peak_rates(bench: Bench) -> None:
-    """Measure a copy, then products in the precision of runs, then in FP8, without the scaling that training.fp8 adds."""
-    timer = bench.timer
-    dtype = compute_dtype(timer.device)
-    num_bytes = COPIED_BYTES
-    if bench.tiny:
-        num_bytes = TINY_COPIED_BYTES
-    bench.measure("copy", partial(_copy, timer, num_bytes))
-    kinds: dict[str, Product] = {
-        compute_precision(timer.device): partial(_product, dtype),
-        "fp8": _fp8,
-    }
-    for kind, multiply in kinds.items():
-        for name in ("155m", "1b", "7b"):
-            for product, sizes in products(shapes(bench.tiny)[name]).items():
-                bench.measure(f"{kind}/{name}/{product}", partial(_rate, timer, multiply, *sizes))
-
-
-def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
-    """Return the number of rows, the inner size and the number of columns of a training step's products of different sizes."""
-    tokens = shape.batch * shape.length
-    width = shape.model.hidden_size
-    inner = shape.model.mlp_size
-    return {
-        "projection": (tokens, width, width),
-        "MLP up": (tokens, width, inner),
-        "MLP down": (tokens, inner, width),
-        "MLP up, of its weights": (inner, tokens, width),
-        "head": (tokens, width, shape.model.vocab_size),
-    }
-
-
-def _copy(timer: Timer, num_bytes: int) -> Result:
-    """Time a copy. Every byte is read and written."""
-    source = torch.ones(num_bytes, dtype=torch.uint8, device=timer.device)
-    target = torch.empty_like(source)
-    seconds = timer.median(lambda: target.copy_(source))
-    return {"seconds": seconds, "bytes/s": 2 * num_bytes / seconds}
-
-
-def _rate(timer: Timer, multiply: Product, rows: int, inner: int, columns: int) -> Result:
-    seconds = timer.median(multiply(timer.device, rows, inner, columns))
-    return {"seconds": seconds, "FLOP/s": 2 * rows * inner * columns / seconds}
-
-
-def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
-    """Multiply random numbers: zeros take less power, so a GPU is faster with them."""
-    x = torch.randn(rows, inner, device=device, dtype=dtype)
-    weight = torch.randn(columns, inner, device=device, dtype=dtype)
-    return lambda: F.linear(x, weight)
-
-
-def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
-    x = torch.randn(rows, inner, device=device).to(torch.float8_e4m3fn)
-    weight = torch.randn(columns, inner, device=device).to(torch.float8_e4m3fn)
-    scale = torch.ones((), device=device)
-    return lambda: scaled_product(x, weight, scale)
-
-
-def rates_table(results: Results) -> Iterator[str]:
-    """Yield a table with a row for each rate."""
-    rows = []
-    for words, result in rows_of(results, "ceilings"):
-        if "bytes/s" in result:
-            rate = f"{result['bytes/s'] / 1e12:.2f} TB/s"
-        else:
-            rate = f"{result['FLOP/s'] / 1e12:.1f} TFLOP/s"
-        rows.append([", ".join(words), rate])
-    yield from titled("Ceilings", ["", "rate"], rows)

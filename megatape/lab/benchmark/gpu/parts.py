@@ -1,7 +1,20 @@
-"""Parts of `megatape benchmark gpu`, the most useful first."""
+"""Registry of the parts of `megatape benchmark gpu`, the most useful first.
 
+A part is a module with `measure(bench, *arguments)`, which measures and records results, and `table(results)`, which yields
+paragraphs about them. This module imports none of them: a machine may lack the packages of some parts.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from megatape.lab.benchmark.gpu.bench import Bench
+    from megatape.lab.benchmark.gpu.results import Results
+
+PACKAGE = "megatape.lab.benchmark.gpu"
 # A part is stopped after this multiple of its expected time.
 TIME_LIMIT = 3
 
@@ -12,39 +25,44 @@ class Part:
 
     Attributes:
         name: Beginning of all keys of the part.
-        target: `MODULE:FUNCTION` that measures. It takes a Bench (worker.py).
+        module: Module that measures the part and makes its table.
         seconds: Expected seconds on a GPU.
-        order: Position of the part's table in table.md.
-        table: `MODULE:FUNCTION` that yields the paragraphs with the results. By default `table` of the target's module.
+        order: Position of the part's table in table.md. Parts of one module share a table.
+        arguments: Arguments of the module's `measure`, after the Bench.
     """
 
     name: str
-    target: str
+    module: str
     seconds: int
     order: int = 0
-    table: str = ""
+    arguments: tuple[str, ...] = ()
+
+    def measure(self, bench: "Bench") -> None:
+        """Measure the part, and record the results."""
+        self._load().measure(bench, *self.arguments)
 
     @property
-    def table_target(self) -> str:
-        """`MODULE:FUNCTION` that yields the paragraphs with the results."""
-        if self.table:
-            return self.table
-        module, _, _ = self.target.partition(":")
-        return f"{module}:table"
+    def table(self) -> "Callable[[Results], Iterator[str]]":
+        """Function that yields the paragraphs with the results of the part and of the others of its module."""
+        table: Callable[[Results], Iterator[str]] = self._load().table
+        return table
+
+    def _load(self) -> ModuleType:
+        return import_module(self.module)
 
 
 PARTS: tuple[Part, ...] = (
-    Part("machine", "megatape.lab.benchmark.gpu.machine:machine", 10, 1),
-    Part("ceilings", "megatape.lab.benchmark.gpu.machine:peak_rates", 20, 5, "megatape.lab.benchmark.gpu.machine:rates_table"),
-    Part("attention", "megatape.lab.benchmark.gpu.attention:attention", 220, 3),
-    Part("step 155m", "megatape.lab.benchmark.gpu.steps:at_155m", 120, 2, "megatape.lab.benchmark.gpu.step_tables:table"),
-    Part("update", "megatape.lab.benchmark.gpu.update:update", 20, 4),
-    Part("step 1b", "megatape.lab.benchmark.gpu.steps:at_1b", 195, 2, "megatape.lab.benchmark.gpu.step_tables:table"),
-    Part("profile", "megatape.lab.benchmark.gpu.profile:profile", 100, 10),
-    Part("pretrain", "megatape.lab.benchmark.pretrain:pretrain", 300, 7),
-    Part("tests", "megatape.lab.benchmark.gpu.gpu_tests:gpu_tests", 240, 11),
-    Part("fp8", "megatape.lab.benchmark.gpu.fp8:fp8", 240, 6),
-    Part("step 7b", "megatape.lab.benchmark.gpu.steps:at_7b", 170, 2, "megatape.lab.benchmark.gpu.step_tables:table"),
-    Part("serving", "megatape.lab.benchmark.gpu.serving:serving", 300, 8),
-    Part("tiles", "megatape.lab.benchmark.gpu.tiles:tiles", 300, 9),
+    Part("machine", f"{PACKAGE}.machine", seconds=10, order=1),
+    Part("ceilings", f"{PACKAGE}.ceilings", seconds=20, order=5),
+    Part("attention", f"{PACKAGE}.attention", seconds=220, order=3),
+    Part("step 155m", f"{PACKAGE}.steps", seconds=120, order=2, arguments=("155m",)),
+    Part("update", f"{PACKAGE}.update", seconds=20, order=4),
+    Part("step 1b", f"{PACKAGE}.steps", seconds=195, order=2, arguments=("1b",)),
+    Part("profile", f"{PACKAGE}.profile", seconds=100, order=10),
+    Part("pretrain", f"{PACKAGE}.pretrain", seconds=300, order=7),
+    Part("tests", f"{PACKAGE}.tests", seconds=240, order=11),
+    Part("fp8", f"{PACKAGE}.fp8", seconds=240, order=6),
+    Part("step 7b", f"{PACKAGE}.steps", seconds=170, order=2, arguments=("7b",)),
+    Part("serving", f"{PACKAGE}.serving", seconds=300, order=8),
+    Part("tiles", f"{PACKAGE}.tiles", seconds=300, order=9),
 )

@@ -9,11 +9,12 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as record
 
+from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.gpu.timing import Timer
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import Shape, compute_precision, shapes
+from megatape.lab.benchmark.timing import Timer
 from megatape.lab.encodings import BASELINE
 from megatape.utils.units import format_milliseconds
 
@@ -27,17 +28,17 @@ MAX_NAME_LENGTH = 90
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 
 
-def profile(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Profile steps of RoPE and TAPE with the backend of `auto`, eager and compiled."""
     shape = shapes(bench.tiny)["155m"]
     modes = {"eager": False, "compiled": True}
     if bench.tiny:
         modes = {"eager": False}
     for (mode, compiled), encoding in product(modes.items(), ("tape", BASELINE)):
-        bench.measure(f"155m/{encoding}/{mode}", partial(_measure, bench.timer, shape, encoding, compiled))
+        bench.measure(f"155m/{encoding}/{mode}", partial(_profile_step, bench.timer, shape, encoding, compiled))
 
 
-def _measure(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> Result:
+def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> Result:
     """Time and profile a step. On a CPU, operators take the place of kernels."""
     device = timer.device
     on_gpu = device.type == "cuda"

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from megatape.attention.attend import backends_by_priority
 from megatape.config import Config
-from megatape.lab.benchmark.gpu.timing import captured
 from megatape.lab.benchmark.models import draw_weight
+from megatape.lab.benchmark.timing import captured
 from megatape.model.build import build_model
 from megatape.model.requirements import attention_requirements
 from megatape.nn.fp8 import fp8_product

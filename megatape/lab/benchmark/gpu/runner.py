@@ -8,14 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
 
+from megatape.lab.benchmark.gpu.bench import LOST
 from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
-from megatape.lab.benchmark.gpu.results import RESULTS, Journal, Result, Results, measured, read_results, report
-from megatape.lab.benchmark.gpu.worker import LOST, TINY
+from megatape.lab.benchmark.gpu.report import TABLE, report
+from megatape.lab.benchmark.gpu.results import RESULTS, Journal, Result, Results, measured, read_results
+from megatape.lab.benchmark.gpu.worker import TINY
 from megatape.lab.processes import child, ending, interruptible
 from megatape.utils.atomic import write_atomically
 from megatape.utils.python_process import python_command
 
-TABLE = "table.md"
 LOGS = "logs"
 
 
@@ -138,7 +139,8 @@ class _PartRun:
 
     def _run_process(self, seconds: float) -> int:
         """Run a process until it exits or the time is up. Returns its exit status."""
-        words = [self._part.name, self._part.target, self._device, self._size]
+        part = self._part
+        words = [self._device, self._size, part.name, part.module, *part.arguments]
         command = python_command("megatape.lab.benchmark.gpu.worker", *words)
         with self._log.open("a") as log, child(command, stdin=PIPE, stderr=log, limit=seconds) as process:
             assert process.stdin is not None and process.stdout is not None

@@ -8,11 +8,12 @@ import torch
 from transformers import PreTrainedModel
 
 from megatape.lab.benchmark.exported import LLAMA, build
-from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.gpu.sessions import NUM_DECODED, StaticSession, Workload
-from megatape.lab.benchmark.gpu.timing import Timer, ratio
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.bench import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import compute_dtype, shapes
+from megatape.lab.benchmark.sessions import NUM_DECODED, StaticSession, Workload
+from megatape.lab.benchmark.timing import Timer, ratio
 from megatape.utils.units import format_milliseconds
 
 # Batches and lengths by shape. torch.compile makes four graphs for each.
@@ -20,7 +21,7 @@ WORKLOADS = {"155m": [(1, 128), (32, 1024)], "1b": [(1, 2048)]}
 TINY_WORKLOADS = {"155m": [(2, 24)]}
 
 
-def serving(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Measure TAPE with all workloads of a shape, then with those of the next."""
     device = bench.timer.device
     workloads = WORKLOADS
@@ -33,10 +34,10 @@ def serving(bench: Bench) -> None:
         build_once = cache(partial(build, model, ["tape"], max_length, device, compute_dtype(device)))
         for batch, length in sizes:
             workload = Workload(batch, "none", length)
-            bench.measure(f"{name}/{batch} x {length}", partial(_measure, bench.timer, build_once, workload))
+            bench.measure(f"{name}/{batch} x {length}", partial(_measure_workload, bench.timer, build_once, workload))
 
 
-def _measure(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> Result:
+def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> Result:
     """Time TAPE beside the Llama."""
     # Frees the memory of earlier graphs.
     torch.compiler.reset()

@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 
-from megatape.lab.benchmark.gpu.results import Result, Results, over_rope, rows_of, titled, yes_no
-from megatape.lab.benchmark.gpu.steps import LAYER, STEP_MODES
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import over_rope, rows_of, titled, yes_no
 from megatape.lab.benchmark.gpu.targets import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.utils.units import format_bytes, format_milliseconds
+
+# Modes of a step, the last words of its keys. A mode of activation checkpointing is eager, too.
+SELECTIVE = "selective"
+STEP_MODES = ("eager", "compiled", SELECTIVE)
+# Last word of the keys of attention layers.
+LAYER = "attention layer"
 
 # (encoding, backend, mode)
 Key = tuple[str, ...]
 
 
-def table(results: Results) -> Iterator[str]:
+def step_tables(results: Results) -> Iterator[str]:
     """Yield the targets, then a table with a row for each way to run a step."""
     yield from _targets(results)
     yield from _step_table(results)

@@ -1,11 +1,11 @@
 """Training steps of RoPE and TAPE: times, tokens and FLOPs per second, and activations.
 
-`at_155m`, `at_1b` and `at_7b` time a step with every backend, eager and compiled, and with selective activation checkpointing,
+`measure` times a step with every backend, eager and compiled, and with selective activation checkpointing,
 in the same rounds as RoPE with `auto`, eager. A GPU replays the steps as CUDA graphs, so that the speed of the host does not
 count. Activations are compared with the planner's estimate.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -20,12 +20,13 @@ from megatape.accounting.flops import forward_flops
 from megatape.accounting.saved_tensors import saved_bytes
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config
+from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result
-from megatape.lab.benchmark.gpu.timing import Timer, captured, ratio
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.step_tables import LAYER, SELECTIVE, STEP_MODES, step_tables
+from megatape.lab.benchmark.measured_model import MeasuredModel
 from megatape.lab.benchmark.models import Shape, compute_precision, shapes
-from megatape.lab.benchmark.subject import Subject
+from megatape.lab.benchmark.timing import Timer, captured, ratio
 from megatape.lab.encodings import BASELINE, with_encoding
 from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
@@ -34,10 +35,6 @@ from megatape.training.reporting.hardware import peak_flops
 # Numbers of layers that stand for the 7B model: one GPU holds so many blocks with their optimizer state. The time of the whole
 # step is extrapolated: embedding, head and loss are in both, and every further block adds half of the difference.
 DEPTHS = (2, 4)
-
-SELECTIVE = "selective"
-LAYER = "attention layer"
-STEP_MODES = ("eager", "compiled", SELECTIVE)
 
 # Makes the configuration of a step at a shape.
 Configure = Callable[[Shape], Config]
@@ -59,28 +56,36 @@ class StepTimes(NamedTuple):
     launched: float
 
 
-def at_155m(bench: Bench) -> None:
-    """Measure the 155M model, and its attention layer with the position update alone."""
+def measure(bench: Bench, name: str) -> None:
+    """Measure the steps of a shape: of the 155M model with its attention layer alone, of the 7B model from two depths.
+
+    Args:
+        bench: Records the results.
+        name: Name of the shape.
+    """
+    if name == "155m":
+        _measure_layers(bench, shapes(bench.tiny)[name])
+    measure_step = _measure_whole
+    if name == "7b":
+        measure_step = _extrapolate
+    _measure_steps(bench, name, measure_step)
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield the targets, then a table with a row for each way to run a step."""
+    yield from step_tables(results)
+
+
+def _measure_layers(bench: Bench, shape: Shape) -> None:
+    """Measure the attention layer with the position update alone, with every backend."""
     timer = bench.timer
-    shape = shapes(bench.tiny)["155m"]
     for encoding in (BASELINE, "tape"):
         for backend in _backends(shape, encoding, timer.device):
             action = partial(_measure_layer, timer, shape, encoding, backend)
             bench.measure(f"{encoding}/{backend}/{LAYER}", action)
-    _measure_steps(bench, "155m", _measure_whole)
 
 
-def at_1b(bench: Bench) -> None:
-    """Measure the 1B model."""
-    _measure_steps(bench, "1b", _measure_whole)
-
-
-def at_7b(bench: Bench) -> None:
-    """Measure the 7B model, extrapolated from two depths."""
-    _measure_steps(bench, "7b", _extrapolate)
-
-
-def _measure_steps(bench: Bench, name: str, measure: Callable[[Timer, Shape, Configure], Result]) -> None:
+def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape, Configure], Result]) -> None:
     """Measure a shape in every mode with every backend."""
     timer = bench.timer
     shape = shapes(bench.tiny)[name]
@@ -101,7 +106,7 @@ def _measure_steps(bench: Bench, name: str, measure: Callable[[Timer, Shape, Con
                 "activation_checkpointing": checkpointing,
             }
             configure = partial(Shape.config, encoding=encoding, precision=precision, **settings)
-            bench.measure(f"{encoding}/{backend}/{mode}", partial(measure, timer, shape, configure))
+            bench.measure(f"{encoding}/{backend}/{mode}", partial(measure_step, timer, shape, configure))
 
 
 def _backends(shape: Shape, encoding: str, device: torch.device) -> list[str]:
@@ -180,10 +185,10 @@ def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> R
 
     def make_action(encoding: str, attention: str) -> Callable[[], object]:
         encoded = replace(layer, model=with_encoding(layer.model, encoding))
-        subject = Subject(encoded, timer.device, weights, attention)
+        measured = MeasuredModel(encoded, timer.device, weights, attention)
         if timer.device.type == "cuda":
-            return captured(subject.attention_layer)
-        return subject.attention_layer
+            return captured(measured.attention_layer)
+        return measured.attention_layer
 
     action = make_action(encoding, backend)
     baseline = make_action(BASELINE, AUTO)

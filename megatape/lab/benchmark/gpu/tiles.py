@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from megatape.lab.benchmark.gpu.problem import BASELINE, Problem, Variant, relative_error
-from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.gpu.timing import Timer
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.attention_problem import BASELINE, Problem, Variant, relative_error
+from megatape.lab.benchmark.gpu.bench import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import SHAPES, shapes
+from megatape.lab.benchmark.timing import Timer
 from megatape.utils.units import format_milliseconds
 
 # Queries, keys, warps and stages of tiles, by kernel and head size: the next fastest on an H200, or large ones with few spills.
@@ -61,7 +62,7 @@ CANDIDATES = {
 }
 
 
-def tiles(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Measure every tile, for heads of 64 and of 128. Without a GPU, PyTorch's attention runs instead."""
     timer = bench.timer
     variant = BASELINE
@@ -72,11 +73,11 @@ def tiles(bench: Bench) -> None:
         for kernel in ("forward_kernel", "queries_kernel", "keys_kernel"):
             for tile in CANDIDATES[kernel, SHAPES[name].model.head_dim]:
                 words = " ".join(str(size) for size in tile)
-                action = partial(_measure, timer, problem, variant, kernel, tile)
+                action = partial(_measure_tile, timer, problem, variant, kernel, tile)
                 bench.measure(f"{name}/{kernel}/{words}", action)
 
 
-def _measure(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
+def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
     """Time a tile beside the default, forward or, for the other kernels, with the backward pass."""
     trial = variant._replace(context=partial(trial_tile, kernel, tile))
     errors = []

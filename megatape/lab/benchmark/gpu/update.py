@@ -17,10 +17,11 @@ from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings import encoding_of
-from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.gpu.timing import Timer
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.bench import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import UP_STD, Shape, compute_dtype, position_state, shapes
+from megatape.lab.benchmark.timing import Timer
 from megatape.utils.units import format_bytes, format_milliseconds
 
 # Draws a tensor [B, N, *sizes].
@@ -41,7 +42,7 @@ class Operation(NamedTuple):
     weights: list[Tensor]
 
 
-def update(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Measure the update, and the rotations of TAPE and of RoPE, at every shape."""
     timer = bench.timer
     operations: dict[str, Callable[[Shape, Draw], Operation]] = {
@@ -53,7 +54,7 @@ def update(bench: Bench) -> None:
         operations["update by kernel"] = partial(_update, by_kernel=True)
     for name in ("155m", "1b", "7b"):
         for label, make in operations.items():
-            bench.measure(f"{name}/{label}", partial(_measure, timer, make, shapes(bench.tiny)[name]))
+            bench.measure(f"{name}/{label}", partial(_measure_operation, timer, make, shapes(bench.tiny)[name]))
 
 
 def _rotation(shape: Shape, draw: Draw, moves: bool = True) -> Operation:
@@ -98,7 +99,7 @@ def _initial_state(shape: Shape, device: torch.device) -> Tensor:
     return position_state(shape.model, position_ids)
 
 
-def _measure(timer: Timer, make: Callable[[Shape, Draw], Operation], shape: Shape) -> Result:
+def _measure_operation(timer: Timer, make: Callable[[Shape, Draw], Operation], shape: Shape) -> Result:
     """Return the times of an operation, forward and with its backward pass, beside those of a copy."""
     device = timer.device
     dtype = compute_dtype(device)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from megatape.errors import MissingPath, UserError
 from megatape.lab.pictures import save
-from megatape.lab.study.attention.subjects import Subject, dot_products, probabilities, run
+from megatape.lab.study.attention.examined_model import ExaminedModel
+from megatape.lab.study.attention.layer_inputs import dot_products, probabilities, run
 
 # Maximum number of layers to show.
 MAX_COLUMNS = 6
@@ -26,14 +27,14 @@ SCALE_QUANTILE = 0.99
 Row = tuple[str, list[Tensor]]
 
 
-def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
+def draw(models: list[ExaminedModel], out: Path) -> Iterator[str]:
     """Write the plot as PNG files for light and dark backgrounds, and yield a description of it.
 
     The plot has a row of dot products for each model with position tensors, taken as they enter a layer; then a row for each
     other model with its attention minus the first model's. All are means over sequences and over channels or heads.
 
     Args:
-        subjects: Models with the same text.
+        models: Models with the same text.
         out: PNG file.
 
     Raises:
@@ -44,25 +45,25 @@ def draw(subjects: list[Subject], out: Path) -> Iterator[str]:
         raise UserError(f"out is {out}: give a name that ends in .png")
     if not out.parent.is_dir():
         raise MissingPath(f"out is {out}: no folder {out.parent}: create it or choose another")
-    depths = {subject.model.config.num_layers for subject in subjects}
-    first_tokens = subjects[0].tokens
-    have_same_text = all(torch.equal(subject.tokens, first_tokens) for subject in subjects)
+    depths = {examined.model.config.num_layers for examined in models}
+    first_tokens = models[0].tokens
+    have_same_text = all(torch.equal(examined.tokens, first_tokens) for examined in models)
     if len(depths) > 1 or not have_same_text:
         numbers = ", ".join(str(depth) for depth in sorted(depths))
         raise UserError(f"the models have {numbers} layers, or different texts: give models of equal depth and data")
     layers = shown(depths.pop())
-    rows = _rows(subjects, layers)
+    rows = _rows(models, layers)
     if not rows:
-        raise UserError(f"nothing to show for {subjects[0].label} alone: it has no position tensor; give a second model")
+        raise UserError(f"nothing to show for {models[0].label} alone: it has no position tensor; give a second model")
     save(out, lambda figure: draw_panels(figure, rows, layers))
-    yield "\n".join(subject.source for subject in subjects)
+    yield "\n".join(examined.source for examined in models)
     yield f"wrote {out}: {len(rows)} rows, layers {', '.join(str(layer) for layer in layers)}"
 
 
-def _rows(subjects: list[Subject], layers: list[int]) -> list[Row]:
+def _rows(models: list[ExaminedModel], layers: list[int]) -> list[Row]:
     """Return the dot products of each model, then the attention of the other models minus the first one's."""
-    patterns = {subject.label: maps(subject, layers) for subject in subjects}
-    first = subjects[0].label
+    patterns = {examined.label: maps(examined, layers) for examined in models}
+    first = models[0].label
     _, first_attention = patterns[first]
     rows: list[Row] = []
     for label, (products, _) in patterns.items():
@@ -81,22 +82,22 @@ def shown(num_layers: int) -> list[int]:
     return [*powers[-MAX_COLUMNS + 1 :], num_layers]
 
 
-def maps(subject: Subject, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+def maps(examined: ExaminedModel, layers: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the means over sequences and over channels or heads.
 
     Args:
-        subject: Model with its text.
+        examined: Model with its text.
         layers: Layers, counted from 1.
 
     Returns:
         Dot products and attention, each [N, N] per layer. An encoding without position tensors has no dot products.
     """
-    num_sequences, length = subject.tokens.shape
-    positions = subject.positions(length)
+    num_sequences, length = examined.tokens.shape
+    positions = examined.positions(length)
     products: dict[int, Tensor] = {}
     attention = {layer: torch.zeros(length, length) for layer in layers}
-    for sequence in subject.tokens:
-        _, inputs = run(subject.model, sequence[None], positions)
+    for sequence in examined.tokens:
+        _, inputs = run(examined.model, sequence[None], positions)
         for layer in layers:
             layer_inputs = inputs[layer - 1]
             over_heads = probabilities(layer_inputs)[0].mean(0)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from megatape.errors import UserError
 from megatape.lab.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
-from megatape.lab.study.attention.subjects import LayerInputs, Subject, dot_products, probabilities, run
+from megatape.lab.study.attention.examined_model import ExaminedModel
+from megatape.lab.study.attention.layer_inputs import LayerInputs, dot_products, probabilities, run
 from megatape.utils.tables import markdown
 
 ADDED = "added tokens"
@@ -86,26 +87,26 @@ def compare(before: Pass, after: Pass) -> Change:
     return Change(attention, products, float(largest_change / logits.abs().max()))
 
 
-def changes(subject: Subject, shift: int) -> dict[str, Change]:
-    """Return the change for both kinds of shift: means over the subject's sequences, and the maximum for the logits.
+def changes(examined: ExaminedModel, shift: int) -> dict[str, Change]:
+    """Return the change for both kinds of shift: means over the model's sequences, and the maximum for the logits.
 
     Raises:
         UserError: The shift is not in 1 .. length - 1.
     """
-    length = subject.tokens.shape[1]
+    length = examined.tokens.shape[1]
     if not 1 <= shift < length:
         raise UserError(f"shift is {shift}, but the sequences have {length} tokens: give 1 to {length - 1}")
-    positions = subject.positions(length)
-    longer_positions = subject.positions(length + shift)
-    added = torch.full((1, shift), subject.bos)
+    positions = examined.positions(length)
+    longer_positions = examined.positions(length + shift)
+    added = torch.full((1, shift), examined.bos)
     found: dict[str, list[Change]] = {ADDED: [], SHIFTED: []}
     # One sequence at a time, because the probabilities of a layer take [H, N, N].
-    for sequence in subject.tokens:
+    for sequence in examined.tokens:
         tokens = sequence[None]
-        before = run(subject.model, tokens, positions)
-        with_added = run(subject.model, torch.cat([added, tokens], dim=1), longer_positions)
+        before = run(examined.model, tokens, positions)
+        with_added = run(examined.model, torch.cat([added, tokens], dim=1), longer_positions)
         found[ADDED].append(compare(before, with_added))
-        shifted = run(subject.model, tokens, positions + shift)
+        shifted = run(examined.model, tokens, positions + shift)
         found[SHIFTED].append(compare(before, shifted))
     return {kind: _mean(of_sequences) for kind, of_sequences in found.items()}
 
@@ -120,18 +121,18 @@ def _mean(of_sequences: list[Change]) -> Change:
     )
 
 
-def report(subjects: list[Subject], shift: int) -> Iterator[str]:
+def report(models: list[ExaminedModel], shift: int) -> Iterator[str]:
     """Yield the paragraphs of the study. Raises UserError as `changes` does."""
-    yield "\n".join(subject.source for subject in subjects)
+    yield "\n".join(examined.source for examined in models)
     sizes: dict[str, None] = {}
-    for subject in subjects:
-        count, length = subject.tokens.shape
+    for examined in models:
+        count, length = examined.tokens.shape
         sizes[f"{count} sequences of {length} tokens"] = None
     yield f"{', '.join(sizes)}, float32 on a CPU, shift {shift}. The paper's shift is 3, on its 155M models."
 
-    found = {subject.label: changes(subject, shift) for subject in subjects}
-    encodings = {subject.label: subject.model.config.encoding for subject in subjects}
-    num_layers = max(subject.model.config.num_layers for subject in subjects)
+    found = {examined.label: changes(examined, shift) for examined in models}
+    encodings = {examined.label: examined.model.config.encoding for examined in models}
+    num_layers = max(examined.model.config.num_layers for examined in models)
     measures: list[tuple[str, dict[str, dict[str, list[float]]], Callable[[Change], list[float]]]] = [
         ("attention difference, 10^-2", SHIFT_ATTENTION, lambda change: change.attention),
         ("difference of position dot products, %", SHIFT_DOT_PRODUCTS, lambda change: change.dot_products),

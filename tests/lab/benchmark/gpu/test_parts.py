@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +17,11 @@ import pytest
 
 from megatape.commands.benchmark import gpu
 from megatape.lab.benchmark.gpu import runner
+from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.parts import PARTS, Part
-from megatape.lab.benchmark.gpu.results import Result, read_results, report
+from megatape.lab.benchmark.gpu.report import report
+from megatape.lab.benchmark.gpu.results import Result, read_results
 from megatape.lab.benchmark.gpu.runner import benchmark
-from megatape.lab.benchmark.gpu.worker import Bench
 from tests.helpers.command import Command
 
 ROOT = Path(__file__).parents[4]
@@ -151,8 +151,7 @@ def measured(names: list[str]) -> dict[str, Result]:
     channel = io.StringIO()
     for part in PARTS:
         if part.name in names:
-            module, _, function = part.target.partition(":")
-            getattr(import_module(module), function)(Bench(part.name, "cpu", True, set(), channel))
+            part.measure(Bench(part.name, "cpu", True, set(), channel))
     entries = [json.loads(line) for line in channel.getvalue().splitlines()]
     return {entry.pop("key"): entry for entry in entries if "key" in entry}
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from megatape.lab.benchmark.gpu.results import report
+from megatape.lab.benchmark.gpu.report import report
 from tests.helpers.cells import cells
 
 

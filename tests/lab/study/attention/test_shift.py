@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from megatape.lab.study.attention.examined_model import ExaminedModel
 from megatape.lab.study.attention.shift import ADDED, SHIFTED, attention_difference, changes, dot_product_difference, report
-from megatape.lab.study.attention.subjects import Subject
 from megatape.model.transformer import Transformer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_within
@@ -16,9 +16,9 @@ from tests.helpers.models import random_model, tokens_and_positions
 pytestmark = pytest.mark.numerics
 
 
-def subject(encoding: str, **options: Any) -> Subject:
+def examined(encoding: str, **options: Any) -> ExaminedModel:
     model: Transformer = random_model(encoding=encoding, **options)
-    return Subject(encoding, encoding, model, tokens_and_positions()[0], bos=1)
+    return ExaminedModel(encoding, encoding, model, tokens_and_positions()[0], bos=1)
 
 
 def test_attention_difference_by_hand() -> None:
@@ -37,7 +37,7 @@ def test_dot_product_difference_by_hand() -> None:
 
 @pytest.mark.parametrize("encoding", ["rope", "tape", "tape_attention_only", "tape_mlp_only"])
 def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
-    change = changes(subject(encoding), 3)[SHIFTED]
+    change = changes(examined(encoding), 3)[SHIFTED]
     for difference in (change.logits, *change.attention, *change.dot_products):
         assert_within(difference, bounds.SHIFTED)
     assert len(change.attention) == len(change.dot_products) == 3
@@ -46,7 +46,7 @@ def test_shifted_ids_change_nothing_with_equivariance(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ["tape_vector", "tape_no_equivariance", "tape_no_rotation_equivariance"])
 def test_shifted_ids_change_later_layers_without_equivariance(encoding: str) -> None:
     """The first layer attends before any position update."""
-    change = changes(subject(encoding), 3)[SHIFTED]
+    change = changes(examined(encoding), 3)[SHIFTED]
     assert_within(change.attention[0], bounds.SHIFTED)
     assert_within(change.dot_products[0], bounds.SHIFTED)
     assert min(change.attention[1:]) > 1e-4
@@ -56,7 +56,7 @@ def test_shifted_ids_change_later_layers_without_equivariance(encoding: str) -> 
 
 def test_added_tokens_change_content_and_tape() -> None:
     """RoPE's position tensors do not depend on earlier tokens; TAPE's do, after the first layer."""
-    rope, tape = (changes(subject(encoding), 3)[ADDED] for encoding in ("rope", "tape"))
+    rope, tape = (changes(examined(encoding), 3)[ADDED] for encoding in ("rope", "tape"))
     assert min(rope.attention + tape.attention) > 1e-2
     for difference in (*rope.dot_products, tape.dot_products[0]):
         assert_within(difference, bounds.SHIFTED)
@@ -64,8 +64,8 @@ def test_added_tokens_change_content_and_tape() -> None:
 
 
 def test_report_includes_the_paper() -> None:
-    subjects = [subject(encoding, num_layers=4) for encoding in ("rope", "nope", "tape_no_equivariance")]
-    paragraphs = list(report(subjects, 2))
+    models = [examined(encoding, num_layers=4) for encoding in ("rope", "nope", "tape_no_equivariance")]
+    paragraphs = list(report(models, 2))
     table = next(text for text in paragraphs if text.startswith("shifted ids: difference of position dot products"))
     header, _, *rows = (cells(line) for line in table.splitlines()[2:])
     assert header == ["", "1", "2", "3", "4"]
@@ -79,8 +79,8 @@ def test_report_includes_the_paper() -> None:
 
 def test_report_lists_all_lengths() -> None:
     """Each model has sequences of its own length."""
-    long = subject("rope")
-    short = Subject("short", "short", long.model, long.tokens[:, :20], bos=1)
+    long = examined("rope")
+    short = ExaminedModel("short", "short", long.model, long.tokens[:, :20], bos=1)
     count = f"{len(long.tokens)} sequences of"
     assert list(report([long, short], 2))[1].startswith(f"{count} 40 tokens, {count} 20 tokens, float32 on a CPU")
 
@@ -88,4 +88,4 @@ def test_report_lists_all_lengths() -> None:
 @pytest.mark.parametrize("shift", [0, -1, 40, 41])
 def test_shift_out_of_range(shift: int) -> None:
     with pytest.raises(ValueError, match=f"shift is {shift}, but the sequences have 40 tokens: give 1 to 39"):
-        changes(subject("rope"), shift)
+        changes(examined("rope"), shift)

@@ -19,9 +19,10 @@ from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
+from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result, Results, rows_of, titled
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import compute_precision, shapes
 from megatape.lab.encodings import BASELINE
 from megatape.lab.processes import child, finish
@@ -41,7 +42,7 @@ FILES = 150
 TINY_FILES = 40
 
 
-def pretrain(bench: Bench) -> None:
+def measure(bench: Bench) -> None:
     """Train with each encoding at stages 2 and 3, and compiled at stage 2. Stage 3 does not support compilation."""
     encodings = ["tape", BASELINE]
     modes = [(2, False), (2, True), (3, False)]

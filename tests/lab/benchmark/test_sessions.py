@@ -5,7 +5,7 @@ import torch
 
 from megatape.config import ModelConfig
 from megatape.lab.benchmark.exported import build
-from megatape.lab.benchmark.gpu.sessions import StaticSession, Workload
+from megatape.lab.benchmark.sessions import StaticSession, Workload
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.models import SHAPE

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from megatape.lab.benchmark.gpu.gpu_tests import gpu_tests
-from megatape.lab.benchmark.gpu.worker import Bench
+from megatape.lab.benchmark.gpu.bench import Bench
+from megatape.lab.benchmark.gpu.tests import measure
 
 
 @pytest.mark.parametrize("fault", ["no tests", "pytest cannot start"])
@@ -17,7 +17,7 @@ def test_part_fails_if_pytest_cannot_run(tmp_path: Path, fault: str) -> None:
         (folder / "conftest.py").write_text("import no_such_package")
         (folder / "test_any.py").write_text("def test_any(): pass")
     with pytest.raises(RuntimeError, match="pytest ran none of the tests"):
-        gpu_tests(Bench("tests", "cpu", True, set(), io.StringIO()), folder)
+        measure(Bench("tests", "cpu", True, set(), io.StringIO()), folder)
 
 
 def test_part_does_not_fail_if_all_tests_have_results(tmp_path: Path) -> None:
@@ -25,4 +25,4 @@ def test_part_does_not_fail_if_all_tests_have_results(tmp_path: Path) -> None:
     folder = tmp_path / "tests/gpu"
     folder.mkdir(parents=True)
     (folder / "test_known.py").write_text("import pytest\n\n@pytest.mark.gpu\ndef test_known(): pass")
-    gpu_tests(Bench("tests", "cpu", True, {"tests/test_known.py::test_known"}, io.StringIO()), folder)
+    measure(Bench("tests", "cpu", True, {"tests/test_known.py::test_known"}, io.StringIO()), folder)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import MissingPath
+from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.results import Result, Results
-from megatape.lab.benchmark.gpu.worker import Bench
 from megatape.lab.processes import ending
 
 # Folder of the tests in a clone of the repository.
@@ -57,7 +57,7 @@ class Reports:
             self.bench.record(name, {"seconds": report.duration})
 
 
-def gpu_tests(bench: Bench, folder: Path = TESTS) -> None:
+def measure(bench: Bench, folder: Path = TESTS) -> None:
     """Run all tests.
 
     Args:

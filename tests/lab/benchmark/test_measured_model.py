@@ -6,8 +6,8 @@ from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
 from megatape.accounting.saved_tensors import saved_bytes
 from megatape.config import ModelConfig
+from megatape.lab.benchmark.measured_model import PARTS, MeasuredLlama, prepare, train
 from megatape.lab.benchmark.models import Shape
-from megatape.lab.benchmark.subject import PARTS, LlamaSubject, prepare, train
 from megatape.lab.encodings import with_encoding
 from megatape.model.build import build_model
 from megatape.registry import ENCODINGS
@@ -19,13 +19,13 @@ SMALL = ModelConfig(**SHAPE)
 
 def test_every_encoding_runs_every_part_and_is_counted() -> None:
     """The bytes match the accounting, and the blocks keep less than the whole model."""
-    subjects = prepare(Shape(SMALL, 2, 32), list(ENCODINGS), CPU)
-    assert list(subjects) == list(ENCODINGS)
-    for name, subject in subjects.items():
+    measured_models = prepare(Shape(SMALL, 2, 32), list(ENCODINGS), CPU)
+    assert list(measured_models) == list(ENCODINGS)
+    for name, measured in measured_models.items():
         for part in PARTS.values():
-            part(subject)
-        assert all(parameter.grad is None for parameter in subject.model.parameters())
-        cost = subject.cost()
+            part(measured)
+        assert all(parameter.grad is None for parameter in measured.model.parameters())
+        cost = measured.cost()
         config = with_encoding(SMALL, name)
         assert (cost.parameters, cost.flops) == (count_parameters(config).total, forward_flops(config, 32))
         assert cost.saved == saved_bytes(build_model(config), 2, 32), name
@@ -34,9 +34,9 @@ def test_every_encoding_runs_every_part_and_is_counted() -> None:
 
 def test_modes_of_activation_checkpointing() -> None:
     """More checkpointing saves fewer bytes, both in the whole model and in the blocks alone."""
-    subjects = prepare(Shape(SMALL, 2, 32), ["tape"], CPU, ("selective", "full"))
-    assert list(subjects) == ["rope", "tape", "rope, selective", "rope, full", "tape, selective", "tape, full"]
-    none, selective, full = (subjects[name].cost() for name in ("tape", "tape, selective", "tape, full"))
+    measured_models = prepare(Shape(SMALL, 2, 32), ["tape"], CPU, ("selective", "full"))
+    assert list(measured_models) == ["rope", "tape", "rope, selective", "rope, full", "tape, selective", "tape, full"]
+    none, selective, full = (measured_models[name].cost() for name in ("tape", "tape, selective", "tape, full"))
     assert full.saved < selective.saved < none.saved
     assert full.saved_blocks < selective.saved_blocks < none.saved_blocks
 
@@ -54,7 +54,7 @@ def test_shared_weights_are_shared() -> None:
 def test_llama_of_transformers() -> None:
     """It has as many parameters as RoPE, and both training steps run through all blocks."""
     rope = prepare(Shape(SMALL, 2, 32), [], CPU)["rope"]
-    llama = LlamaSubject(rope)
+    llama = MeasuredLlama(rope)
     assert sum(parameter.numel() for parameter in llama.model.parameters()) == rope.cost().parameters
     passes: list[str] = []
     for module in (llama.model.lm_head, *llama.model.model.layers):

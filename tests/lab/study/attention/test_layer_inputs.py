@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from megatape.lab.study.attention.subjects import dot_products, probabilities, run
+from megatape.lab.study.attention.layer_inputs import dot_products, probabilities, run
 from megatape.model.block import Attention
 from megatape.registry import ENCODINGS
 from tests.helpers import bounds

@@ -9,9 +9,9 @@ import torch
 
 from megatape.config import ModelConfig
 from megatape.lab.benchmark.exported import build
-from megatape.lab.benchmark.gpu.sessions import Workload
-from megatape.lab.benchmark.gpu.timing import Timer
-from megatape.lab.benchmark.serving_report import cache_table, report
+from megatape.lab.benchmark.serving import cache_table, report
+from megatape.lab.benchmark.sessions import Workload
+from megatape.lab.benchmark.timing import Timer
 from tests.helpers.cells import cells
 from tests.helpers.command import Command
 from tests.helpers.models import SHAPE

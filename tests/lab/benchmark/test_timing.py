@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from megatape.lab.benchmark.gpu.timing import Spread, Timer, ratio, spread
+from megatape.lab.benchmark.timing import Spread, Timer, ratio, spread
 
 CPU = torch.device("cpu")
 

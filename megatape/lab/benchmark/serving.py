@@ -8,9 +8,9 @@ from transformers import PreTrainedModel
 
 from megatape.lab.benchmark.exported import LLAMA
 from megatape.lab.benchmark.gpu.serving import times_beside_llama
-from megatape.lab.benchmark.gpu.sessions import NUM_DECODED, Decoder, Workload, read
-from megatape.lab.benchmark.gpu.timing import Timer
 from megatape.lab.benchmark.peak_memory import peak_memory
+from megatape.lab.benchmark.sessions import NUM_DECODED, Decoder, Workload, read
+from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown
 from megatape.utils.units import plural
 

@@ -44,7 +44,7 @@ class Cost:
     saved_blocks: int
 
 
-class Subject:
+class MeasuredModel:
     """The model of an encoding, and its inputs.
 
     Attributes:
@@ -147,21 +147,21 @@ class Subject:
         return record.bytes
 
 
-class LlamaSubject:
+class MeasuredLlama:
     """transformers' Llama of the same shape, with its own weights, the same inputs and attention by `sdpa`.
 
     transformers counts the final norm among the blocks.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, measured: MeasuredModel) -> None:
         # transformers takes seconds to import.
         from megatape.lab.benchmark.exported import LLAMA, build
 
-        self.tokens = subject.tokens
-        self.x = subject.x
-        config = subject.model.config
-        length = subject.tokens.shape[1]
-        self.model = build(config, [], length, subject.x.device, subject.x.dtype)[LLAMA].train()
+        self.tokens = measured.tokens
+        self.x = measured.x
+        config = measured.model.config
+        length = measured.tokens.shape[1]
+        self.model = build(config, [], length, measured.x.device, measured.x.dtype)[LLAMA].train()
 
     def loss(self) -> Tensor:
         """Run the forward pass of the whole model, and return its loss."""
@@ -179,24 +179,24 @@ def train(model: nn.Module, forward: Callable[[], Tensor]) -> None:
     model.zero_grad(set_to_none=True)
 
 
-def training_step(subject: Subject | LlamaSubject) -> None:
+def training_step(measured: MeasuredModel | MeasuredLlama) -> None:
     """Train the whole model."""
-    train(subject.model, subject.loss)
+    train(measured.model, measured.loss)
 
 
-def training_step_of_blocks(subject: Subject | LlamaSubject) -> None:
+def training_step_of_blocks(measured: MeasuredModel | MeasuredLlama) -> None:
     """Train the blocks alone."""
-    train(subject.model, subject.blocks)
+    train(measured.model, measured.blocks)
 
 
-TRAINING_PARTS: dict[str, Callable[[Subject | LlamaSubject], None]] = {
+TRAINING_PARTS: dict[str, Callable[[MeasuredModel | MeasuredLlama], None]] = {
     "training step": training_step,
     "training step, blocks alone": training_step_of_blocks,
 }
-PARTS: dict[str, Callable[[Subject], None]] = {
+PARTS: dict[str, Callable[[MeasuredModel], None]] = {
     **TRAINING_PARTS,
-    "inference": Subject.inference,
-    "attention layer": Subject.attention_layer,
+    "inference": MeasuredModel.inference,
+    "attention layer": MeasuredModel.attention_layer,
 }
 
 
@@ -205,7 +205,7 @@ def prepare(
     encodings: list[str],
     device: torch.device,
     modes: Sequence[ActivationCheckpointing] = (),
-) -> dict[str, Subject]:
+) -> dict[str, MeasuredModel]:
     """Return the same model with the baseline and with each encoding.
 
     Args:
@@ -222,7 +222,7 @@ def prepare(
     if BASELINE not in encodings:
         names = [BASELINE, *encodings]
     encoded = {name: replace(shape, model=with_encoding(shape.model, name)) for name in names}
-    subjects = {name: Subject(own_shape, device, weights) for name, own_shape in encoded.items()}
+    measured_models = {name: MeasuredModel(own_shape, device, weights) for name, own_shape in encoded.items()}
     for name, mode in product(names, modes):
-        subjects[f"{name}, {mode}"] = Subject(encoded[name], device, weights, checkpointing=mode)
-    return subjects
+        measured_models[f"{name}, {mode}"] = MeasuredModel(encoded[name], device, weights, checkpointing=mode)
+    return measured_models

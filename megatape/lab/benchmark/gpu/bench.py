@@ -1,0 +1,118 @@
+"""Measurements of a part in its worker process, sent to the parent process."""
+
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import cached_property
+from typing import IO, TYPE_CHECKING, Any
+
+from megatape.lab.benchmark.gpu.results import Result
+from megatape.lab.processes import MAX_ERROR_LENGTH, MAX_ERROR_LINES, lines
+
+if TYPE_CHECKING:
+    from megatape.lab.benchmark.timing import Timer
+
+# Exit status of a process in which nothing more can be measured.
+LOST = 3
+
+
+class Bench:
+    """Measures for a part, and sends the results to the parent process.
+
+    Attributes:
+        device: "cuda" or "cpu".
+        tiny: Whether to use sizes that a CPU runs in a second.
+    """
+
+    def __init__(self, part: str, device: str, tiny: bool, skipped: set[str], channel: IO[str]) -> None:
+        """Start without results.
+
+        Args:
+            part: Name of the part.
+            device: "cuda" or "cpu".
+            tiny: Whether to use sizes that a CPU runs in a second.
+            skipped: Keys that have a result.
+            channel: File that the parent process reads.
+        """
+        self.device = device
+        self.tiny = tiny
+        self._part = part
+        self._skipped = skipped
+        self._channel = channel
+
+    @cached_property
+    def timer(self) -> "Timer":
+        """Times actions on the device."""
+        import torch
+
+        from megatape.lab.benchmark.timing import Timer
+
+        device = torch.device(self.device)
+        if self.tiny:
+            return Timer(device, 1)
+        return Timer(device, 5, at_least=0.05)
+
+    def measure(self, name: str, action: Callable[[], Result]) -> None:
+        """Record the result of an action or its failure, unless there is a result already."""
+        if self.has_result(name):
+            return
+        self.begin(name)
+        try:
+            result = action()
+        except Exception as error:  # noqa: BLE001 (any failure is a result)
+            traceback.print_exc()
+            self.fail(name, brief(error))
+        else:
+            self.record(name, result)
+        if self.device == "cuda":
+            # Free gigabytes of models before the next ones.
+            gc.collect()
+
+    def begin(self, name: str) -> None:
+        """Announce a measurement, which fails if the process dies."""
+        self._send({"begin": self._key(name)})
+
+    def record(self, name: str, result: Result) -> None:
+        """Record a result."""
+        self._send({"key": self._key(name)} | result)
+
+    def fail(self, name: str, message: str) -> None:
+        """Record a failure. If the CUDA context is broken, exit, so that another process measures the rest."""
+        self.record(name, {"error": message})
+        if self.device == "cuda" and _is_context_broken():
+            sys.stderr.flush()
+            # CUDA cannot be shut down any more.
+            os._exit(LOST)
+
+    def has_result(self, name: str) -> bool:
+        """Whether there is a result already."""
+        return self._key(name) in self._skipped
+
+    def _key(self, name: str) -> str:
+        return f"{self._part}/{name}"
+
+    def _send(self, line: dict[str, Any]) -> None:
+        self._channel.write(json.dumps(line) + "\n")
+        self._channel.flush()
+
+
+def brief(error: BaseException) -> str:
+    """Return the type and the first lines of the message of an exception."""
+    first_lines = lines(f"{type(error).__name__}: {error}")[:MAX_ERROR_LINES]
+    return " / ".join(first_lines)[:MAX_ERROR_LENGTH]
+
+
+def _is_context_broken() -> bool:
+    """Whether the CUDA context is broken, for example after an illegal memory access."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda").item()
+    except RuntimeError:
+        return True
+    torch.cuda.empty_cache()
+    return False

@@ -1,0 +1,49 @@
+"""Tables of results.
+
+Ratios are to the fastest RoPE. All ways to run a case were measured in the same rounds as a common baseline, so their ratios to
+it can be compared.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from megatape.lab.benchmark.gpu.results import Result, Results, measured
+from megatape.lab.encodings import BASELINE
+from megatape.utils.tables import markdown
+
+
+def rows_of(results: Results, part: str) -> Iterator[tuple[tuple[str, ...], Result]]:
+    """Yield the measured results of a part, with the words of their keys after the part's name."""
+    for key, result in results.items():
+        name, *words = key.split("/")
+        if name == part and words and measured(result):
+            yield tuple(words), result
+
+
+def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    """Yield a title and a table, unless the table is empty."""
+    all_rows = list(rows)
+    if all_rows:
+        yield f"**{title}**"
+        yield markdown(header, all_rows)
+
+
+def yes_no(met: bool) -> str:
+    """Return a cell that says whether a target is met."""
+    return "yes" if met else "no"
+
+
+def over_rope(ratios: dict[Any, float]) -> dict[Any, float]:
+    """Divide ratios to a common baseline by that of the fastest RoPE.
+
+    Args:
+        ratios: Ratios by key. The first item of a key is the encoding.
+
+    Returns:
+        The new ratios, none if RoPE is missing.
+    """
+    ratios_of_rope = [ratio for key, ratio in ratios.items() if key[0] == BASELINE]
+    fastest = min(ratios_of_rope, default=0)
+    if not fastest:
+        return {}
+    return {key: ratio / fastest for key, ratio in ratios.items()}

@@ -1,0 +1,92 @@
+"""Models that a study examines, loaded from checkpoints, each with its text. Shapes as in model/transformer.py, on one rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megatape.checkpoint.reader import CheckpointReader, verified_checkpoint
+from megatape.data.training.dataset import TokenDataset
+from megatape.errors import UserError
+from megatape.hf.weights.checkpoint_weights import load_model
+from megatape.model.transformer import Transformer
+from megatape.utils.files import real_paths
+
+
+@dataclass(frozen=True)
+class ExaminedModel:
+    """A float32 model on the CPU, and sequences for it.
+
+    Attributes:
+        label: Encoding of the model, with the checkpoint if several models have that encoding.
+        source: Description of the checkpoint and the text.
+        model: The model.
+        tokens: Sequences [S, N]. Each starts with the token `bos`.
+        bos: Id of the token that begins a text.
+    """
+
+    label: str
+    source: str
+    model: Transformer
+    tokens: Tensor
+    bos: int
+
+    def positions(self, length: int) -> Tensor:
+        """Return position ids [1, length] as in evaluation."""
+        evaluated = self.model.encoding.positions(random_offset=False).evaluation(length, 0)
+        return torch.as_tensor(evaluated)[None]
+
+
+def load_models(checkpoints: Sequence[Path], data: Path | None, samples: int, length: int | None) -> list[ExaminedModel]:
+    """Load a model from each checkpoint, with text.
+
+    Args:
+        checkpoints: Folders of checkpoints.
+        data: Data directory. None for the data of each checkpoint's run.
+        samples: Number of sequences.
+        length: Tokens of a sequence. None for data.sequence_length of each run.
+
+    Raises:
+        UserError: A checkpoint is listed twice, or a checkpoint or the data is invalid.
+        FileNotFoundError: A checkpoint or the data is missing.
+    """
+    readers = [verified_checkpoint(folder) for folder in real_paths(checkpoints)]
+    encodings = [checkpoint.config.model.encoding for checkpoint in readers]
+    models = []
+    for checkpoint, encoding in zip(readers, encodings, strict=True):
+        label = encoding
+        if encodings.count(encoding) > 1:
+            label = f"{encoding} {checkpoint.directory}"
+        run_data = checkpoint.config.data
+        directory = data or run_data.directory
+        tokens, bos = _text(checkpoint, directory, samples, length or run_data.sequence_length)
+        source = f"{label}: {checkpoint.directory}, {checkpoint.tokens:,} tokens of training; validation text of {directory}"
+        models.append(ExaminedModel(label, source, load_model(checkpoint), tokens, bos))
+    return models
+
+
+def _text(checkpoint: CheckpointReader, directory: Path, samples: int, length: int) -> tuple[Tensor, int]:
+    """Return the first samples of the validation split, and the token that begins each.
+
+    Returns:
+        Token ids [S, N], and the id of <s>, or of </s> if the tokenizer has no <s>.
+    """
+    dataset = TokenDataset(directory, "validation", length)
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer.sha256 != dataset.tokenizer_hash:
+        raise UserError(f"{directory} and {checkpoint.directory} have different tokenizers: choose other data with `data`")
+    if dataset.num_samples < samples:
+        raise UserError(
+            f"samples is {samples}, but {directory} has {dataset.num_samples} validation samples of {length} tokens: lower it"
+        )
+    sequences = [dataset.tokens(index)[:length] for index in range(samples)]
+    tokens = torch.from_numpy(np.stack(sequences))
+    # The same token precedes a text in training.
+    begin = tokenizer.bos_id
+    if begin is None:
+        begin = tokenizer.eos_id
+    tokens[:, 0] = begin
+    return tokens, begin

@@ -1,0 +1,111 @@
+"""Inputs of the attention of each layer of a model, and the probabilities and dot products that follow from them.
+
+Probabilities are recomputed from the inputs, because the model does not return them. Shapes as in model/transformer.py, on one
+rank.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from megatape.attention.backends.sdpa import visible
+from megatape.attention.rotation import PositionState, rotate_qk
+from megatape.encodings.encoding import Encoding
+from megatape.model.block import Attention
+from megatape.model.transformer import Transformer
+from megatape.nn.gathered_input import begin_gather
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """Inputs of a layer's attention.
+
+    Attributes:
+        attention: Attention of the layer.
+        encoding: Encoding of the model.
+        h: Normalized hidden states [B, N, D].
+        positions: Position state.
+    """
+
+    attention: Attention
+    encoding: Encoding
+    h: Tensor
+    positions: PositionState
+
+    @property
+    def e(self) -> Tensor | None:
+        """The state, [B, N, L, W] if blocks move it."""
+        if not self.encoding.carries_state:
+            return self.positions.initial
+        return self.positions.tensor(self.encoding.config.num_kv_heads)
+
+
+@torch.no_grad()
+def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, list[LayerInputs]]:
+    """Run a model, and record the inputs of attention in every layer.
+
+    Args:
+        model: The model.
+        tokens: Token ids [B, N].
+        positions: Position ids [B, N].
+
+    Returns:
+        Logits [B, N, V], and the inputs of each layer.
+    """
+    layers: list[LayerInputs] = []
+
+    def record(module: nn.Module, inputs: tuple[Tensor, PositionState, Tensor | None]) -> None:
+        assert isinstance(module, Attention)
+        h, positions, *_ = inputs
+        layers.append(LayerInputs(module, model.encoding, h, positions))
+
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    hooks = [attention.register_forward_pre_hook(record) for attention in attentions]
+    try:
+        logits = model(tokens, positions)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return logits, layers
+
+
+@torch.no_grad()
+def probabilities(layer: LayerInputs) -> Tensor:
+    """Return attention probabilities [B, H, N, N], queries by keys, in float32, from all N x N scores at once."""
+    attention = layer.attention
+    h = layer.h
+    length = h.shape[1]
+    gathered = begin_gather(h, attention.tensor_axis)
+    q, k, _ = attention.heads(gathered)
+    features = attention.features(gathered, q, k)
+    q, k, bias = attention.encode(q, k, features, layer.positions.initial, None)
+    if attention.encoding.has_position_tensor:
+        q, k = rotate_qk(q, k, layer.positions)
+    groups = q.shape[2] // k.shape[2]
+    everything = slice(0, length)
+    keys = k.transpose(1, 2).repeat_interleave(groups, 1).mT
+    scores = q.transpose(1, 2).float() @ keys.float() / math.sqrt(q.shape[-1])
+    if bias is not None:
+        scores = scores + bias.block(bias.weights, everything, everything)
+    one_document = torch.zeros(1, length, dtype=torch.long, device=h.device)
+    hidden = ~visible(one_document)[:, None]
+    return scores.masked_fill(hidden, -math.inf).softmax(-1)
+
+
+def dot_products(layer: LayerInputs) -> Tensor | None:
+    """Return the inner products of the position tensors of all pairs of tokens.
+
+    They are divided by the number of planes. Rotary positions give the mean of cos((n - m) theta_k) over planes, which is 1 on
+    the diagonal.
+
+    Returns:
+        [B, L, N, N], or [B, 1, N, N] if all channels are equal. None for an encoding without position tensors.
+    """
+    state = layer.e
+    if state is None or not layer.encoding.has_position_tensor:
+        return None
+    e = state.transpose(1, 2).float()
+    planes = e.shape[-1] // 2
+    return e @ e.mT / planes
