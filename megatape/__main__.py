@@ -1,6 +1,7 @@
 """Program `megatape COMMAND ...`.
 
-It runs as a script, as `python -m megatape`, or by this file's path (for launchers).
+It runs as a script, as `python -m megatape`, or by this file's path (for launchers), and the scripts of launch/ and data_prep/
+import it. It takes the current directory and the folder of the script off sys.path before other modules are imported.
 """
 
 import os

@@ -92,8 +92,7 @@ SCRIPTS = [path for folder in ("launch", "data_prep") for path in (ROOT / folder
 DISPATCH = re.compile(
     r'"""`megatape [\w ]+` (?:from a clone|for a launcher): `[^`]+`\."""\n\nimport sys\nfrom pathlib import Path\n\n'
     r"sys\.path\.insert\(0, str\(Path\(__file__\)\.resolve\(\)\.parents\[[12]\]\)\)  # .*\n\n"
-    r"from megatape\.search_path import drop_start_folders\n\ndrop_start_folders\(\)\n\n"
-    r"from megatape\.commands\.cli\.main import main\n\n"
+    r"from megatape\.__main__ import main\n\n"
     r'if __name__ == "__main__":\n    sys\.exit\(main\(\[(?:"\w+", )+\*sys\.argv\[1:\]\]\)\)\n'
 )
 TYPED = [(command, typed) for command in COMMANDS if (typed := _typed(command)) is not None]

@@ -241,6 +241,8 @@ def test_scripts_of_a_clone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Each calls the command it names, with its own arguments, from the package of its clone."""
     called: list[list[str]] = []
     monkeypatch.setattr(main, "main", called.append)
+    # A new process imports the program, which takes the folder of the script off sys.path.
+    monkeypatch.delitem(sys.modules, "megatape.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", [str(path), "--some", "thing"])
     monkeypatch.setattr(sys, "path", ["elsewhere"])
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
