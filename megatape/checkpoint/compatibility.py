@@ -1,10 +1,10 @@
 """Compatibility of a run with the checkpoint that it resumes from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatape.config import Config, ResumeRule, differences
+from megatape.config import DataConfig, Difference, ResumeRule
 from megatape.config.data import ReweightingConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.order import SampleOrder
@@ -16,39 +16,47 @@ Changes = Sequence[ReweightingConfig]
 IMMUTABLE = {ResumeRule.FIXED: "", ResumeRule.SAMPLES: "it would see other samples; "}
 
 
-def check_same_run(
-    origin: Path, theirs: Config, their_fingerprints: dict[str, str], ours: Config, our_fingerprints: dict[str, str]
-) -> None:
-    """Check that a run trains the same model on the same samples as the checkpoint that it resumes from.
+def check_same_settings(origin: Path, changed: Iterable[Difference]) -> None:
+    """Check that no changed setting makes a run train another model or see other samples than the checkpoint.
 
     Args:
         origin: Folder of the checkpoint.
-        theirs: Configuration in the checkpoint.
-        their_fingerprints: Fingerprints of tokenizer and data in the checkpoint.
-        ours: Configuration of the run.
-        our_fingerprints: Fingerprints of the run's tokenizer and data.
+        changed: Settings that differ between the checkpoint and the run.
 
     Raises:
-        UserError: The run would train another model or see other samples.
+        UserError: A setting must not change on resume.
     """
-    for field in differences(theirs, ours):
+    for field in changed:
         if field.rule in IMMUTABLE:
             raise UserError(
                 f"{origin} was trained with {field.path} {field.theirs}, the configuration says {field.ours}: "
                 f"{IMMUTABLE[field.rule]}use the former, or start a new run"
             )
 
-    data_setting = f"data.path {ours.data.path}"
-    if ours.data.mixture:
-        data_setting = "data.mixture"
+
+def check_same_data(origin: Path, theirs: Mapping[str, str], ours: Mapping[str, str], config: DataConfig) -> None:
+    """Check that a run trains on the tokenizer and the shards that the checkpoint was trained on.
+
+    Args:
+        origin: Folder of the checkpoint.
+        theirs: Fingerprints of tokenizer and data in the checkpoint.
+        ours: Fingerprints of the run's tokenizer and data.
+        config: Location of the run's data, for the message.
+
+    Raises:
+        UserError: A fingerprint is missing, or differs.
+    """
+    setting = f"data.path {config.path}"
+    if config.mixture:
+        setting = "data.mixture"
     for name, meaning in (("tokenizer", "tokenizer"), ("data", "set of shards")):
-        if name not in their_fingerprints:
+        if name not in theirs:
             raise UserError(f"{origin} records no fingerprint of its {name}: it is no checkpoint of MegaTAPE; use another one")
-        recorded = their_fingerprints[name]
-        present = our_fingerprints[name]
+        recorded = theirs[name]
+        present = ours[name]
         if recorded != present:
             raise UserError(
-                f"{origin} was trained on another {meaning} than {data_setting} holds (fingerprint {recorded[:12]}, here "
+                f"{origin} was trained on another {meaning} than {setting} holds (fingerprint {recorded[:12]}, here "
                 f"{present[:12]}): point it to those shards, or start a new run"
             )
 
@@ -101,29 +109,28 @@ def _describe(changes: Changes) -> str:
     return " and ".join(f"{change.weights} from {change.tokens:,}" for change in changes)
 
 
-def changed_settings(origin: Path, theirs: Config, ours: Config, allow_changes: bool) -> list[str]:
+def recipe_changes(origin: Path, changed: Iterable[Difference], allow_changes: bool) -> list[str]:
     """Describe how resuming changes the recipe.
 
     Args:
         origin: Folder of the checkpoint.
-        theirs: Configuration in the checkpoint.
-        ours: Configuration of the run.
+        changed: Settings that differ between the checkpoint and the run.
         allow_changes: Whether settings that must be confirmed (ResumeRule.CONFIRMED) may change.
 
     Returns:
-        A line for each changed setting.
+        A line for each changed setting of the recipe.
 
     Raises:
         UserError: A setting that must be confirmed has changed, and `allow_changes` is False.
     """
-    changed = [field for field in differences(theirs, ours) if field.rule.is_compared]
-    unconfirmed = [field for field in changed if field.rule is ResumeRule.CONFIRMED]
+    recipe = [field for field in changed if field.rule.is_compared]
+    unconfirmed = [field for field in recipe if field.rule is ResumeRule.CONFIRMED]
     if unconfirmed and not allow_changes:
         former = ", ".join(f"{field.path} {field.theirs} (the configuration says {field.ours})" for field in unconfirmed)
         raise UserError(
             f"{origin} was trained with {former}: restore the former, or add --allow-changes to continue with the new values"
         )
-    return [f"{field.path}: {field.theirs} -> {field.ours}" for field in changed]
+    return [f"{field.path}: {field.theirs} -> {field.ours}" for field in recipe]
 
 
 def check_order(origin: Path, state: dict[str, Any], order: SampleOrder) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from megatape.checkpoint.compatibility import changed_settings, check_end_token, check_same_run
-from megatape.config import parse_config
+from megatape.checkpoint.compatibility import check_end_token, check_same_data, check_same_settings, recipe_changes
+from megatape.config import differences, parse_config
 from megatape.data.tokenizers.files import load_tokenizer
 from tests.helpers.imported import write_llama3
 from tests.helpers.raw_config import RAW, parse
@@ -26,7 +26,7 @@ PRINTS = {"data": "d" * 64, "tokenizer": "t" * 64}
 )
 def test_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError) as error:
-        check_same_run(Path("origin"), parse(), PRINTS, parse(**changes), PRINTS)
+        check_same_settings(Path("origin"), differences(parse(), parse(**changes)))
     assert f"origin was trained with {told}" in str(error.value)
 
 
@@ -39,30 +39,31 @@ def test_allowed() -> None:
         "run__directory": "y",
         "logging__interval": 3,
     }
-    check_same_run(Path("origin"), parse(), PRINTS, parse(**changes), PRINTS)
+    check_same_settings(Path("origin"), differences(parse(), parse(**changes)))
     earlier = parse_config(RAW, "earlier").model_dump()
     del earlier["optimizer"]["kind"]
-    check_same_run(Path("origin"), parse_config(earlier, "earlier"), PRINTS, parse(optimizer__kind="adamw"), PRINTS)
+    changed = differences(parse_config(earlier, "earlier"), parse(optimizer__kind="adamw"))
+    check_same_settings(Path("origin"), changed)
 
 
 def test_changed_recipe() -> None:
     """Told field by field; precision, FP8 and betas only when asked for."""
     quiet = parse(training__gradient_clip=0.5, zero__stage=0)
-    assert changed_settings(Path("origin"), parse(), quiet, False) == ["training.gradient_clip: 1.0 -> 0.5"]
+    assert recipe_changes(Path("origin"), differences(parse(), quiet), False) == ["training.gradient_clip: 1.0 -> 0.5"]
     asked = parse(optimizer__beta2=0.95)
     with pytest.raises(ValueError, match=r"optimizer\.beta2 0\.999 .*--allow-changes"):
-        changed_settings(Path("origin"), parse(), asked, False)
-    assert changed_settings(Path("origin"), parse(), asked, True) == ["optimizer.beta2: 0.999 -> 0.95"]
+        recipe_changes(Path("origin"), differences(parse(), asked), False)
+    assert recipe_changes(Path("origin"), differences(parse(), asked), True) == ["optimizer.beta2: 0.999 -> 0.95"]
     shared = {"training__precision": "bfloat16", "zero__stage": 2}
     rounded, finer = (parse(**shared, training__fp8=recipe) for recipe in ("tensorwise", "rowwise"))
     with pytest.raises(ValueError, match=r"training\.fp8 tensorwise .*--allow-changes"):
-        changed_settings(Path("origin"), rounded, finer, False)
+        recipe_changes(Path("origin"), differences(rounded, finer), False)
 
 
 @pytest.mark.parametrize(("name", "told"), [("data", "another set of shards"), ("tokenizer", "another tokenizer")])
 def test_other_data(name: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        check_same_run(Path("origin"), parse(), PRINTS, parse(), PRINTS | {name: "x" * 64})
+        check_same_data(Path("origin"), PRINTS, PRINTS | {name: "x" * 64}, parse().data)
 
 
 def test_another_end_token_of_the_same_tokenizer_file(tmp_path: Path) -> None:

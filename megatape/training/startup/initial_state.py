@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from megatape import imports
-from megatape.checkpoint.compatibility import changed_settings, check_annealing, check_end_token, check_order, check_same_run
+from megatape.checkpoint.compatibility import (
+    check_annealing,
+    check_end_token,
+    check_order,
+    check_same_data,
+    check_same_settings,
+    recipe_changes,
+)
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.fresh_start import check_restart, set_metrics_aside
 from megatape.checkpoint.hashed_files import hash_file
@@ -218,15 +225,17 @@ def check_continues(
     """
     origin = reader.directory
     theirs = reader.config
-    check_same_run(origin, theirs, reader.state["fingerprints"], config, data.fingerprints)
+    changed = list(differences(theirs, config))
+    check_same_settings(origin, changed)
+    check_same_data(origin, reader.state["fingerprints"], data.fingerprints, config.data)
     check_end_token(origin, reader.tokenizer(), data.tokenizer)
     environment.on_main(lambda: check_order(origin, reader.state, data.train.order))
     check_annealing(origin, theirs.data.annealing, config.data.annealing, reader.tokens)
-    changed = changed_settings(origin, theirs, config, allow_changes)
+    lines = recipe_changes(origin, changed, allow_changes)
     # Checkpoints of earlier versions do not record the backend.
     before = reader.state.get("attention", attention)
     if before != attention:
-        changed.append(f"attention by {before} -> {attention}, which rounds differently")
+        lines.append(f"attention by {before} -> {attention}, which rounds differently")
 
     samples = plural(reader.samples, "sample")
     tokens = plural(reader.tokens, "token")
@@ -240,7 +249,7 @@ def check_continues(
             "the run is still evaluated on the first evaluation.samples validation samples, as it began; new runs are "
             "evaluated on samples from the whole split"
         )
-    for line in changed:
+    for line in lines:
         environment.log.info(f"changed since then: {line}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from megatape.checkpoint.compatibility import check_same_run
+from megatape.checkpoint.compatibility import check_same_data, check_same_settings
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, differences, save_config
 from megatape.errors import ExitStatus, UserError
@@ -135,8 +135,10 @@ class Run(Generic[RunT]):
 
     def _check_origin(self, origin: Path, theirs: Config, recorded: dict[str, str], fingerprints: dict[str, str]) -> None:
         """Raise UserError if a file comes from a run with other settings or other data."""
-        check_same_run(origin, theirs, recorded, self.config, fingerprints)
-        for field in differences(theirs, self.config):
+        changed = list(differences(theirs, self.config))
+        check_same_settings(origin, changed)
+        check_same_data(origin, recorded, fingerprints, self.config.data)
+        for field in changed:
             if field.rule.is_compared:
                 raise UserError(
                     f"{origin} was trained with {field.path} {field.theirs}, now it is {field.ours}: use the former, or choose "
