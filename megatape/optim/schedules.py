@@ -6,11 +6,13 @@ fractions of the run here (ScheduleConfig.in_fractions).
 """
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveInt
 
-from megatape.config import Config, ScheduleConfig
+from megatape.config import ScheduleConfig
+from megatape.config.batches import BatchSizes
 from megatape.config.section import Compared
 from megatape.errors import UserError
 from megatape.moved_modules import old_names
@@ -46,22 +48,33 @@ def check_new_run(schedule: ScheduleConfig) -> None:
         )
 
 
-def step_learning_rate(config: Config, step: int) -> float:
-    """Return the learning rate of a step of a run.
+@dataclass(frozen=True)
+class LearningRate:
+    """Learning rate of every step of a run.
 
     Steps are weighted by their samples, so that the batch-size warm-up does not change the rate after a number of tokens.
 
-    Args:
-        config: Configuration of the run.
-        step: Number of the step, counted from 0.
+    Attributes:
+        schedule: The schedule, with its lengths in fractions (ScheduleConfig.in_fractions).
+        peak: Learning rate at the peak.
+        batches: Number of samples of each step.
+        num_steps: Number of steps of the run.
     """
-    full = config.batches.full
-    consumed = config.batches.consumed
-    begin = consumed(step) / full
-    end = consumed(step + 1) / full
-    steps = consumed(config.training.steps) / full
-    schedule = config.schedule.in_fractions(config.tokens)
-    return learning_rate(begin, steps, config.optimizer.learning_rate, schedule, end - begin)
+
+    schedule: ScheduleConfig
+    peak: float
+    batches: BatchSizes
+    num_steps: int
+
+    def of_step(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        begin = self._length(step)
+        end = self._length(step + 1)
+        return learning_rate(begin, self._length(self.num_steps), self.peak, self.schedule, end - begin)
+
+    def _length(self, step: int) -> float:
+        """Return the length of the first `step` steps, in steps of the full batch."""
+        return self.batches.consumed(step) / self.batches.full
 
 
 def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig, size: float = 1.0) -> float:

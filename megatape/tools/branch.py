@@ -7,7 +7,7 @@ from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, parse_config, save_config
 from megatape.errors import UserError, path_errors
-from megatape.optim.schedules import WsdOptions, step_learning_rate
+from megatape.optim.schedules import LearningRate, WsdOptions
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.utils.atomic import new_folder, write_atomically
 from megatape.utils.files import link_file, sync
@@ -107,8 +107,11 @@ def _check_at_peak(reader: CheckpointReader, warmup_steps: int) -> None:
         UserError: A step has a lower one.
     """
     step = reader.step
-    peak = reader.config.optimizer.learning_rate
-    rates = [step_learning_rate(reader.config, number) for number in range(warmup_steps, step + 1)]
+    config = reader.config
+    peak = config.optimizer.learning_rate
+    schedule = config.schedule.in_fractions(config.tokens)
+    learning_rate = LearningRate(schedule, peak, config.batches, config.training.steps)
+    rates = [learning_rate.of_step(number) for number in range(warmup_steps, step + 1)]
     lowest = min(rates, default=0.0)
     if lowest >= peak:
         return

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
 from megatape.errors import DataError
 from megatape.model.requirements import attention_requirements
-from megatape.optim.schedules import step_learning_rate
+from megatape.optim.schedules import LearningRate
 from megatape.registry import CALLBACKS
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
@@ -297,11 +296,18 @@ class Trainer:
 
     def _build_stepper(self) -> Stepper:
         """Build the object that makes steps, with the learning rate of the configuration."""
+        config = self.config
+        learning_rate = LearningRate(
+            config.schedule.in_fractions(config.tokens),
+            config.optimizer.learning_rate,
+            config.batches,
+            config.training.steps,
+        )
         return Stepper(
             self.engine,
             self.loader,
             self.policy,
-            partial(step_learning_rate, self.config),
+            learning_rate.of_step,
             self._requests,
             self.pace,
         )

@@ -16,7 +16,7 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config, load_recorded_config, parse_config
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_trained
-from megatape.optim.schedules import step_learning_rate
+from megatape.optim.schedules import LearningRate
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.workers import run_workers
@@ -44,8 +44,10 @@ def test_configurations_load(kind: str) -> None:
     file = SCHEDULES / kind / "config.json"
     for config in (load_config(file), load_recorded_config(file), CheckpointReader(checkpoint_of(kind)).config):
         assert parse_config(config.model_dump(), "again") == config
+        schedule = config.schedule.in_fractions(config.tokens)
+        learning_rate = LearningRate(schedule, config.optimizer.learning_rate, config.batches, config.training.steps)
         for step, entry in metrics_of(SCHEDULES / kind / "metrics.jsonl").items():
-            assert step_learning_rate(config, step - 1) == entry["lr"]
+            assert learning_rate.of_step(step - 1) == entry["lr"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
