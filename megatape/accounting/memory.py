@@ -86,7 +86,7 @@ def plan_state(config: Config, world_size: int) -> Memory:
         world_size: Number of ranks.
     """
     zero = config.zero
-    limits = stage3_limits(config)
+    limits = stage3_limits(config.model, config.zero, config.parallel.tp)
     ranks = config.replicas(world_size)
     one = run_weights(config)
     if zero.stage == 3:

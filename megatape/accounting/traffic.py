@@ -120,7 +120,7 @@ def _stage3(config: Config, ranks: int, micro_batches: int) -> tuple[Sent, Sent]
         micro_batches: Number of micro-batches in a step.
     """
     one = run_pass(config)
-    limits = stage3_limits(config)
+    limits = stage3_limits(config.model, config.zero, config.parallel.tp)
     weight_bytes = element_bytes(config.training.precision)
     gathered_elements = micro_batches * gathered(one.events, ranks, limits).elements
     copied_elements = 0  # gathered from the second copy

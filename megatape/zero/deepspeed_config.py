@@ -6,7 +6,7 @@ Does not import deepspeed, so that the planner can read it.
 from dataclasses import dataclass
 from typing import Any
 
-from megatape.config import Config, ZeroConfig
+from megatape.config import ModelConfig, TrainingConfig, ZeroConfig
 
 
 @dataclass(frozen=True)
@@ -24,38 +24,54 @@ class Stage3Limits:
     persistence_threshold: int
 
 
-def stage3_limits(config: Config) -> Stage3Limits:
+def stage3_limits(model: ModelConfig, zero: ZeroConfig, tensor_size: int) -> Stage3Limits:
     """Return the limits of a run. It gathers a block's matrices ahead, or a bucket if that is larger.
 
     DeepSpeed's defaults keep a billion weights gathered, ahead of use and between forward and backward pass. For most models
     these are all weights, and stage 3 would save nothing. With less than a block ahead, a GPU would wait for the network in
     large blocks. Vectors stay whole: gathering them would cost more latency than dividing them saves memory.
+
+    Args:
+        model: Sizes of a block.
+        zero: Size of a bucket.
+        tensor_size: Number of tensor-parallel ranks.
     """
-    model = config.model
     attention_rows = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim  # query, key, value and output
     mlp_rows = 3 * model.mlp_size  # gate, up and down
-    block = model.hidden_size * (attention_rows + mlp_rows) // config.parallel.tp
-    prefetch = max(block, config.zero.bucket_size)
+    block = model.hidden_size * (attention_rows + mlp_rows) // tensor_size
+    prefetch = max(block, zero.bucket_size)
     return Stage3Limits(prefetch, 2 * prefetch, persistence_threshold=model.hidden_size)
 
 
-def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration of a run."""
+def deepspeed_config(
+    training: TrainingConfig,
+    zero: ZeroConfig,
+    accumulation_steps: int,
+    limits: Stage3Limits,
+) -> dict[str, Any]:
+    """Return DeepSpeed's configuration of a run.
+
+    Args:
+        training: Micro-batch size, gradient clipping and precision.
+        zero: ZeRO stage, bucket size and offloading.
+        accumulation_steps: Number of micro-batches per step on each rank, after the batch-size warm-up.
+        limits: Limits on gathered weights at stage 3.
+    """
     # At stage 0 in float32 DeepSpeed clips without reporting the norm, so Engine clips instead.
     gradient_clipping = 0.0
-    if config.zero.stage:
-        gradient_clipping = config.training.gradient_clip
+    if zero.stage:
+        gradient_clipping = training.gradient_clip
     settings = {
-        "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
-        "gradient_accumulation_steps": config.accumulation(world_size),
+        "train_micro_batch_size_per_gpu": training.micro_batch_size,
+        "gradient_accumulation_steps": accumulation_steps,
         "gradient_clipping": gradient_clipping,
-        "zero_optimization": _zero_section(config.zero, stage3_limits(config)),
+        "zero_optimization": _zero_section(zero, limits),
         "zero_allow_untested_optimizer": True,
         # DeepSpeed's optimizer for offloaded state needs a compiler. torch's AdamW does not.
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": None,
     }
-    if config.training.precision == "bfloat16":
+    if training.precision == "bfloat16":
         # By default DeepSpeed would sum gradients over micro-batches and ranks in bfloat16, losing small ones in large sums.
         settings["bf16"] = {"enabled": True}
         settings["data_types"] = {"grad_accum_dtype": "fp32"}

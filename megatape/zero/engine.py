@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megatape.config import Config
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
@@ -19,7 +18,7 @@ from megatape.optim.gated import Decision, GatedOptimizer
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.zero.compiler import lazy_import_dynamo
-from megatape.zero.deepspeed_config import deepspeed_config
+from megatape.zero.engine_options import EngineOptions
 from megatape.zero.internals import gradient_norm, same_optimizer_at_stages_1_and_2, trim_zero3_hooks
 from megatape.zero.kinds import WEIGHT
 from megatape.zero.layouts import local_numel
@@ -70,7 +69,7 @@ class Engine:
     """A module under DeepSpeed ZeRO.
 
     Args:
-        config: Configuration of the run.
+        options: Options of the engine.
         topology: All ranks.
         mesh: Mesh of the ranks.
         build_module: Builds this rank's share of the module on a tensor axis. The forward pass returns the float32 sum of the
@@ -85,40 +84,42 @@ class Engine:
         state: Master weights and optimizer state.
     """
 
-    def __init__(self, config: Config, topology: Topology, mesh: Mesh, build_module: Callable[[Axis], nn.Module]) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        topology: Topology,
+        mesh: Mesh,
+        build_module: Callable[[Axis], nn.Module],
+    ) -> None:
         lazy_import_dynamo()
         self.topology = topology
         self.mesh = mesh
-        self.gradient_clip = config.training.gradient_clip
+        self.gradient_clip = options.gradient_clip
         # At stage 0 DeepSpeed clips in float32 without reporting the norm, so the engine clips.
-        self._clips = config.zero.stage == 0
+        self._clips = options.zero.stage == 0
 
         mpu = Mpu(mesh)
-        ds_config = deepspeed_config(config, topology.world_size)
-        module = _build_sharded(build_module, ds_config, mesh, mpu)
-        # DeepSpeed allocates the full bucket even if there are few gradients, so cap its size.
-        num_trained = sum(local_numel(parameter) for parameter in module.parameters() if parameter.requires_grad)
-        ds_config["zero_optimization"]["reduce_bucket_size"] = min(config.zero.bucket_size, num_trained)
-        inner = build_optimizer(module.named_parameters(), config.optimizer)
+        module = _build_sharded(build_module, options.deepspeed, mesh, mpu)
+        inner = build_optimizer(module.named_parameters(), options.optimizer)
         self._optimizer = GatedOptimizer(inner, self._should_step, self._apply_step)
         with same_optimizer_at_stages_1_and_2():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=module,
                 optimizer=self._optimizer,
                 mpu=mpu,
-                config=ds_config,
+                config=_with_small_bucket(options.deepspeed, module),
             )
-        if config.zero.stage == 3:
+        if options.zero.stage == 3:
             trim_zero3_hooks(module)
 
         self.device = torch.device(self.deepspeed.device)
-        self.state = ZeroState(self.deepspeed, self._optimizer, topology, mesh, config.optimizer)
+        self.state = ZeroState(self.deepspeed, self._optimizer, topology, mesh, options.optimizer)
         self._matrices: WholeMatrices | None = None
         if isinstance(inner, MatrixOptimizer):
             self._matrices = WholeMatrices(self.state)
         self._bounds = _declared_bounds(self.state)
         self._replica_check = ReplicaCheck(self.state)
-        self._partial_gradients = PartialGradients(self.state, config.zero.offload_optimizer)
+        self._partial_gradients = PartialGradients(self.state, options.zero.offload_optimizer)
         replicated_weights = [self.state.parameters[name] for name in self._partial_gradients.names]
         self._nonfinite = NonfiniteWatch(replicated_weights, self.device)
         self._pending: PendingUpdate | None = None
@@ -328,6 +329,17 @@ def _build_sharded(
     )
     with sharded:
         return build_module(mesh["tensor"])
+
+
+def _with_small_bucket(ds_config: dict[str, Any], module: nn.Module) -> dict[str, Any]:
+    """Return DeepSpeed's configuration with a bucket that is not larger than all gradients of this rank.
+
+    DeepSpeed allocates the full bucket even if there are few gradients.
+    """
+    num_trained = sum(local_numel(parameter) for parameter in module.parameters() if parameter.requires_grad)
+    section = ds_config["zero_optimization"]
+    bucket_size = min(section["reduce_bucket_size"], num_trained)
+    return ds_config | {"zero_optimization": section | {"reduce_bucket_size": bucket_size}}
 
 
 def _declared_bounds(state: ZeroState) -> dict[str, tuple[float, float]]:

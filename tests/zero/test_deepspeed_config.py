@@ -10,15 +10,16 @@ from megatape.accounting.trace import run_pass
 from megatape.accounting.zero3 import gathered
 from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
-from megatape.zero.deepspeed_config import deepspeed_config, stage3_limits
+from megatape.zero.deepspeed_config import stage3_limits
+from megatape.zero.engine_options import engine_options
 from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
 
 
 def test_deepspeed_gets_the_planned_limits(raw_config: dict[str, Any]) -> None:
     config = parse_config(raw_config | {"zero": {"stage": 3}}, "test")
-    limits = stage3_limits(config)
-    section = deepspeed_config(config, 1)["zero_optimization"]
+    limits = stage3_limits(config.model, config.zero, tensor_size=1)
+    section = engine_options(config, 1).deepspeed["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
     assert section["stage3_max_live_parameters"] == limits.max_live_parameters
     assert section["stage3_max_reuse_distance"] == 0  # as accounting/zero3.py simulates
@@ -40,25 +41,25 @@ def test_limits_follow_the_largest_layer(raw_config: dict[str, Any], changes: di
     one = run_pass(config)
     layers = [layer for layer in one.model.blocks[0].modules() if isinstance(layer, Linear)]
     block = sum(layer.weight.numel() for layer in layers)
-    limits = stage3_limits(config)
+    limits = stage3_limits(config.model, config.zero, tp)
     assert limits.prefetch == block
     assert limits.max_live_parameters == 2 * block
     assert 1.5 < gathered(one.events, 2, limits).live / block < 2.7
 
-    limits = stage3_limits(configure(bucket_size=3 * block))
+    limits = stage3_limits(config.model, configure(bucket_size=3 * block).zero, tp)
     assert limits.prefetch == 3 * block
     assert limits.max_live_parameters == 6 * block
 
 
 def test_configuration_needs_no_deepspeed() -> None:
     """The planner reads them without training."""
-    code = "import sys, megatape.zero.deepspeed_config; sys.exit('deepspeed' in sys.modules)"
+    code = "import sys, megatape.zero.engine_options; sys.exit('deepspeed' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=scaled(60))
 
 
 def test_docs_list_all_deepspeed_keys(raw_config: dict[str, Any]) -> None:
     """The DeepSpeed section of docs/architecture.md names each key of the ZeRO settings."""
     raw_config["zero"] = {"stage": 3, "offload_optimizer": True, "offload_parameters": True}
-    given = deepspeed_config(parse_config(raw_config, "test"), 1)["zero_optimization"]
+    given = engine_options(parse_config(raw_config, "test"), 1).deepspeed["zero_optimization"]
     section = (ROOT / "docs/architecture.md").read_text().split("\n## DeepSpeed\n")[1].split("\n## ")[0]
     assert [key for key in given if key != "stage" and f"`{key}`" not in section] == []

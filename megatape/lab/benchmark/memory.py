@@ -28,6 +28,7 @@ from megatape.utils.python_process import python_command
 from megatape.utils.tables import markdown
 from megatape.zero.distributed import initialize_distributed, shut_down
 from megatape.zero.engine import Engine, Inputs
+from megatape.zero.engine_options import engine_options
 
 STEPS = 4
 
@@ -103,7 +104,8 @@ def worker(config: Config) -> Measured:
     initialize_distributed(topology)
     mesh = make_mesh(topology, {"tensor": config.parallel.tp})
     before = psutil.Process().memory_info().rss
-    engine = Engine(config, topology, mesh, partial(build_model, config.model))
+    options = engine_options(config, topology.world_size)
+    engine = Engine(options, topology, mesh, partial(build_model, config.model))
     engine.state.load(fresh_state(config, engine.state.parameters), step=0)
     initialized = psutil.Process().memory_info().rss - before
     peak_initializing = peak_memory() - before

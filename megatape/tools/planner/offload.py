@@ -92,7 +92,9 @@ def plan_offload(config: Config, world_size: int, limits: Stage3Limits | None = 
         host += clipping + optimizer + casting
     if zero.offload_parameters:
         ranks = config.replicas(world_size)
-        gathered_elements = gathered(run_pass(config).events, ranks, limits or stage3_limits(config)).elements
+        if limits is None:
+            limits = stage3_limits(config.model, zero, config.parallel.tp)
+        gathered_elements = gathered(run_pass(config).events, ranks, limits).elements
         overlapped += micro_batches * gathered_elements / ranks * size
     if config.training.activation_checkpointing == "offload":
         # To the host and back, in the stream that computes.

@@ -15,6 +15,7 @@ from megatape.training.startup.working_kernels import loss_by_kernel, updates_by
 from megatape.training.validation.evaluator import Evaluator
 from megatape.zero.distributed import own_device
 from megatape.zero.engine import Engine
+from megatape.zero.engine_options import engine_options
 
 
 def build_loader(config: Config, data: RunData, axis: Axis) -> Loader:
@@ -106,4 +107,4 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
         check_trainable(model, training.trainable, training.frozen)
         return model
 
-    return Engine(config, topology, mesh, build), backends
+    return Engine(engine_options(config, topology.world_size), topology, mesh, build), backends

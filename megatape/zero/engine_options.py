@@ -1,0 +1,47 @@
+"""Options of the training engine, derived from the configuration.
+
+Does not import deepspeed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from megatape.config import Config, OptimizerConfig, ZeroConfig
+from megatape.zero.deepspeed_config import deepspeed_config, stage3_limits
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options of the training engine.
+
+    Attributes:
+        zero: ZeRO stage, bucket size and offloading.
+        optimizer: Kind of the optimizer and its hyperparameters.
+        gradient_clip: Maximum norm of the gradient, 0 for no clipping.
+        deepspeed: DeepSpeed's own configuration.
+    """
+
+    zero: ZeroConfig
+    optimizer: OptimizerConfig
+    gradient_clip: float
+    deepspeed: dict[str, Any]
+
+
+def engine_options(config: Config, world_size: int) -> EngineOptions:
+    """Return the options of a run's engine.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks.
+
+    Raises:
+        ConfigError: The ranks or a batch do not divide evenly.
+    """
+    limits = stage3_limits(config.model, config.zero, config.parallel.tp)
+    accumulation_steps = config.accumulation(world_size)
+    return EngineOptions(
+        config.zero,
+        config.optimizer,
+        config.training.gradient_clip,
+        deepspeed_config(config.training, config.zero, accumulation_steps, limits),
+    )
