@@ -30,7 +30,7 @@ def attend(
     state: PositionState | None = None,
     bias: ScoreBias | None = None,
     document_starts: DocumentStarts = None,
-    move: bool = False,
+    moves_state: bool = False,
     backends: Backends | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute causal attention by the first backend that supports the call.
@@ -42,11 +42,11 @@ def attend(
         state: Position tensor e [B, N, L, W], which rotates queries and keys, or None.
         bias: Bias on the scores, or None.
         document_starts: Index of the first token of each token's document, [B, N]. None if every sample is one document.
-        move: Whether to average e with the same weights as the values.
+        moves_state: Whether to average e with the same weights as the values.
         backends: Names of backends in order of preference. None for the order of `auto`.
 
     Returns:
-        A v [B, N, H, R], and A e [B, N, H, W] if `move` is set, in the dtype of v.
+        A v [B, N, H, R], and A e [B, N, H, W] if `moves_state` is set, in the dtype of v.
 
     Raises:
         UserError: No backend supports the call.
@@ -57,7 +57,7 @@ def attend(
         device_type = "cuda"
     requirements = AttentionRequirements(
         device_type=device_type,
-        moves=move,
+        moves_state=moves_state,
         bias=_bias_kind(bias),
         head_dim=q.shape[-1],
         dtype=q.dtype,
@@ -66,10 +66,10 @@ def attend(
     backend = get_backend(select_backend(requirements, backends))
     extra_width = q.shape[-1] - v.shape[-1]
     if not extra_width:
-        return backend.attend(q, k, v, state, bias, document_starts, move)
+        return backend.attend(q, k, v, state, bias, document_starts, moves_state)
     # Kernels support a single width, so pad the values.
     padded_values = F.pad(v, (0, extra_width))
-    padded_content, _ = backend.attend(q, k, padded_values, state, bias, document_starts, move)
+    padded_content, _ = backend.attend(q, k, padded_values, state, bias, document_starts, moves_state)
     return padded_content[..., :-extra_width], None
 
 

@@ -27,7 +27,7 @@ class AttentionRequirements:
 
     Attributes:
         device_type: Type of the device, such as "cuda".
-        moves: Whether attention averages the state with the same weights as the values.
+        moves_state: Whether attention averages the state with the same weights as the values.
         bias: Kind of bias on the scores.
         head_dim: Width R of a head.
         dtype: Data type of queries, keys and values.
@@ -36,7 +36,7 @@ class AttentionRequirements:
     """
 
     device_type: str
-    moves: bool
+    moves_state: bool
     bias: BiasKind
     head_dim: int
     dtype: torch.dtype
@@ -76,7 +76,7 @@ class Backend(ABC):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        move: bool,
+        moves_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute causal attention. Only called if `unsupported_reason` is None.
 

@@ -19,7 +19,7 @@ def rotated_heads(
     q: Tensor,
     k: Tensor,
     state: PositionState | None,
-    move: bool,
+    moves_state: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Rotate queries and keys by e.
 
@@ -27,7 +27,7 @@ def rotated_heads(
         q: Queries [B, N, H, R].
         k: Keys [B, N, L, R].
         state: State with e, or None to rotate nothing.
-        move: Whether attention moves the state.
+        moves_state: Whether attention moves the state.
 
     Returns:
         Rotated queries and keys, and e [B, N, L, W] as a value in their dtype, or None if attention does not move it.
@@ -39,9 +39,9 @@ def rotated_heads(
     if initial.shape[-1] == q.shape[-1] and _has_kernel(q.device):
         from megatape.attention.kernels.rotation import Rotation
 
-        return Rotation.apply(q, k, initial, delta, move)
+        return Rotation.apply(q, k, initial, delta, moves_state)
     e = None
-    if move:
+    if moves_state:
         e = state.tensor(k.shape[2]).to(k.dtype)
     rotated_q, rotated_k = rotate_qk(q, k, state)
     return rotated_q, rotated_k, e

@@ -41,11 +41,11 @@ class ShiftedSparse:
         state: PositionState | None,
         bias: None,
         document_starts: DocumentStarts,
-        move: bool,
+        moves_state: bool,
     ) -> tuple[Tensor, None]:
         """Compute attention within the groups. Arguments as in `attend`, without a bias and without moving the state."""
         # The configuration refuses encodings with either.
-        assert bias is None and not move
+        assert bias is None and not moves_state
         q, k = rotate_qk(q, k, state)
         group_size = q.shape[1] // self.num_groups
         query_heads_per_channel = q.shape[2] // k.shape[2]

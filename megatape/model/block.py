@@ -115,7 +115,7 @@ class Attention(nn.Module):
             state=state if self.encoding.has_position_tensor else None,
             bias=bias,
             document_starts=document_starts,
-            move=self.moves_state,
+            moves_state=self.moves_state,
         )
         content, attended_state = self.after_attention(content, attended_state)
         return self.output(content.flatten(2)), attended_state

@@ -25,7 +25,7 @@ def attention_requirements(config: Config, device_type: str) -> list[AttentionRe
         masked=config.data.mask_documents,
         ring=config.parallel.cp > 1,
     )
-    requirements = [most_layers, replace(most_layers, moves=False)]
+    requirements = [most_layers, replace(most_layers, moves_state=False)]
     if config.model.nope_every:
-        requirements.append(replace(most_layers, moves=False, bias="none", head_dim=config.model.head_dim))
+        requirements.append(replace(most_layers, moves_state=False, bias="none", head_dim=config.model.head_dim))
     return list(dict.fromkeys(requirements))

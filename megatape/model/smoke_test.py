@@ -177,7 +177,7 @@ def _run_backend(
     state_width = width or requirements.head_dim
     initial = random_tensor(1, tokens, 1, state_width, dtype=torch.float32).detach()
     delta = None
-    if requirements.moves:
+    if requirements.moves_state:
         delta = random_tensor(1, tokens, 1, width)
 
     bias_weights = None
@@ -188,11 +188,11 @@ def _run_backend(
 
     # A bias is tested without rotation, unless the state moves as well.
     state = None
-    if requirements.moves or bias is None:
+    if requirements.moves_state or bias is None:
         state = PositionState(initial, delta)
 
     backend = get_backend(name)
-    content, moved_state = backend.attend(query, key, value, state, bias, document_starts, requirements.moves)
+    content, moved_state = backend.attend(query, key, value, state, bias, document_starts, requirements.moves_state)
 
     outputs = [content]
     if moved_state is not None:

@@ -39,11 +39,11 @@ def test_flops_of_the_other_encodings() -> None:
 class Counted(Sdpa):
     """Computes a bias for all pairs, too, and does not add it: torch's counter sees products alone."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Any, bias: Any, mask: Any, move: bool) -> Any:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Any, bias: Any, mask: Any, moves_state: bool) -> Any:
         if bias is not None:
             every = slice(0, q.shape[1])
             bias.block(bias.weights, every, every)
-        return super().attend(q, k, v, positions, None, mask, move)
+        return super().attend(q, k, v, positions, None, mask, moves_state)
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ CHOICES: dict[tuple[str, bool, BiasKind, int, torch.dtype, bool], str] = {
 }
 
 
-def need(device_type: str, moves: bool, bias: BiasKind) -> AttentionRequirements:
-    return AttentionRequirements(device_type, moves, bias, 64, torch.float32, masked=False)
+def need(device_type: str, moves_state: bool, bias: BiasKind) -> AttentionRequirements:
+    return AttentionRequirements(device_type, moves_state, bias, 64, torch.float32, masked=False)
 
 
 @pytest.mark.parametrize("asked", CHOICES, ids=str)
@@ -62,8 +62,8 @@ def test_automatic_choice(asked: tuple[str, bool, BiasKind, int, torch.dtype, bo
 def test_a_forced_backend_runs_where_it_can(name: str) -> None:
     """Elsewhere `check` rejects it with a reason, and layers that it does not support get the automatic choice."""
     for device_type in ("cpu", "cuda"):
-        for moves, bias in itertools.product((False, True), get_args(BiasKind)):
-            asked = need(device_type, moves, bias)
+        for moves_state, bias in itertools.product((False, True), get_args(BiasKind)):
+            asked = need(device_type, moves_state, bias)
             reason = get_backend(name).unsupported_reason(asked)
             assert select_backend(asked, backends_by_priority(name)) == (select_backend(asked) if reason else name)
             if reason:
@@ -182,7 +182,7 @@ def test_needs_are_those_of_the_encoding(raw_config: dict[str, Any]) -> None:
     alone = AttentionRequirements("cuda", False, "distance", 4, torch.float32, True)
     assert attention_requirements(parse_config(raw_config, "test"), "cuda") == [alone]
     raw_config["model"]["encoding"] = "tape"
-    assert [each.moves for each in attention_requirements(parse_config(raw_config, "test"), "cuda")] == [True, False]
+    assert [each.moves_state for each in attention_requirements(parse_config(raw_config, "test"), "cuda")] == [True, False]
     raw_config["model"] |= {"encoding": "tape_fox", "nope_every": 2}
     found = attention_requirements(parse_config(raw_config, "test"), "cuda")
-    assert [(each.moves, each.bias) for each in found] == [(True, "pair"), (False, "pair"), (False, "none")]
+    assert [(each.moves_state, each.bias) for each in found] == [(True, "pair"), (False, "pair"), (False, "none")]

@@ -54,7 +54,7 @@ def test_equals_the_formula(num_unshifted: int, masked: bool, backend: str) -> N
     starts = random_document_starts(2, LENGTH) if masked else None
     q, k, v = given
     sparse = ShiftedSparse(GROUPS, num_unshifted, partial(attend, backends=(backend,)))
-    found, _ = sparse(q, k, v, state=None, bias=None, document_starts=starts, move=False)
+    found, _ = sparse(q, k, v, state=None, bias=None, document_starts=starts, moves_state=False)
     q, k, v = exact
     expected = masked_attention(q, k, v, starts, num_unshifted)
     for output in (found, expected):
@@ -83,7 +83,7 @@ class Masked(ShiftedSparse):
         state: PositionState | None,
         bias: None,
         document_starts: Tensor | None,
-        move: bool,
+        moves_state: bool,
     ) -> tuple[Tensor, None]:
         return masked_attention(*rotate_qk(q, k, state), v, document_starts, self.num_unshifted), None
 
@@ -118,7 +118,7 @@ def test_no_token_sees_the_future() -> None:
     for num_unshifted, begins in ((1, BEGINS[0]), (0, BEGINS[1])):
         q, k, v = (torch.randn(1, LENGTH, 1, 4, generator=generator) for _ in range(3))
         v.requires_grad_()
-        out, _ = ShiftedSparse(GROUPS, num_unshifted)(q, k, v, state=None, bias=None, document_starts=None, move=False)
+        out, _ = ShiftedSparse(GROUPS, num_unshifted)(q, k, v, state=None, bias=None, document_starts=None, moves_state=False)
         for token, first in enumerate(begins):
             (gradient,) = torch.autograd.grad(out[0, token].sum(), v, retain_graph=True)
             assert gradient[0, :, 0, 0].nonzero().flatten().tolist() == list(range(first, token + 1))

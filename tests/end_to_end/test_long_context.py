@@ -75,18 +75,18 @@ def test_no_tensor_has_n_by_n_elements(encoding: str, masked: bool) -> None:
     assert largest.elements < length**2 / 3, largest.operator
 
 
-@pytest.mark.parametrize("moves", [False, True])
-def test_documents_cost_their_own_pairs(moves: bool) -> None:
+@pytest.mark.parametrize("moves_state", [False, True])
+def test_documents_cost_their_own_pairs(moves_state: bool) -> None:
     """Twice as many documents of a length cost twice the operations on a CPU, forward and backward, and not four times."""
     counts = []
     for length in (1024, 2048):
         q, k, v = (torch.randn(2, length, 2, 8, requires_grad=True) for _ in "qkv")
         starts = torch.stack([torch.arange(length) // size * size for size in (256, 128)])
         positions = None
-        if moves:
+        if moves_state:
             positions = PositionState(torch.ones(2, length, 1, 8))
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # whose operations it knows
-            content, _ = attend(q, k, v, state=positions, document_starts=starts, move=moves)
+            content, _ = attend(q, k, v, state=positions, document_starts=starts, moves_state=moves_state)
             content.sum().backward()
         counts.append(counter.get_total_flops())
     assert 0 < counts[1] <= 2.1 * counts[0]

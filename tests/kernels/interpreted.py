@@ -52,7 +52,7 @@ class Case:
         shape: B, N, H, L, R.
         tile: Tile that replaces a GPU's, so that loops have several steps.
         dtype: Data type of queries, keys and values.
-        moves: Whether attention moves e.
+        moves_state: Whether attention moves e.
         rotates: Whether e rotates queries and keys if attention does not move it.
         delta: Whether e has a second term.
         documents: Whether samples are packed documents.
@@ -63,7 +63,7 @@ class Case:
     shape: tuple[int, int, int, int, int]
     tile: Tile
     dtype: torch.dtype = torch.float32
-    moves: bool = True
+    moves_state: bool = True
     rotates: bool = False
     delta: bool = True
     documents: bool = True
@@ -77,14 +77,14 @@ CASES = [
     # Padded heads
     Case((1, 50, 1, 1, 20), WIDE, documents=False),
     Case((1, 40, 1, 1, 4), WIDE, delta=False),
-    Case((1, 40, 2, 1, 16), TALL, moves=False),
-    Case((1, 40, 2, 1, 16), TALL, moves=False, rotates=True),
-    Case((1, 40, 2, 2, 4), WIDE, moves=False, rotates=True, delta=False),
+    Case((1, 40, 2, 1, 16), TALL, moves_state=False),
+    Case((1, 40, 2, 1, 16), TALL, moves_state=False, rotates=True),
+    Case((1, 40, 2, 2, 4), WIDE, moves_state=False, rotates=True, delta=False),
     Case((1, 20, 2, 1, 4), TALL, wide=True),
     Case((1, 40, 2, 2, 32), WIDE, torch.bfloat16),
-    Case((2, 40, 2, 1, 16), TALL, moves=False, biased=True),
-    Case((1, 50, 2, 2, 4), WIDE, moves=False, biased=True, documents=False),
-    Case((1, 40, 2, 1, 32), WIDE, torch.bfloat16, moves=False, biased=True),
+    Case((2, 40, 2, 1, 16), TALL, moves_state=False, biased=True),
+    Case((1, 50, 2, 2, 4), WIDE, moves_state=False, biased=True, documents=False),
+    Case((1, 40, 2, 1, 32), WIDE, torch.bfloat16, moves_state=False, biased=True),
 ]
 # Shape, dtype, whether e has a second term, and whether attention moves it
 ROTATIONS = [
@@ -126,12 +126,12 @@ def differences(case: Case) -> dict[str, float]:
         delta = delta.detach().repeat(1, 1, 1, 2).requires_grad_()
     batch, length, heads, channels, size = case.shape
     starts = random_document_starts(batch, length) if case.documents else None
-    arguments = {"q": q, "k": k, "v": v} | ({"delta": delta} if (case.moves or case.rotates) and case.delta else {})
+    arguments = {"q": q, "k": k, "v": v} | ({"delta": delta} if (case.moves_state or case.rotates) and case.delta else {})
     if case.biased:
         arguments["bias"] = torch.randn(heads, length, generator=torch.Generator().manual_seed(0)).requires_grad_()
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in arguments.items()}
     initial = initial_state(delta)
-    if not case.moves and not case.rotates:  # a rotation by nothing
+    if not case.moves_state and not case.rotates:  # a rotation by nothing
         initial = torch.tensor([1.0, 0.0]).repeat_interleave(size // 2).expand_as(initial)
     e = initial.double().expand(-1, -1, channels, -1) + exact.get("delta", 0)
     zeros = torch.zeros(batch, length, dtype=torch.long)
@@ -146,9 +146,9 @@ def differences(case: Case) -> dict[str, float]:
         expected = (biased_attention.plain(exact["q"], exact["k"], exact["v"], by_pair, zeros if starts is None else starts),)
     else:
         expected = plain(exact["q"], exact["k"], exact["v"], e, zeros if starts is None else starts)
-    rotation = PositionState(initial, arguments.get("delta")) if case.moves or case.rotates else None
+    rotation = PositionState(initial, arguments.get("delta")) if case.moves_state or case.rotates else None
     bias = DistanceBias(arguments["bias"]) if case.biased else None
-    outputs = get_backend("triton").attend(q, k, v, rotation, bias, starts, case.moves)
+    outputs = get_backend("triton").attend(q, k, v, rotation, bias, starts, case.moves_state)
     found = [output for output in outputs if output is not None]
     expected = expected[: len(found)]
     for results in (found, expected):
@@ -162,7 +162,7 @@ def differences(case: Case) -> dict[str, float]:
 
 
 def rotation_differences(
-    shape: tuple[int, int, int, int, int], dtype: torch.dtype, delta: bool, moves: bool
+    shape: tuple[int, int, int, int, int], dtype: torch.dtype, delta: bool, moves_state: bool
 ) -> dict[str, float]:
     """Of heads rotated by the kernels, and of all gradients, from PyTorch's operators in float64."""
     q, k, _, added = inputs(shape, dtype)
@@ -170,18 +170,18 @@ def rotation_differences(
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in given.items()}
     initial = initial_state(added) if delta else initial_state(added)[:1]  # or one for all samples
     e = initial.double().expand(*added.shape) + exact.get("delta", 0)
-    expected = [rotate(exact["q"], e), rotate(exact["k"], e), e][: 2 + moves]
-    found = [part for part in Rotation.apply(q, k, initial, given.get("delta"), moves) if part is not None]
+    expected = [rotate(exact["q"], e), rotate(exact["k"], e), e][: 2 + moves_state]
+    found = [part for part in Rotation.apply(q, k, initial, given.get("delta"), moves_state) if part is not None]
     for results in (found, expected):
         torch.stack([result.double().sin().sum() for result in results]).sum().backward()
     ours, theirs = ([*results, *_gradients(tensors)] for results, tensors in ((found, given), (expected, exact)))
-    names = ["q rotated", "k rotated", "e"][: 2 + moves] + [f"d {name}" for name in given]
+    names = ["q rotated", "k rotated", "e"][: 2 + moves_state] + [f"d {name}" for name in given]
     pairs = zip(names, ours, theirs, strict=True)
     return {name: float((a.detach() - b.detach()).norm() / b.detach().norm()) for name, a, b in pairs}
 
 
 def update_differences(
-    shape: tuple[int, int, int, int, int], inner: int, dtype: torch.dtype, moves: bool, attends: bool
+    shape: tuple[int, int, int, int, int], inner: int, dtype: torch.dtype, moves_state: bool, attends: bool
 ) -> dict[str, float]:
     """Of a layer's update by the kernels, and of all gradients, from the same layer in float64 without them."""
     batch, length, heads, channels, size = shape
@@ -210,7 +210,7 @@ def update_differences(
         kind = torch.float64 if exact else dtype
         layer.to(kind)
         delta, attended, m = (tensor.detach().to(kind).requires_grad_() for tensor in given)
-        state = PositionState(initial.to(kind) if exact else initial.float(), delta if moves else None)
+        state = PositionState(initial.to(kind) if exact else initial.float(), delta if moves_state else None)
         out = layer(state, attended if attends else None, m).delta
         layer.zero_grad()
         out.double().sin().sum().backward()

@@ -69,12 +69,12 @@ REFUSALS: dict[str, dict[str, Any]] = {
 def test_says_what_it_does_not_support(reason: str) -> None:
     supported = AttentionRequirements("cuda", True, "none", 128, torch.bfloat16, masked=True)
     assert get_backend("triton").unsupported_reason(supported) is None
-    assert get_backend("triton").unsupported_reason(replace(supported, moves=False, bias="distance")) is None
+    assert get_backend("triton").unsupported_reason(replace(supported, moves_state=False, bias="distance")) is None
     assert reason in str(get_backend("triton").unsupported_reason(replace(supported, **REFUSALS[reason])))
 
 
 @pytest.mark.parametrize(
-    ("moves", "head_dim", "dtype", "first"),
+    ("moves_state", "head_dim", "dtype", "first"),
     [
         (True, 64, torch.bfloat16, "triton"),
         (True, 64, torch.float32, "sdpa"),
@@ -82,9 +82,9 @@ def test_says_what_it_does_not_support(reason: str) -> None:
         (False, 64, torch.bfloat16, "sdpa"),
     ],
 )
-def test_preferred_to_pytorch_if_faster(moves: bool, head_dim: int, dtype: torch.dtype, first: str) -> None:
+def test_preferred_to_pytorch_if_faster(moves_state: bool, head_dim: int, dtype: torch.dtype, first: str) -> None:
     """As measured; where it is forced, PyTorch goes first all the same."""
-    need = AttentionRequirements("cuda", moves, "none", head_dim, dtype, masked=False)
+    need = AttentionRequirements("cuda", moves_state, "none", head_dim, dtype, masked=False)
     assert backends_by_priority(AUTO, need)[0] == first and backends_by_priority("sdpa", need)[0] == "sdpa"
     assert backends_by_priority(AUTO, replace(need, device_type="cpu"))[0] == "sdpa"
 

@@ -58,13 +58,13 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def tried(
     name: str,
-    moves: bool = False,
+    moves_state: bool = False,
     bias: BiasKind = "none",
     dtype: torch.dtype = torch.bfloat16,
     masked: bool = False,
     width: int = 16,
 ) -> str | None:
-    return smoke_test_backend(name, [AttentionRequirements("cpu", moves, bias, 16, dtype, masked)], 2, width, 40, CPU)
+    return smoke_test_backend(name, [AttentionRequirements("cpu", moves_state, bias, 16, dtype, masked)], 2, width, 40, CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

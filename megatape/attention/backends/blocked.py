@@ -37,9 +37,9 @@ class Blocked(Backend):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        move: bool,
+        moves_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        if not move:
+        if not moves_state:
             q, k = rotate_qk(q, k, state)
             state = None
         initial, delta = state or (None, None)

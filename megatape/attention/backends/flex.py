@@ -55,14 +55,14 @@ class Flex(Backend):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        move: bool,
+        moves_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute causal attention, see Backend. A state takes one call over [v | e], or several."""
         by_distance = None
         if bias is not None:
             assert isinstance(bias, DistanceBias)
             (by_distance,) = bias.weights
-        q, k, e = rotated_heads(q, k, state, move)
+        q, k, e = rotated_heads(q, k, state, moves_state)
 
         def attend_to(values: Tensor) -> Tensor:
             return flex_values(q, k, values, by_distance, document_starts)

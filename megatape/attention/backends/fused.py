@@ -29,7 +29,7 @@ class Fused(Backend):
     def unsupported_reason(self, requirements: AttentionRequirements) -> str | None:
         if requirements.bias == "pair":
             return "computes no bias of pairs of tokens"
-        if requirements.moves and requirements.bias != "none":
+        if requirements.moves_state and requirements.bias != "none":
             return "has no kernel that moves the position state under a bias on the scores"
         if requirements.device_type != "cuda":
             return f"is compiled for GPUs, and the device is {requirements.device_type!r}"
@@ -45,7 +45,7 @@ class Fused(Backend):
         """Whether these kernels are faster than flex_attention, and than one call of sdpa, which has to copy [v | e]."""
         if requirements.dtype != torch.bfloat16:
             return False
-        moves_in_one_call = requirements.moves and 2 * requirements.head_dim <= MAX_VALUE_WIDTH
+        moves_in_one_call = requirements.moves_state and 2 * requirements.head_dim <= MAX_VALUE_WIDTH
         faster = requirements.masked or requirements.bias == "distance" or moves_in_one_call
         return faster and self.unsupported_reason(requirements) is None
 
@@ -57,7 +57,7 @@ class Fused(Backend):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        move: bool,
+        moves_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute causal attention, see Backend.
 
@@ -74,10 +74,10 @@ class Fused(Backend):
 
         head_dim = v.shape[-1]
         if state is None or (state.initial is not None and state.initial.shape[-1] == head_dim):
-            return fused_attention(q, k, v, state, by_distance, document_starts, move)
+            return fused_attention(q, k, v, state, by_distance, document_starts, moves_state)
 
         q, k = rotate_qk(q, k, state)
-        if not move:
+        if not moves_state:
             return fused_attention(q, k, v, None, by_distance, document_starts, False)
 
         e = state.tensor(k.shape[2]).to(v.dtype)

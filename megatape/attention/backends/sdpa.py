@@ -39,7 +39,7 @@ class Sdpa(Backend):
         on_gpu = requirements.device_type == "cuda"
         if requirements.bias != "none":
             return "would materialize the bias of all pairs of tokens"
-        if requirements.moves and on_cpu and head_dim > MAX_PADDED_HEAD_DIM:
+        if requirements.moves_state and on_cpu and head_dim > MAX_PADDED_HEAD_DIM:
             return (
                 "pads heads to the width of [v | e] on a CPU, which is slower than `blocked` beyond "
                 f"{MAX_PADDED_HEAD_DIM} channels"
@@ -56,7 +56,7 @@ class Sdpa(Backend):
     def kernel_name(self, requirements: AttentionRequirements, device: torch.device) -> str:
         head_dim = requirements.head_dim
         value_width = head_dim
-        if requirements.moves and 2 * head_dim <= MAX_VALUE_WIDTH:
+        if requirements.moves_state and 2 * head_dim <= MAX_VALUE_WIDTH:
             value_width = 2 * head_dim
         q = torch.empty(1, 1, 128, head_dim, dtype=requirements.dtype, device=device).requires_grad_()
         v = torch.empty(1, 1, 128, value_width, dtype=requirements.dtype, device=device).requires_grad_()
@@ -70,7 +70,7 @@ class Sdpa(Backend):
         state: PositionState | None,
         bias: ScoreBias | None,
         document_starts: DocumentStarts,
-        move: bool,
+        moves_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute causal attention, see Backend. A state takes one call over [v | e], or several."""
         assert bias is None
@@ -78,7 +78,7 @@ class Sdpa(Backend):
         if q.is_cuda and not torch.compiler.is_compiling():
             prefer_fast_kernels(q.device)
 
-        q, k, e = rotated_heads(q, k, state, move)
+        q, k, e = rotated_heads(q, k, state, moves_state)
         scale = q.shape[-1] ** -0.5
         q = _padded(q, e)
         k = _padded(k, e)

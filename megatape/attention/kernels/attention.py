@@ -102,7 +102,7 @@ def fused_attention(
     state: PositionState | None,
     by_distance: Tensor | None,
     document_starts: DocumentStarts,
-    move: bool,
+    moves_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute causal attention by the kernels. Arguments and results as in `attend`, where e is as wide as the heads.
 
@@ -113,10 +113,10 @@ def fused_attention(
         state: Position tensor, or None.
         by_distance: Bias on the scores, float32 [H, N], or None.
         document_starts: Index of the first token of each token's document, [B, N], or None.
-        move: Whether to average e with the same weights as the values.
+        moves_state: Whether to average e with the same weights as the values.
     """
     initial, delta = state or (None, None)
-    return _FusedAttention.apply(q, k, v, initial, delta, move, by_distance, document_starts)
+    return _FusedAttention.apply(q, k, v, initial, delta, moves_state, by_distance, document_starts)
 
 
 def select_tile(kernel: Callable[..., Any], x: Tensor) -> Tile:
@@ -158,7 +158,7 @@ class _FusedAttention(torch.autograd.Function):
         v: Tensor,
         initial: Tensor | None,
         delta: Tensor | None,
-        moves: bool,
+        moves_state: bool,
         by_distance: Tensor | None,
         document_starts: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -168,7 +168,7 @@ class _FusedAttention(torch.autograd.Function):
         initial = _contiguous(initial)
         delta = _contiguous(delta)
         starts = _contiguous(document_starts)
-        rotated_k, e = _rotated_keys(k, initial, delta, moves)
+        rotated_k, e = _rotated_keys(k, initial, delta, moves_state)
         content = torch.empty_like(q)
         attended_state = None if e is None else torch.empty_like(q)
         log_sum = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)  # [B, H, N]
@@ -190,7 +190,7 @@ class _FusedAttention(torch.autograd.Function):
             attended_state=attended_state,
             log_sum=log_sum,
         )
-        ctx.moves = moves
+        ctx.moves_state = moves_state
         ctx.save_for_backward(q, k, v, initial, delta, by_distance, starts, content, attended_state, log_sum)
         return content, attended_state
 
@@ -205,7 +205,7 @@ class _FusedAttention(torch.autograd.Function):
         bias = _to_base_2(by_distance)
         d_content = d_content.contiguous()
         d_attended_state = _contiguous(d_attended_state)
-        rotated_k, e = _rotated_keys(k, initial, delta, ctx.moves)
+        rotated_k, e = _rotated_keys(k, initial, delta, ctx.moves_state)
         rotated_q = q if initial is None else rotated(q, k, initial, delta)
 
         d_q = torch.empty_like(q)
@@ -298,12 +298,12 @@ def _rotated_keys(
     k: Tensor,
     initial: Tensor | None,
     delta: Tensor | None,
-    moves: bool,
+    moves_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the rotated keys, and e as a value if attention `moves` it."""
+    """Return the rotated keys, and e as a value if `moves_state`."""
     if initial is None:
         return k, None
-    return rotated_with_state(k, initial, delta, moves)
+    return rotated_with_state(k, initial, delta, moves_state)
 
 
 def _to_base_2(by_distance: Tensor | None) -> Tensor | None:

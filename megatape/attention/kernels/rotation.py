@@ -20,7 +20,7 @@ WARPS = 4
 
 
 class Rotation(torch.autograd.Function):
-    """Queries [B, N, H, R] and keys [B, N, L, R] times e, and e [B, N, L, R] as a value if attention `moves` it.
+    """Queries [B, N, H, R] and keys [B, N, L, R] times e, and e [B, N, L, R] as a value if `moves_state`.
 
     The results have the dtype of queries and keys. initial is float32 [B, N, 1, R], delta is [B, N, L, R] or None. The backward
     pass keeps both. With a delta, whose gradient needs them, it keeps queries and keys as well.
@@ -28,7 +28,7 @@ class Rotation(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, moves: bool
+        ctx: Any, q: Tensor, k: Tensor, initial: Tensor, delta: Tensor | None, moves_state: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         q = q.contiguous()
         k = k.contiguous()
@@ -38,7 +38,7 @@ class Rotation(torch.autograd.Function):
         else:
             delta = delta.contiguous()
             ctx.save_for_backward(q, k, initial, delta)
-        rotated_k, e = rotated_with_state(k, initial, delta, moves)
+        rotated_k, e = rotated_with_state(k, initial, delta, moves_state)
         if e is not None:
             e = e.expand_as(k)
         return rotated(q, k, initial, delta), rotated_k, e
@@ -112,10 +112,10 @@ def rotated_with_state(
     k: Tensor,
     initial: Tensor,
     delta: Tensor | None,
-    moves: bool,
+    moves_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Rotate keys by e, and return e as a value if attention `moves` it: [B, N, 1, R] without a delta, or [B, N, L, R]."""
-    if not moves:
+    """Rotate keys by e, and return e as a value if `moves_state`: [B, N, 1, R] without a delta, or [B, N, L, R]."""
+    if not moves_state:
         return rotated(k, k, initial, delta), None
     if delta is None:
         return rotated(k, k, initial, delta), initial.to(k.dtype)

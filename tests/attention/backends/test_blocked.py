@@ -36,13 +36,13 @@ def test_ring_equals_one_process(tmp_path: Path) -> None:
 def check(_: Any, topology: Topology) -> bool:
     context = make_mesh(topology, {"context": RANKS})["context"]
     for shape in SHAPES:
-        for move in (True, False):
+        for moves_state in (True, False):
             for mask in (None, random_document_starts(*shape[:2])):
-                alone = [zigzag(part, context) for part in results(shape, SINGLE, move, mask)]
+                alone = [zigzag(part, context) for part in results(shape, SINGLE, moves_state, mask)]
                 for block in (BLOCK, 3 * BLOCK):
-                    ring = results(shape, context, move, mask, min_block_rows=block)
+                    ring = results(shape, context, moves_state, mask, min_block_rows=block)
                     for found, expected in zip(ring, alone, strict=True):
-                        assert_close(found, expected, bounds.RING, floor=1e-3, what=(shape, move, mask is not None))
+                        assert_close(found, expected, bounds.RING, floor=1e-3, what=(shape, moves_state, mask is not None))
     check_bytes(context)
     return True
 
@@ -50,7 +50,7 @@ def check(_: Any, topology: Topology) -> bool:
 def results(
     shape: tuple[int, ...],
     context: Axis,
-    move: bool,
+    moves_state: bool,
     mask: Tensor | None,
     dtype: torch.dtype = torch.float32,
     min_block_rows: int = BLOCK,
@@ -58,10 +58,10 @@ def results(
     """Outputs and gradients of this rank's tokens."""
     given = [zigzag(part.detach(), context).requires_grad_() for part in inputs(shape, dtype)]
     q, k, v, delta = given
-    state = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if move else None)
-    found = Blocked(context, min_block_rows).attend(q, k, v, state, None, zigzag(mask, context), move)
+    state = PositionState(zigzag(initial_state(inputs(shape)[3]), context), delta if moves_state else None)
+    found = Blocked(context, min_block_rows).attend(q, k, v, state, None, zigzag(mask, context), moves_state)
     outputs = [part for part in found if part is not None]
-    gradients = torch.autograd.grad([part.float().sin().sum() for part in outputs], given[: 4 if move else 3])
+    gradients = torch.autograd.grad([part.float().sin().sum() for part in outputs], given[: 4 if moves_state else 3])
     return [*outputs, *gradients]
 
 
@@ -69,10 +69,10 @@ def check_bytes(context: Axis) -> None:
     """Keys, values and, where it moves, the state, to the next rank: forward, again backward, and their gradients."""
     shape = SHAPES[0]
     batch, length, _, channels, size = shape
-    for move in (True, False):
+    for moves_state in (True, False):
         with CountTraffic(context) as traffic:
-            results(shape, context, move, None, torch.bfloat16)
+            results(shape, context, moves_state, None, torch.bfloat16)
         part = prod((batch, length // RANKS, channels, size)) * torch.bfloat16.itemsize
-        one_pass = (RANKS - 1) * (3 if move else 2) * part
+        one_pass = (RANKS - 1) * (3 if moves_state else 2) * part
         assert traffic.sent["context"] == {SHIFT: 3 * one_pass}
         assert traffic.overlapped["context"] == 3 * one_pass - one_pass // (RANKS - 1)

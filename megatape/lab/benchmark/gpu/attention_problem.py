@@ -116,7 +116,7 @@ class Problem:
             state=positions,
             bias=bias,
             document_starts=self.document_starts,
-            move=self.kind == "moving",
+            moves_state=self.kind == "moving",
             backends=backends_by_priority(backend),
         )
         return [output for output in outputs if output is not None]

@@ -46,7 +46,7 @@ def measure(bench: Bench) -> None:
     """Measure the update, and the rotations of TAPE and of RoPE, at every shape."""
     timer = bench.timer
     operations: dict[str, Callable[[Shape, Draw], Operation]] = {
-        "rotation of RoPE": partial(_rotation, moves=False),
+        "rotation of RoPE": partial(_rotation, moves_state=False),
         "rotation": _rotation,
         "update": _update,
     }
@@ -57,18 +57,18 @@ def measure(bench: Bench) -> None:
             bench.measure(f"{name}/{label}", partial(_measure_operation, timer, make, shapes(bench.tiny)[name]))
 
 
-def _rotation(shape: Shape, draw: Draw, moves: bool = True) -> Operation:
+def _rotation(shape: Shape, draw: Draw, moves_state: bool = True) -> Operation:
     """Return the rotation of queries and keys by a state that moves or by the initial one."""
     model = shape.model
     query = draw(model.num_heads, model.head_dim)
     key = draw(model.num_kv_heads, model.head_dim)
     delta = draw(model.num_kv_heads, model.head_dim)
     inputs = [query, key, _initial_state(shape, query.device)]
-    if moves:
+    if moves_state:
         inputs.append(delta)
 
     def rotate_heads(query: Tensor, key: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        outputs = rotated_heads(query, key, PositionState(*state), moves)
+        outputs = rotated_heads(query, key, PositionState(*state), moves_state)
         return tuple(output for output in outputs if output is not None)
 
     return Operation(rotate_heads, inputs, weights=[])
