@@ -38,6 +38,16 @@ class EncodingModule(nn.Module):
     sequence: Axis = SINGLE
     context: Axis = SINGLE
 
+    def set_ranks(self, sequence: Axis, context: Axis) -> None:
+        """Set the ranks that divide samples. The model does so once, because constructors take the tensor-parallel ranks only.
+
+        Args:
+            sequence: Sequence-parallel ranks.
+            context: Context-parallel ranks.
+        """
+        self.sequence = sequence
+        self.context = context
+
     def local_heads(self, by_head: Tensor) -> Tensor:
         """Return the rows of this rank's heads. `by_head` has the same number of rows for each of the H/T or L/T heads."""
         if self.sequence.size == 1:
@@ -164,6 +174,10 @@ class StateUpdate(EncodingModule):
     """
 
     by_kernel: bool = False
+
+    def use_kernels(self, by_kernel: bool) -> None:
+        """Choose whether our own Triton kernels compute the update where they can."""
+        self.by_kernel = by_kernel
 
     def forward(self, state: PositionState, attended_state: Tensor | None, m: Tensor) -> PositionState:
         """Compute the state after this layer, whose delta has the dtype of m.

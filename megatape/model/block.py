@@ -75,12 +75,12 @@ class Attention(nn.Module):
         if config.qk_norm:
             self.query_norm = normalization(config, config.head_dim, axis)
             self.key_norm = normalization(config, config.head_dim, axis)
-        self.token_features = options.adopt(encoding.token_features(axis))
-        self.sequence_features = options.adopt(encoding.sequence_features(axis))
-        self.bias = options.adopt(encoding.bias(axis))
+        self.token_features = options.configure(encoding.token_features(axis))
+        self.sequence_features = options.configure(encoding.sequence_features(axis))
+        self.bias = options.configure(encoding.bias(axis))
         self.log_scale = None
         if config.attention_scale == "log_n":
-            self.log_scale = options.adopt(LogScale(config, axis))
+            self.log_scale = options.configure(LogScale(config, axis))
 
     def forward(
         self, h: Tensor, state: PositionState, document_starts: DocumentStarts = None, *, remat: Remat | None = None
@@ -243,7 +243,7 @@ class Block(nn.Module):
         super().__init__()
         axis = options.tensor_axis
         layers = LayerFactory(index, axis, options.product, config.lora)
-        position = options.adopt(encoding.update(axis))
+        position = options.configure(encoding.update(axis))
         self.options = options
         self.updates_state = position is not None and is_read
         moves_state = self.updates_state and encoding.moves_state

@@ -2,12 +2,11 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 from megatape.config import LoraConfig
 from megatape.distributed.mesh import Axis
-from megatape.nn.linear import ColumnLinear, Product, RowLinear
-from megatape.nn.lora import LoraColumnLinear, LoraRowLinear
+from megatape.nn.linear import Product, RowLinear, SharedInputLinear
+from megatape.nn.lora import AdapterOptions, LoraColumnLinear, LoraRowLinear
 
 # Module path, inside a block, of each name allowed in model.lora.targets
 TARGETS = {name: f"attention.{name}" for name in ("query", "key", "value", "output")}
@@ -35,26 +34,26 @@ class LayerFactory:
     product: Product
     lora: LoraConfig | None
 
-    def column(self, name: str, in_features: int, out_features: int, bias: bool = False) -> ColumnLinear:
+    def column(self, name: str, in_features: int, out_features: int, bias: bool = False) -> SharedInputLinear:
         """Return a new layer whose outputs the ranks divide. name: Key of TARGETS."""
         adapter = self._adapter(name)
         if adapter is None:
-            return ColumnLinear(in_features, out_features, self.tensor_axis, bias, product=self.product)
-        return LoraColumnLinear(in_features, out_features, self.tensor_axis, bias, product=self.product, adapter=adapter)
+            return SharedInputLinear(in_features, out_features, self.tensor_axis, bias, product=self.product)
+        return LoraColumnLinear(in_features, out_features, self.tensor_axis, bias, self.product, adapter)
 
     def row(self, name: str, in_features: int, out_features: int, bias: bool = False) -> RowLinear:
         """Return a new layer whose inputs the ranks divide. name: Key of TARGETS."""
         adapter = self._adapter(name)
         if adapter is None:
-            return RowLinear(in_features, out_features, self.tensor_axis, bias, product=self.product)
-        return LoraRowLinear(in_features, out_features, self.tensor_axis, bias, product=self.product, adapter=adapter)
+            return RowLinear(in_features, out_features, self.tensor_axis, bias, self.product)
+        return LoraRowLinear(in_features, out_features, self.tensor_axis, bias, self.product, adapter)
 
-    def _adapter(self, name: str) -> dict[str, Any] | None:
-        """Return the arguments of a layer's adapter (nn/lora.py); None for a layer without."""
+    def _adapter(self, name: str) -> AdapterOptions | None:
+        """Return the options of a layer's adapter; None for a layer without."""
         lora = self.lora
         if lora is None or name not in lora.targets:
             return None
         # A random number of the layer, from which its dropout is drawn.
         digest = hashlib.sha256(f"{self.block}.{TARGETS[name]}".encode()).digest()
         layer = int.from_bytes(digest[:7])
-        return {"rank": lora.rank, "alpha": lora.alpha, "dropout": lora.dropout, "layer": layer}
+        return AdapterOptions(lora.rank, lora.alpha, lora.dropout, layer)

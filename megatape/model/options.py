@@ -44,8 +44,8 @@ class ModelOptions:
     offload: bool = False
     compiler: str = "inductor"
 
-    def adopt(self, module: Module) -> Module:
-        """Tell a new module of an encoding about the ranks and kernels. Returns the module.
+    def configure(self, module: Module) -> Module:
+        """Set the ranks, kernels and products of a new module of an encoding, or of None. Returns the module.
 
         Constructors of encodings' modules, which users write, only take the tensor-parallel ranks.
         """
@@ -53,12 +53,11 @@ class ModelOptions:
             return module
         for part in module.modules():
             if isinstance(part, EncodingModule):
-                part.sequence = self.sequence_axis
-                part.context = self.context_axis
+                part.set_ranks(self.sequence_axis, self.context_axis)
             if isinstance(part, StateUpdate):
-                part.by_kernel = self.update_by_kernel
+                part.use_kernels(self.update_by_kernel)
             if isinstance(part, Linear):
-                part.product = self.product
+                part.use_product(self.product)
         return module
 
 

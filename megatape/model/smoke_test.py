@@ -95,7 +95,7 @@ def smoke_test_update(config: Config, tokens: int, device: torch.device) -> str 
     inputs = [tensor for tensor in (delta, attended, m, *update.parameters()) if tensor is not None]
 
     def run(by_kernel: bool) -> list[Tensor]:
-        update.by_kernel = by_kernel
+        update.use_kernels(by_kernel)
         output = update(PositionState(initial, delta), attended, m).delta
         assert output is not None
         gradients = torch.autograd.grad(output.float().square().sum(), inputs, allow_unused=True)

@@ -57,8 +57,8 @@ class Transformer(nn.Module):
         self.division = SampleDivision(options.sequence_axis, options.context_axis)
         self.encoding = encoding_of(config)
         self.embedding = VocabularyEmbedding(config.vocab_size, config.hidden_size, axis)
-        self.position_embedding = options.adopt(self.encoding.embedding(axis))
-        self.state_start = options.adopt(self.encoding.start(axis))
+        self.position_embedding = options.configure(self.encoding.embedding(axis))
+        self.state_start = options.configure(self.encoding.start(axis))
 
         positioned = positioned_layers(config)
         # No block reads the position state after the last one that has positions.

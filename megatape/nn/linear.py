@@ -4,7 +4,7 @@ B batch, N tokens, D hidden size, V vocabulary, T tensor-parallel ranks. Each ra
 between sublayers, and all N tokens of its share of the features inside attention and MLP.
 """
 
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,7 +33,8 @@ class Linear(nn.Module):
     """y = x W^T (+ b), of which each tensor-parallel rank computes a share.
 
     Attributes:
-        product: Matrix product used in training, plain or FP8.
+        weight: This rank's share of W.
+        bias: This rank's share of b, or None.
     """
 
     weight: nn.Parameter
@@ -44,11 +45,20 @@ class Linear(nn.Module):
         self.axis = axis
         self.in_features = in_features
         self.out_features = out_features
-        self.product: Product = product
+        self._training_product = product
+
+    def use_product(self, product: Product) -> None:
+        """Choose the matrix product of training, plain or FP8. Evaluation takes the plain one."""
+        self._training_product = product
+
+    @property
+    def product(self) -> Product:
+        """The matrix product, in training or in evaluation."""
+        return self._training_product if self.training else linear
 
 
-class ColumnLinear(Linear):
-    """A layer whose outputs the ranks divide, [B, N, in_features] -> [B, N, out_features / T].
+class ColumnParallel(Linear):
+    """Base class of layers whose outputs the ranks divide, [B, N, in_features] -> [B, N, out_features / T].
 
     weight: [out_features / T, in_features]; bias: [out_features / T] or None.
     """
@@ -66,37 +76,59 @@ class ColumnLinear(Linear):
         self.weight = parameter((out_features, in_features), axis, 0, role=role)
         self.bias = parameter((out_features,), axis, 0, init=0.0) if bias else None
 
-    def forward(self, x: Tensor, pass_input: bool = False, *, gathered: GatheredInput | None = None) -> Any:
-        """Return the output.
+
+class ColumnLinear(ColumnParallel):
+    """A layer whose outputs the ranks divide, and whose input is a tensor that every rank holds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output for x, the tokens of all ranks."""
+        return self.product(x, self.weight, self.bias)
+
+
+class Projection(NamedTuple):
+    """Result of a SharedInputLinear.
+
+    Attributes:
+        output: [B, N, out_features / T].
+        next_input: The input, as the next layer takes it; None if there is no next layer.
+    """
+
+    output: Tensor
+    next_input: Tensor | None
+
+
+class SharedInputLinear(ColumnParallel):
+    """One of several layers that multiply the same input, such as those of queries, keys and values."""
+
+    def forward(self, x: Tensor, *, gathered: GatheredInput | None = None, is_last: bool = True) -> Projection:
+        """Return the output, and the input for the next layer.
+
+        In the backward pass each layer adds its gradient of the input to that of the next layer as it multiplies.
 
         Args:
-            x: Tokens of all ranks.
-            pass_input: Whether to return x, too, for the next layer that multiplies it.
+            x: Tokens of all ranks, from the layer before.
             gathered: The input that x is; None if every rank holds x, and autograd saves it.
+            is_last: Whether no other layer multiplies x after this one.
         """
-        product = self.product if self.training else linear
+        product = self.product
         remat = None if gathered is None else gathered.remat
-        if not pass_input:
-            return product(x, self.weight, self.bias, remat)
+        if is_last:
+            return Projection(product(x, self.weight, self.bias, remat), None)
         if product is linear:
-            return linear_and_input(x, self.weight, self.bias, remat)
-        return product(x, self.weight, self.bias, remat), x
+            return Projection(*linear_and_input(x, self.weight, self.bias, remat))
+        return Projection(product(x, self.weight, self.bias, remat), x)
 
 
-def project(gathered: GatheredInput, *layers: ColumnLinear) -> list[Tensor]:
-    """Return the output of each layer for one input.
-
-    In the backward pass each layer adds its gradient of the input to that of the next layer as it multiplies.
-    """
+def project(gathered: GatheredInput, *layers: SharedInputLinear) -> list[Tensor]:
+    """Return the output of each layer for one input."""
     x = gathered.whole
     passed = None
     if gathered.is_gathered or gathered.remat is not None:
         passed = gathered
     outputs = []
-    for layer in layers[:-1]:
-        y, x = layer(x, pass_input=True, gathered=passed)
-        outputs.append(y)
-    outputs.append(layers[-1](x, gathered=passed))
+    for layer in layers:
+        output, x = layer(x, gathered=passed, is_last=layer is layers[-1])
+        outputs.append(output)
     return outputs
 
 
@@ -125,8 +157,7 @@ class RowLinear(Linear):
 
     def summed(self, x: Tensor, remat: Remat | None) -> Tensor:
         """Return the sum of all ranks' products."""
-        product = self.product if self.training else linear
-        return scatter_sum_tokens(product(x, self.weight, None, remat), self.axis)
+        return scatter_sum_tokens(self.product(x, self.weight, None, remat), self.axis)
 
 
 class VocabularyEmbedding(nn.Module):

@@ -4,7 +4,8 @@ B batch, N tokens, T tensor-parallel ranks. The ranks exchange tensors as wide a
 own part of the layer's input.
 """
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,9 +15,26 @@ from megatape.distributed.layout import local_tokens
 from megatape.distributed.mesh import Axis
 from megatape.nn.dropout import dropout, samples
 from megatape.nn.gathered_input import GatheredInput
-from megatape.nn.linear import ColumnLinear, RowLinear
+from megatape.nn.linear import Product, Projection, RowLinear, SharedInputLinear
 from megatape.nn.parameters import Uniform, parameter
 from megatape.nn.remat import Remat
+
+
+@dataclass(frozen=True)
+class AdapterOptions:
+    """Options of one layer's adapter.
+
+    Attributes:
+        rank: Rank of the adapter.
+        alpha: Numerator of the adapter's scale alpha / rank.
+        dropout: Probability of dropping an input.
+        layer: Random number of the layer, from which its dropout is drawn.
+    """
+
+    rank: int
+    alpha: float
+    dropout: float
+    layer: int
 
 
 class Adapter(nn.Module):
@@ -28,23 +46,19 @@ class Adapter(nn.Module):
         in_features: Number of inputs of the whole layer.
         out_features: Number of outputs of the whole layer.
         axis: Tensor-parallel ranks.
-        rank: Rank of the adapter.
-        alpha: Numerator of the adapter's scale alpha / rank.
-        dropout: Probability of dropping an input.
-        layer: Random number of the layer, from which its dropout is drawn.
+        options: Options of the adapter.
     """
 
     a_dim: ClassVar[int | None]
     b_dim: ClassVar[int | None]
 
-    def __init__(
-        self, in_features: int, out_features: int, axis: Axis, *, rank: int, alpha: float, dropout: float, layer: int
-    ) -> None:
+    def __init__(self, in_features: int, out_features: int, axis: Axis, options: AdapterOptions) -> None:
         super().__init__()
+        rank = options.rank
         self.axis = axis
-        self.scale = alpha / rank
-        self.probability = dropout
-        self.layer = layer
+        self.scale = options.alpha / rank
+        self.probability = options.dropout
+        self.layer = options.layer
         # peft's initial values: kaiming_uniform with a = sqrt(5).
         self.a = parameter((rank, in_features), axis, self.a_dim, init=Uniform(in_features**-0.5))
         self.b = parameter((out_features, rank), axis, self.b_dim, init=0.0)
@@ -85,29 +99,48 @@ class RowAdapter(Adapter):
         return F.linear(inner, self.b)
 
 
-class LoraColumnLinear(ColumnLinear):
+class LoraColumnLinear(SharedInputLinear):
     """A column-parallel layer with an adapter."""
 
-    def __init__(self, *args: Any, adapter: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.adapter = ColumnAdapter(self.in_features, self.out_features, self.axis, **adapter)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        axis: Axis,
+        bias: bool,
+        product: Product,
+        adapter: AdapterOptions,
+    ) -> None:
+        super().__init__(in_features, out_features, axis, bias, product=product)
+        self.adapter = ColumnAdapter(in_features, out_features, axis, adapter)
 
-    def forward(self, x: Tensor, pass_input: bool = False, *, gathered: GatheredInput | None = None) -> Any:
-        """See ColumnLinear. The adapter multiplies this rank's tokens alone."""
-        y, next_x = super().forward(x, pass_input=True, gathered=gathered)
+    def forward(self, x: Tensor, *, gathered: GatheredInput | None = None, is_last: bool = True) -> Projection:
+        """See SharedInputLinear. The adapter multiplies this rank's tokens alone."""
+        # Not the last: the adapter multiplies x, too.
+        projection = super().forward(x, gathered=gathered, is_last=False)
         own_tokens = x
         if gathered is not None and gathered.is_gathered:
             own_tokens = gathered.local
-        y = y + self.adapter(own_tokens)
-        return (y, next_x) if pass_input else y
+        output = projection.output + self.adapter(own_tokens)
+        if is_last:
+            return Projection(output, None)
+        return Projection(output, projection.next_input)
 
 
 class LoraRowLinear(RowLinear):
     """A row-parallel layer with an adapter."""
 
-    def __init__(self, *args: Any, adapter: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.adapter = RowAdapter(self.in_features, self.out_features, self.axis, **adapter)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        axis: Axis,
+        bias: bool,
+        product: Product,
+        adapter: AdapterOptions,
+    ) -> None:
+        super().__init__(in_features, out_features, axis, bias, product)
+        self.adapter = RowAdapter(in_features, out_features, axis, adapter)
 
     def summed(self, x: Tensor, remat: Remat | None) -> Tensor:
         return super().summed(x, remat) + self.adapter(x)

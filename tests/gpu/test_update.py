@@ -35,7 +35,7 @@ def test_equals_the_plain_update(heads: int, channels: int, size: int, inner: in
     )
     results = []
     for exact in (False, True):
-        layer.by_kernel = not exact
+        layer.use_kernels(not exact)
         kind = torch.float64 if exact else dtype
         layer.to(kind)
         delta, attended, m = (tensor.to(dtype).to("cuda", kind, copy=True).requires_grad_() for tensor in drawn)

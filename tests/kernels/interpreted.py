@@ -206,7 +206,7 @@ def update_differences(
     outputs = []
     gradients = []
     for exact in (False, True):
-        layer.by_kernel = not exact
+        layer.use_kernels(not exact)
         kind = torch.float64 if exact else dtype
         layer.to(kind)
         delta, attended, m = (tensor.detach().to(kind).requires_grad_() for tensor in given)

@@ -14,7 +14,7 @@ from megatape.config import Fp8Recipe
 from megatape.distributed.mesh import SINGLE
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.gathered_input import GatheredInput, begin_gather
-from megatape.nn.linear import ColumnLinear, RowLinear
+from megatape.nn.linear import Linear, Projection, RowLinear, SharedInputLinear
 from megatape.nn.remat import Remat, linear, remat
 from tests.helpers import bounds
 
@@ -24,17 +24,17 @@ RECIPES = [recipe for recipe in get_args(Fp8Recipe) if recipe != "none"]
 # of the layers that share an input, and of a layer behind the first of them
 SIZE = 32
 OUT = (48, 16)
-Layers = tuple[list[ColumnLinear], RowLinear]
+Layers = tuple[list[SharedInputLinear], RowLinear]
 
 
 def layers(recipe: str | None, dtype: torch.dtype = torch.bfloat16) -> Layers:
     """Two layers with one input, one of which has a bias, and a layer on the first one's output."""
-    column = [ColumnLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
+    column = [SharedInputLinear(SIZE, size, bias=size == OUT[1]) for size in OUT]
     row = RowLinear(OUT[0], SIZE)
     generator = torch.Generator().manual_seed(0)
-    each: list[ColumnLinear | RowLinear] = [*column, row]
+    each: list[SharedInputLinear | RowLinear] = [*column, row]
     for layer in each:
-        layer.product = fp8_product(recipe, CPU) if recipe else linear
+        layer.use_product(fp8_product(recipe, CPU) if recipe else linear)
         for parameter in layer.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator).to(dtype)
     return column, row
@@ -62,7 +62,7 @@ def results(made: Layers, selective: bool = False) -> list[Tensor]:
     x = torch.randn(2, 32, SIZE, generator=generator).to(dtype).requires_grad_()
     d_outs = [torch.randn(2, 32, size, generator=generator).to(dtype) for size in (SIZE, OUT[1])]
     gathered = input_of(x, double, selective)
-    first, second = (layer(gathered.whole, gathered=gathered) for layer in column)
+    first, second = (layer(gathered.whole, gathered=gathered).output for layer in column)
     halved = input_of(first, halve, selective)
     outs = [row(halved.whole, remat=halved.remat), second]
     weights = [parameter for layer in (*column, row) for parameter in layer.parameters()]
@@ -74,25 +74,26 @@ def test_equal_to_torchaos_modules(recipe: str) -> None:
     """Bit for bit; so it is if the arguments of the input are kept in its place."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # seconds
 
-    class Theirs(ColumnLinear):
-        def forward(
-            self,
-            x: Tensor,
-            pass_input: bool = False,
-            *,
-            gathered: GatheredInput | None = None,
-            remat: Remat | None = None,
-        ) -> Tensor:
-            module = nn.Linear(1, 1, bias=self.bias is not None)
-            module.weight, module.bias = self.weight, self.bias  # type: ignore[assignment]
-            config = Float8LinearConfig.from_recipe_name(recipe)
-            object.__setattr__(config, "emulate", True)
-            out: Tensor = convert_to_float8_training(nn.Sequential(module), config=config)(x)
-            return out
+    def multiply(layer: Linear, x: Tensor) -> Tensor:
+        module = nn.Linear(1, 1, bias=layer.bias is not None)
+        module.weight, module.bias = layer.weight, layer.bias  # type: ignore[assignment]
+        config = Float8LinearConfig.from_recipe_name(recipe)
+        object.__setattr__(config, "emulate", True)
+        out: Tensor = convert_to_float8_training(nn.Sequential(module), config=config)(x)
+        return out
+
+    class TheirColumn(SharedInputLinear):
+        def forward(self, x: Tensor, *, gathered: GatheredInput | None = None, is_last: bool = True) -> Projection:
+            return Projection(multiply(self, x), None)
+
+    class TheirRow(RowLinear):
+        def forward(self, x: Tensor, *, remat: Remat | None = None) -> Tensor:
+            return multiply(self, x)
 
     column, row = layers(None)
-    for layer in (*column, row):
-        layer.__class__ = Theirs
+    for layer in column:
+        layer.__class__ = TheirColumn
+    row.__class__ = TheirRow
     expected = results((column, row))
     for selective in (False, True):
         found = results(layers(recipe), selective)
@@ -115,7 +116,7 @@ def test_arguments_are_kept_in_the_place_of_the_input() -> None:
         doubled = input_of(x, double, selective)
         halved = input_of(ones, halve, selective)
         inputs = [StorageWeakRef(each.whole.untyped_storage()) for each in (doubled, halved)]
-        outputs = [layer(doubled.whole, gathered=doubled) for layer in (first, second)]
+        outputs = [layer(doubled.whole, gathered=doubled).output for layer in (first, second)]
         outputs.append(row(halved.whole, remat=halved.remat))
         del doubled, halved
         assert [each.expired() for each in inputs] == [selective] * len(inputs)
@@ -127,8 +128,8 @@ def test_training_alone() -> None:
     (layer, _), row = layers("rowwise")
     x = torch.randn(2, 32, SIZE, generator=torch.Generator().manual_seed(2)).bfloat16()
     plain = F.linear(x, layer.weight)
-    assert not torch.equal(layer(x), plain)
-    assert torch.equal(layer.eval()(x), plain)
+    assert not torch.equal(layer(x).output, plain)
+    assert torch.equal(layer.eval()(x).output, plain)
     assert torch.equal(row.eval()(plain), F.linear(plain, row.weight))
 
 

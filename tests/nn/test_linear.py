@@ -18,7 +18,7 @@ from megatape.distributed.mesh import Axis, make_mesh
 from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import ALL_GATHER, ALL_TO_ALL, OPERATORS, REDUCE_SCATTER, CountTraffic
 from megatape.nn.gathered_input import begin_gather
-from megatape.nn.linear import ColumnLinear, project
+from megatape.nn.linear import SharedInputLinear, project
 from megatape.nn.recompute import recompute
 from megatape.nn.remat import Remat, remat
 from tests.helpers.workers import run_workers
@@ -41,7 +41,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_workers("tests.nn.test_linear:measure", RANKS, None, tmp_path_factory.mktemp("layers"))
 
 
-def outputs_of(layers: list[ColumnLinear], x: Tensor, x_remat: Remat | None = None) -> list[Tensor]:
+def outputs_of(layers: list[SharedInputLinear], x: Tensor, x_remat: Remat | None = None) -> list[Tensor]:
     """Return the outputs of layers with one input [B, N/T, D], which they pass on as those of a block do."""
     return project(begin_gather(x, layers[0].axis, x_remat), *layers)
 
@@ -57,7 +57,7 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
     d_out = [draw(BATCH, TOKENS, size, seed=10 + size) for size in OUT]
     expected = [F.linear(x, weight) for weight in weights]
     wanted = torch.autograd.grad([(d * out).sum() for d, out in zip(d_out, expected, strict=True)], [x, *weights])
-    layers = [ColumnLinear(HIDDEN, size, axis) for size in OUT]
+    layers = [SharedInputLinear(HIDDEN, size, axis) for size in OUT]
     for layer, weight in zip(layers, weights, strict=True):
         layer.weight.data.copy_(weight.chunk(RANKS)[rank])
     own_weights = [layer.weight for layer in layers]
@@ -88,7 +88,7 @@ def measure(_: Any, topology: Topology) -> dict[str, Any]:
     return found | {"freed": all(reference() is None for reference in gone)}
 
 
-def _order(axis: Axis, own: Tensor, layers: list[ColumnLinear]) -> list[str]:
+def _order(axis: Axis, own: Tensor, layers: list[SharedInputLinear]) -> list[str]:
     """Which collectives begin, which products run and where an exchange ends, forward and backward."""
     order = _Order()
     finish = _Pending.finish
@@ -100,7 +100,7 @@ def _order(axis: Axis, own: Tensor, layers: list[ColumnLinear]) -> list[str]:
     with order, patch.object(_Pending, "finish", note_and_finish):
         gathered = begin_gather(own, axis)
         exchange = tokens_to_channels(torch.ones(BATCH, TOKENS // RANKS, RANKS, 2, requires_grad=True), axis)
-        outputs = [*(layer(gathered.whole, gathered=gathered) for layer in layers), exchange.wait()]
+        outputs = [*(layer(gathered.whole, gathered=gathered).output for layer in layers), exchange.wait()]
         total = torch.stack([part.sum() for part in outputs if part is not None]).sum()
         order.seen.append("backward")
         total.backward()

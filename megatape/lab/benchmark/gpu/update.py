@@ -82,7 +82,7 @@ def _update(shape: Shape, draw: Draw, by_kernel: bool = False) -> Operation:
     mlp_output = draw(model.hidden_size)
     update = encoding_of(model).update(SINGLE)
     assert update is not None
-    update.by_kernel = by_kernel
+    update.use_kernels(by_kernel)
     update.to(mlp_output.device, mlp_output.dtype)
     for weight in update.parameters():
         torch.nn.init.normal_(weight, std=UP_STD)
