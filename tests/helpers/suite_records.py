@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.scores.record import Record
+from megatape.lab.study.suite.tables.suite_results import SuiteResults
 
 ASKED = 1000
 KEYS = (4, 8, 16, 32)
@@ -17,6 +19,17 @@ ENCODINGS = ("alibi", "fire", "nope", "rope", "tape")
 
 
 SECONDS: dict[str, list[float]] = defaultdict(lambda: [60.0])  # of the runs of each row
+
+
+def make_suite(
+    records: list[Record],
+    plan: Plan,
+    seconds: dict[str, list[float]] = SECONDS,
+    not_run: Sequence[str] = (),
+    command: str = "typed",
+) -> SuiteResults:
+    """Results of a suite with these records."""
+    return SuiteResults(plan, command, records, seconds, list(not_run), controls=[])
 
 
 def make_records(

@@ -26,14 +26,13 @@ def run(options: Options) -> None:
     options.load()
     from megatape.lab.study.comparison.compare import compare
     from megatape.lab.study.execution.pool import RunPool
+    from megatape.lab.study.execution.study import Study
 
     paragraphs = compare(
         file=options.config,
         settings=options.set,
         encodings=options.encodings,
         seeds=options.seeds,
-        out=options.out,
-        pool=RunPool(options.jobs, options.launcher),
-        command=options.typed,
+        study=Study(options.out, RunPool(options.jobs, options.launcher), options.typed),
     )
     print_paragraphs(paragraphs)

@@ -31,18 +31,17 @@ def run(options: Options) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from megatape.lab.study.execution.pool import RunPool
-    from megatape.lab.study.finetuning.finetune import finetune
+    from megatape.lab.study.execution.study import Study
+    from megatape.lab.study.finetuning.finetune import Request, finetune
 
     disable_progress_bar()
-    paragraphs = finetune(
-        folder=options.base,
+    request = Request(
+        base=options.base,
         data=options.data,
         methods=options.methods,
         length=options.length,
         steps=options.steps,
         settings=options.set,
-        out=options.out,
-        pool=RunPool(options.jobs, options.launcher),
-        command=options.typed,
     )
-    print_paragraphs(paragraphs)
+    study = Study(options.out, RunPool(options.jobs, options.launcher), options.typed)
+    print_paragraphs(finetune(request, study))

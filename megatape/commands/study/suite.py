@@ -70,6 +70,7 @@ def run(options: Options) -> None:
     """Train and score the models, and print the table. Or write the plan, or submit an array job."""
     from megatape.lab.report.suite_page import write_page
     from megatape.lab.study.execution.pool import RunPool, default_jobs
+    from megatape.lab.study.execution.study import Study
     from megatape.lab.study.suite.suite import suite
 
     if options.dry_run:
@@ -83,8 +84,8 @@ def run(options: Options) -> None:
         _submit(options, plan, options.slurm)
         return
     jobs = options.jobs or default_jobs(options.launcher)
-    pool = RunPool(jobs, options.launcher)
-    print_paragraphs(suite(plan, options.out, pool, options.typed, write_page, options.cell))
+    study = Study(options.out, RunPool(jobs, options.launcher), options.typed)
+    print_paragraphs(suite(plan, study, write_page, options.cell))
 
 
 def _selected_plan(options: Options) -> "Plan":

@@ -3,7 +3,6 @@
 import inspect
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
@@ -22,6 +21,7 @@ from megatape.lab.study.suite.scores.baselines import BASELINES
 from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.lab.study.suite.tables.sections import sections
+from megatape.lab.study.suite.tables.suite_results import SuiteResults
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.utils.atomic import write_atomically
 from megatape.utils.units import format_count
@@ -31,25 +31,15 @@ MAX_POINTS = 20
 MAX_FAILURES = 12
 
 
-def write_page(
-    records: list[Record],
-    not_run: Sequence[str],
-    plan: Plan,
-    seconds: dict[str, list[float]],
-    command: str,
-    path: Path,
-) -> None:
+def write_page(results: SuiteResults, path: Path) -> None:
     """Write the page, replacing an earlier one.
 
     Args:
-        records: Scores of tasks in the registry.
-        not_run: Phrase for each requested part of the suite that has not run.
-        plan: Plan of the suite, whose sizes and splits the page describes.
-        seconds: Duration of each run, by row.
-        command: Command line of the user.
+        results: Results of a suite, of tasks in the registry.
         path: Path of the page, in the suite's folder.
     """
-    summary = Summary(records)
+    plan = results.plan
+    summary = Summary(results.records)
     known = {}
     for row in summary.encodings:
         encoding = row.split(":")[0]
@@ -57,24 +47,24 @@ def write_page(
             known[row] = ENCODINGS[encoding]
     charts = []
     for task, split in summary.pairs:
-        chart = _chart(records, task, split, summary.encodings)
+        chart = _chart(results.records, task, split, summary.encodings)
         if chart is not None:
             charts.append(chart)
     text = fill(
         "suite.html",
         ("charts.js",),
-        command=command,
+        command=results.command,
         out=shlex.quote(str(path.parent)),
         plan=plan,
         size=SIZES[plan.size],
         tokens=format_count(SIZES[plan.size].tokens),
         summary=summary,
-        sections=sections(summary, not_run),
+        sections=sections(summary, results.not_run),
         reference=REFERENCE,
         level=LEVEL,
         encodings={row: entry.description for row, entry in known.items()},
         equations={row: _equation(entry.load()) for row, entry in known.items()},
-        costs={row: _costs(row, plan, seconds[row]) for row in known},
+        costs={row: _costs(row, plan, results.seconds[row]) for row in known},
         baselines={row: inspect.getdoc(BASELINES[row]) for row in summary.baselines if row in BASELINES},
         descriptions={task: SYNTHETIC_TASKS[task].description for task in summary.tasks},
         tasks={task.name: task for task in plan.tasks},

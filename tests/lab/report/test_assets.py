@@ -21,7 +21,7 @@ from megatape.run_folder import RunFolder
 from megatape.utils.json_lines import append_lines
 from tests.helpers.contrast import contrast
 from tests.helpers.reports import HOSTILE, make_results, make_run
-from tests.helpers.suite_records import SECONDS, make_records
+from tests.helpers.suite_records import make_records, make_suite
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -367,7 +367,7 @@ def test_suite_page(browser: "Chrome", tmp_path: Path) -> None:
     """Draws a chart for each split, with 0 and 100% on its axis and what x is below it. Without charts there is no error."""
     records = make_records(["flip_flop"], ["rope", "tape"], limited=())
     for name, written in {"empty.html": [], "suite.html": records}.items():
-        write_page(written, [], parse_plan("tiny", "copy", "rope", 1, None), SECONDS, "typed", tmp_path / name)
+        write_page(make_suite(written, parse_plan("tiny", "copy", "rope", 1, None)), tmp_path / name)
         visit(browser, tmp_path / name)
         assert [entry for entry in browser.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == [], name
     assert values(browser, "document.querySelectorAll('#charts .curve').length") == 3 * 2

@@ -18,12 +18,13 @@ from megatape.lab.study.suite.scores.record import Record
 from megatape.lab.study.suite.sizes import SIZES
 from megatape.registry import SYNTHETIC_TASKS, Entry
 from tests.helpers.reports import HOSTILE
-from tests.helpers.suite_records import SECONDS, make_records
+from tests.helpers.suite_records import SECONDS, make_records, make_suite
 
 
 def written(records: list[Record], path: Path, not_run: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
     """The page, and the data of its charts."""
-    write_page(records, not_run, parse_plan("tiny", "copy", "rope", 1, None), SECONDS, "typed", path / "suite.html")
+    plan = parse_plan("tiny", "copy", "rope", 1, None)
+    write_page(make_suite(records, plan, not_run=not_run), path / "suite.html")
     assert [one.name for one in path.iterdir()] == ["suite.html"]
     text = (path / "suite.html").read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
@@ -71,7 +72,7 @@ def test_matrix_and_definitions(tmp_path: Path) -> None:
     """Differences with their p, of which only the significant ones are marked; what ran, on what, and what all words mean."""
     records = make_records(["copy", "recall"])
     plan = parse_plan("tiny", "copy,recall", "rope,tape", 5, None)
-    write_page(records, [], plan, SECONDS, "megatape study suite <x>", tmp_path / "suite.html")
+    write_page(make_suite(records, plan, command="megatape study suite <x>"), tmp_path / "suite.html")
     text = (tmp_path / "suite.html").read_text().replace("<wbr>", "")
     summary = Summary(records)
     matrix = text[text.index('class="matrix"') : text.index('id="curves"')]
@@ -101,7 +102,7 @@ def test_cards_commands_and_failures(tmp_path: Path) -> None:
     seconds = SECONDS | {"rope": [60, 62, 100], "tape:nope_every=2": [93]}
     folder = tmp_path / "a folder"
     folder.mkdir()
-    write_page(records, [], plan, seconds, "typed", folder / "suite.html")
+    write_page(make_suite(records, plan, seconds), folder / "suite.html")
     text = (folder / "suite.html").read_text().replace("<wbr>", "")
     cards = {card.split("<", 1)[0].strip(): card for card in text.split('<article class="card">\n<h3>')[1:]}
     assert [*cards] == ["rope", "alibi", "fire", "nope", "tape", "tape:nope_every=2", "xpos"]

@@ -7,8 +7,6 @@ The data decides on the metrics: exact match for addition, perplexity by sequenc
 import itertools
 from pathlib import Path
 
-from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, ModelConfig, load_config
 from megatape.data.shards.index import load_index
@@ -18,12 +16,13 @@ from megatape.data.training.selection import Selection
 from megatape.errors import UserError
 from megatape.hf.loading.load import load_trained
 from megatape.lab.study.outcomes.checks import check_exportable, check_text
-from megatape.lab.study.outcomes.outcome import PERPLEXITY, Outcome
-from megatape.lab.study.outcomes.training_metrics import Measurements, loss_curve, selection_of, validation_figures
+from megatape.lab.study.outcomes.outcome import PERPLEXITY, Evaluation, Outcome
+from megatape.lab.study.outcomes.silence import silence_transformers
+from megatape.lab.study.outcomes.training_metrics import TrainingMetrics, loss_curve
 from megatape.lab.tasks.addition import Addition
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.perplexity import evaluate_perplexity
-from megatape.run_folder import RunFolder, read_steps
+from megatape.run_folder import RunFolder
 
 # Sequence lengths of the perplexity, up to model.max_positions.
 LENGTHS = (128, 256, 512, 1024)
@@ -101,39 +100,33 @@ def measure(folder: str, scaling: str | None) -> Outcome:
         UserError: The run cannot be evaluated.
         FileNotFoundError: The run is not complete.
     """
-    hide_warnings()
+    silence_transformers()
     run = RunFolder(Path(folder))
     config = load_config(run.config)
     checkpoint = run.checkpoint(config.training.steps)
     fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
-    entries = list(read_steps(run.metrics))
-    selection = selection_of(entries)
+    metrics = TrainingMetrics.read(run)
     if is_addition(config.data.directory):
-        figures, curve, axes = measure_addition(config, checkpoint, scaling)
+        evaluation = measure_addition(config, checkpoint, scaling)
     else:
-        figures, curve, axes = _measure_perplexity(config, checkpoint, scaling, selection)
+        evaluation = _measure_perplexity(config, checkpoint, scaling, metrics.selection)
+    figures = evaluation.figures
     # The validation loss of the run is without scaling.
     if not scaling:
-        figures = validation_figures(entries[-1]) | figures
+        figures = metrics.validation_figures() | figures
     return Outcome(
         config=config,
         fingerprints=fingerprints,
         scaling=scaling,
         figures=figures,
-        losses=loss_curve([entry["loss"] for entry in entries]),
-        curve=curve,
-        axes=axes,
-        selection=selection,
+        losses=loss_curve(metrics.losses),
+        curve=evaluation.curve,
+        axes=evaluation.axes,
+        selection=metrics.selection,
     )
 
 
-def hide_warnings() -> None:
-    """Hide the warnings of transformers about scaling factors that do not cover all of max_positions."""
-    disable_progress_bar()
-    set_verbosity_error()
-
-
-def measure_addition(config: Config, checkpoint: Path, scaling: str | None) -> Measurements:
+def measure_addition(config: Config, checkpoint: Path, scaling: str | None) -> Evaluation:
     """Return the shares of right answers by the number of digits."""
     model = with_scaling(config.model, scaling, config.data.sequence_length, tested_lengths(config)[-1])
     with load_trained(checkpoint, model) as loaded:
@@ -144,10 +137,10 @@ def measure_addition(config: Config, checkpoint: Path, scaling: str | None) -> M
         if share is not None:
             figures[f"{name} (%)"] = 100 * share
     curve = {digits: 100 * share for digits, share in grid.by_longer_operand.items()}
-    return figures, curve, ("digits of the longer operand", "exact match (%)")
+    return Evaluation(figures, curve, axes=("digits of the longer operand", "exact match (%)"))
 
 
-def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, selection: Selection) -> Measurements:
+def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, selection: Selection) -> Evaluation:
     """Return the perplexity by sequence length."""
     data = config.data
     lengths = tested_lengths(config)
@@ -162,4 +155,4 @@ def _measure_perplexity(config: Config, checkpoint: Path, scaling: str | None, s
             for length in group:
                 curve[length] = evaluate_perplexity(loaded, data.directory, length, lengths[-1], selection)
     figures = {f"{PERPLEXITY}{length}": value for length, value in curve.items()}
-    return figures, curve, ("tokens", "perplexity")
+    return Evaluation(figures, curve, axes=("tokens", "perplexity"))

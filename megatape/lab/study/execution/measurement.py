@@ -1,4 +1,4 @@
-"""Process that measures a trained model: calls a function and writes its result to a file.
+"""Measurement of a trained model in a process of its own: calls a function and writes its result to a file.
 
 The process calls `main` with FILE MODULE:FUNCTION ARGUMENT ...
 """
@@ -6,9 +6,11 @@ The process calls `main` with FILE MODULE:FUNCTION ARGUMENT ...
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from megatape.errors import UserError
 from megatape.lab.study.execution.result import Result
@@ -17,17 +19,29 @@ from megatape.utils.python_process import python_command
 LOG = logging.getLogger(__name__)
 
 
-def measuring_command(path: Path, measure: Callable[..., Result], *values: Any) -> list[str]:
-    """Return the command that calls a function and writes its result to a file.
+@dataclass(frozen=True)
+class Measurement:
+    """A function that measures a trained model, and the file of its result.
 
-    Args:
+    Attributes:
         path: File of the result.
-        measure: Function of a module.
-        values: Arguments of the function. They must be representable in JSON.
+        function: Function of a module. It returns the result.
+        arguments: Arguments of the function.
     """
-    target = f"{measure.__module__}:{measure.__name__}"
-    arguments = [json.dumps(value) for value in values]
-    return python_command(__name__, str(path), target, *arguments)
+
+    path: Path
+    function: Callable[..., Result]
+    arguments: tuple[JsonValue, ...]
+
+    def is_done(self) -> bool:
+        """Whether the file of the result exists."""
+        return self.path.exists()
+
+    def command(self) -> list[str]:
+        """Return the command that calls the function and writes the file."""
+        target = f"{self.function.__module__}:{self.function.__name__}"
+        arguments = [json.dumps(argument) for argument in self.arguments]
+        return python_command(__name__, str(self.path), target, *arguments)
 
 
 def main(words: list[str]) -> int:

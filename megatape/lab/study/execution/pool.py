@@ -103,7 +103,7 @@ class RunPool:
                         failures.append(str(error))
                         yield Line(f"failed: {error}")
                     else:
-                        yield Line(futures[future].summary())
+                        yield Line(futures[future].read_summary())
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 children.stop()

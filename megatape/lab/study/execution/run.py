@@ -4,22 +4,20 @@ A finished step is skipped, and an interrupted training resumes from its last ch
 it was stopped.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from megatape.checkpoint.compatibility import check_same_data, check_same_settings
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, differences, save_config
 from megatape.errors import ExitStatus, UserError
 from megatape.lab.study.execution.children import Children, Environment
-from megatape.lab.study.execution.measurement import measuring_command
+from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.result import Result
 from megatape.run_folder import RunFolder
 from megatape.utils.files import read_regular
-from megatape.utils.units import plural
 
 # File in the folder of a run whose weights diverged. The run is not repeated, because it would diverge again.
 DIVERGED = "diverged.txt"
@@ -29,43 +27,43 @@ class RunsFailed(ChildProcessError):
     """Some runs of a study failed; the others are complete."""
 
 
-RunT = TypeVar("RunT", bound=Result)
+ResultT = TypeVar("ResultT", bound=Result)
 
 
 @dataclass(frozen=True)
-class Run(Generic[RunT]):
+class Run(Generic[ResultT]):
     """A model of a study.
 
     Attributes:
         name: Name in messages.
         config: Configuration that `pretrain` resolves from its command. run.directory is the run's folder.
         train: Command that trains the model to its last step, or resumes the training. None if the model is not trained.
-        measure: Result file -> function that returns the result, followed by its arguments.
-        read: Function that reads a result file.
+        measurements: Measurements of the trained model.
+        result: Type of their results.
     """
 
     name: str
     config: Config
     train: list[str] | None
-    measure: dict[Path, tuple[Any, ...]]
-    read: Callable[[Path], RunT]
+    measurements: tuple[Measurement, ...]
+    result: type[ResultT]
 
     @property
     def folder(self) -> RunFolder:
         """The run's folder."""
         return RunFolder(Path(self.config.run.directory))
 
-    def missing(self) -> list[Path]:
-        """Return the result files that do not exist."""
-        return [path for path in self.measure if not path.exists()]
+    def missing(self) -> list[Measurement]:
+        """Return the measurements without a result file."""
+        return [measurement for measurement in self.measurements if not measurement.is_done()]
 
-    def results(self) -> list[RunT]:
+    def read_results(self) -> list[ResultT]:
         """Read the result files that exist."""
-        return [self.read(path) for path in self.measure if path.exists()]
+        return [self.result.read(measurement.path) for measurement in self.measurements if measurement.is_done()]
 
-    def summary(self) -> str:
-        """Return the results in one line."""
-        summaries = [result.summary for result in self.results()]
+    def read_summary(self) -> str:
+        """Read the result files that exist, and return the results in one line."""
+        summaries = [result.summary for result in self.read_results()]
         return f"{self.name}: {'; '.join(summaries)}"
 
     def check(self, fingerprints: dict[str, str]) -> None:
@@ -77,10 +75,10 @@ class Run(Generic[RunT]):
         Raises:
             UserError: They have other settings or other data.
         """
-        for path in self.measure:
-            if path.exists():
-                result = self.read(path)
-                self._check_origin(path, result.config, result.fingerprints, fingerprints)
+        for measurement in self.measurements:
+            if measurement.is_done():
+                result = self.result.read(measurement.path)
+                self._check_origin(measurement.path, result.config, result.fingerprints, fingerprints)
         for path in self.folder.list_checkpoints():
             try:
                 reader = CheckpointReader(path)
@@ -109,9 +107,8 @@ class Run(Generic[RunT]):
                 save_config(self.config, self.folder.config)
             elif not _is_complete(checkpoint):
                 self._execute("training", children, self.train, environment, checkpoint)
-            for path in self.missing():
-                command = measuring_command(path, *self.measure[path])
-                self._execute("measuring", children, command, environment, path)
+            for measurement in self.missing():
+                self._execute("measuring", children, measurement.command(), environment, measurement.path)
         finally:
             environments.put(environment)
 
@@ -165,16 +162,3 @@ def _last_error(log: Path) -> str:
     if lines:
         return lines[-1]
     return "nothing"
-
-
-def raise_failures(failures: list[str], runs: Sequence[Run[Any]]) -> None:
-    """Raise RunsFailed if some runs failed.
-
-    Args:
-        failures: An error for each failed run.
-        runs: All runs.
-    """
-    if failures:
-        total = plural(len(runs), "run")
-        errors = "\n".join(failures)
-        raise RunsFailed(f"{len(failures)} of {total} failed; the table has the others\n{errors}")

@@ -65,12 +65,15 @@ class Base:
                 f"it with megatape prepare corpus --tokenizer {self.source}"
             )
 
-    def imported(self, folder: Path, length: int) -> Path:
-        """Return the import of the model, the user's own or else the one in `folder`, and verify its files.
+    def import_once(self, folder: Path, length: int) -> Path:
+        """Import the model unless there is an import, the user's own or the one in `folder`, and verify its files.
 
         Args:
             folder: Folder for the import. It is written if it does not exist and the user has no import.
             length: Tokens per sample of the import's configuration.
+
+        Returns:
+            Folder of the import.
 
         Raises:
             UserError: `folder` holds an import of another model, or the model cannot be imported.

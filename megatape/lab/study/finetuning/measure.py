@@ -8,20 +8,20 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from megatape.config import Config, load_config
 from megatape.data.training.run_data import open_data
+from megatape.data.training.selection import NEW_SELECTION, Selection
 from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.loading.load import LoadedModel, load_exported, load_trained
-from megatape.lab.study.comparison.measure import hide_warnings
 from megatape.lab.study.outcomes.outcome import PERPLEXITY, Outcome
-from megatape.lab.study.outcomes.training_metrics import NUM_POINTS, loss_curve, mean_loss, selection_of, validation_figures
+from megatape.lab.study.outcomes.silence import silence_transformers
+from megatape.lab.study.outcomes.training_metrics import NUM_POINTS, TrainingMetrics, loss_curve, mean_loss
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey import Passkey, grid_tokens
 from megatape.lab.tasks.perplexity import evaluate_perplexity
-from megatape.run_folder import RunFolder, read_steps
+from megatape.run_folder import RunFolder
 
 # Number of questions at each of five depths: 20 questions of each length, as in the paper.
 PASSKEY_TRIALS = 4
@@ -48,19 +48,21 @@ def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
         UserError: The model cannot be evaluated.
         FileNotFoundError: The model is missing.
     """
-    hide_warnings()
+    silence_transformers()
     run = RunFolder(Path(folder))
     config = load_config(run.config)
-    entries: list[dict[str, Any]] = []
+    losses: list[float | None] = []
     figures: dict[str, float] = {}
+    selection: Selection = NEW_SELECTION
     model: AbstractContextManager[LoadedModel]
     if trained:
-        entries = list(read_steps(run.metrics))
-        figures |= _training_figures(config, entries)
+        metrics = TrainingMetrics.read(run)
+        losses = metrics.losses
+        figures |= _training_figures(config, metrics)
+        selection = metrics.selection
         model = load_trained(run.checkpoint(config.training.steps))
     else:
         model = load_untrained(config)
-    selection = selection_of(entries)
     curve: dict[int, float] = {}
     with model as loaded:
         for length in lengths:
@@ -72,7 +74,7 @@ def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
         fingerprints=open_data(config).fingerprints,
         scaling=None,
         figures=figures,
-        losses=loss_curve([entry["loss"] for entry in entries]),
+        losses=loss_curve(losses),
         curve=curve,
         axes=("tokens", "perplexity"),
         selection=selection,
@@ -89,23 +91,23 @@ def load_untrained(config: Config) -> Iterator[LoadedModel]:
         yield load_exported(folder)
 
 
-def _training_figures(config: Config, entries: list[dict[str, Any]]) -> dict[str, float]:
+def _training_figures(config: Config, metrics: TrainingMetrics) -> dict[str, float]:
     """Return the cost and the losses of a training. The first loss is that of step 1, before the weights change."""
-    losses = [entry["loss"] for entry in entries]
+    losses = metrics.losses
     rates = []
-    for entry in entries:
-        num_tokens = config.batches.of_step(entry["step"]) * config.data.sequence_length
-        rates.append(num_tokens / entry["seconds"])
+    for step, seconds in zip(metrics.steps, metrics.seconds, strict=True):
+        num_tokens = config.batches.of_step(step) * config.data.sequence_length
+        rates.append(num_tokens / seconds)
     # The first step of a process allocates memory.
     later_rates = rates[1:] or rates
     num_last = max(1, len(losses) // NUM_POINTS)
     figures = {
-        "peak memory (GiB)": max(entry["peak_memory"] for entry in entries) / 2**30,
+        "peak memory (GiB)": metrics.peak_memory / 2**30,
         "tokens/s": median(later_rates),
-        "first loss": losses[0],
+        "first loss": mean_loss(losses[:1]),
         "last loss": mean_loss(losses[-num_last:]),
     }
-    return figures | validation_figures(entries[-1])
+    return figures | metrics.validation_figures()
 
 
 def passkey(loaded: LoadedModel, lengths: list[int]) -> dict[str, float]:

@@ -1,11 +1,11 @@
 """Methods that extend a pretrained model's context, as settings of a run."""
 
-from typing import Any
+from pydantic import JsonValue
 
 from megatape.errors import UserError
 
 # section.key -> value, as in --set.
-Settings = dict[str, Any]
+Settings = dict[str, JsonValue]
 
 # Name of the model without training, beside the methods.
 BASE = "base"

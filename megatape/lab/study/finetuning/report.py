@@ -5,16 +5,16 @@ from pathlib import Path
 
 from megatape.accounting.parameters import count_trainable
 from megatape.lab.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
-from megatape.lab.study.comparison.report import (
+from megatape.lab.study.finetuning.curves import draw_extension
+from megatape.lab.study.finetuning.methods import BASE
+from megatape.lab.study.outcomes.outcome import Outcome
+from megatape.lab.study.outcomes.report import (
     are_evaluated_differently,
     describe_shape,
     describe_training,
     figures_of,
     write_report,
 )
-from megatape.lab.study.finetuning.methods import BASE
-from megatape.lab.study.outcomes.curves import draw_extension
-from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number
 

@@ -7,7 +7,6 @@ from typing import Any
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
 
 from megatape.lab.study.outcomes.outcome import Outcome
 
@@ -38,26 +37,6 @@ def draw_curves(figure: Figure, rows: list[Row]) -> None:
         measured.set_xscale("log", base=2)
     measured.set_xticks(list(first.curve))
     measured.legend()
-
-
-def draw_extension(figure: Figure, rows: list[Row], original: int) -> None:
-    """Draw the curves of methods that extend a model's context.
-
-    Args:
-        figure: Figure to draw on.
-        rows: Outcomes of the methods.
-        original: Original length of the model, which is marked.
-    """
-    draw_curves(figure, rows)
-    losses, measured = figure.axes
-    losses.set_yscale("linear")
-    measured.set_yscale("log")
-    measured.axvline(original, color="grey", linewidth=0.8)
-    lengths = list(rows[0][1][0].curve)
-    measured.set_xticks(lengths, [str(length) for length in lengths])
-    # Numbers in place of powers of ten.
-    measured.yaxis.set_major_formatter(LogFormatter())
-    measured.yaxis.set_minor_formatter(LogFormatter())
 
 
 def _draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Measurements of a model on text or addition problems."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.lab.study.execution.result import Result
@@ -9,6 +10,20 @@ from megatape.lab.study.execution.result import Result
 VALIDATION_LOSS = "validation loss"
 # Beginning of the names of perplexities. The length in tokens follows.
 PERPLEXITY = "perplexity at "
+
+
+class Evaluation(NamedTuple):
+    """Results of the tests of a trained model.
+
+    Attributes:
+        figures: Metrics by name.
+        curve: A metric by length in tokens or digits.
+        axes: Names of the length and of the metric.
+    """
+
+    figures: dict[str, float]
+    curve: dict[int, float]
+    axes: tuple[str, str]
 
 
 @dataclass(frozen=True)

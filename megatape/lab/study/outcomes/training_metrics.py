@@ -1,39 +1,67 @@
-"""Figures from the metrics of a run: validation losses and the curve of the training loss."""
+"""Metrics of a finished training, read from its folder: losses, validation losses, times and memory."""
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Self
 
-from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION, Selection
+from megatape.data.training.selection import EARLIER_SELECTION, Selection
 from megatape.lab.study.outcomes.outcome import VALIDATION_LOSS
+from megatape.run_folder import RunFolder, read_steps
 
 # Number of points on a loss curve.
 NUM_POINTS = 50
 
-# Figures, curve and axes of an Outcome.
-Measurements = tuple[dict[str, float], dict[int, float], tuple[str, str]]
 
+@dataclass(frozen=True)
+class TrainingMetrics:
+    """Metrics of a run, in the order of its steps.
 
-def validation_figures(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the validation losses in a line of metrics: of all samples, and of each part of the data that has one."""
-    figures = {VALIDATION_LOSS: entry["validation_loss"]}
-    for name, loss in entry.get("validation_losses", {}).items():
-        figures[f"{VALIDATION_LOSS} of {name}"] = loss
-    return figures
-
-
-def selection_of(entries: Sequence[Mapping[str, Any]]) -> Selection:
-    """Return the selection of samples in the last evaluation of a run.
-
-    Args:
-        entries: Lines of metrics. Without lines, the result is the selection of new runs.
+    Attributes:
+        steps: Numbers of the steps.
+        losses: Loss in nats of each step, None for a skipped step.
+        seconds: Seconds of each step.
+        peak_memory: Peak bytes of the device, 0 if earlier versions did not record them.
+        validation_loss: Loss in nats of all validation samples after the last step.
+        validation_losses: Loss of each part of the data that has one of its own, by its name.
+        selection: Selection of the validation samples.
     """
-    if not entries:
-        return NEW_SELECTION
-    selection: Selection = entries[-1].get("validation_selection", EARLIER_SELECTION)
-    return selection
+
+    steps: list[int]
+    losses: list[float | None]
+    seconds: list[float]
+    peak_memory: int
+    validation_loss: float
+    validation_losses: dict[str, float]
+    selection: Selection
+
+    @classmethod
+    def read(cls, run: RunFolder) -> Self:
+        """Read the metrics of a complete run.
+
+        Raises:
+            FileNotFoundError: The run has no metrics.
+        """
+        entries = list(read_steps(run.metrics))
+        last = entries[-1]
+        return cls(
+            steps=[entry["step"] for entry in entries],
+            losses=[entry["loss"] for entry in entries],
+            seconds=[entry["seconds"] for entry in entries],
+            peak_memory=max(entry.get("peak_memory", 0) for entry in entries),
+            validation_loss=last["validation_loss"],
+            validation_losses=last.get("validation_losses", {}),
+            selection=last.get("validation_selection", EARLIER_SELECTION),
+        )
+
+    def validation_figures(self) -> dict[str, float]:
+        """Return the validation losses by their names in tables."""
+        figures = {VALIDATION_LOSS: self.validation_loss}
+        for name, loss in self.validation_losses.items():
+            figures[f"{VALIDATION_LOSS} of {name}"] = loss
+        return figures
 
 
 def loss_curve(losses: Sequence[float | None]) -> dict[int, float]:
@@ -52,7 +80,7 @@ def loss_curve(losses: Sequence[float | None]) -> dict[int, float]:
 
 def mean_loss(losses: Sequence[float | None]) -> float:
     """Return the mean of the losses that are not None, NaN if there are none."""
-    made = [loss for loss in losses if loss is not None]
-    if not made:
+    computed = [loss for loss in losses if loss is not None]
+    if not computed:
         return math.nan
-    return fmean(made)
+    return fmean(computed)

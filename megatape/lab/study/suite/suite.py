@@ -10,38 +10,29 @@ OUT/results.jsonl                       all scores but those of seed 0
 OUT/suite.md, suite.html                their tables, and a page with pictures
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO
 
 from megatape.errors import UserError
-from megatape.lab.processes import interruptible
 from megatape.lab.study.execution.lock import locked_study
-from megatape.lab.study.execution.pool import RunPool
-from megatape.lab.study.execution.run import Run, raise_failures
+from megatape.lab.study.execution.run import Run
+from megatape.lab.study.execution.study import Execution, Study
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.runs.experiment import Experiment
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.scores.model_scores import Scores
 from megatape.lab.study.suite.sizes import SIZES
-from megatape.lab.study.suite.tables.result_files import ResultFiles, WritePage
+from megatape.lab.study.suite.tables.result_files import WritePage, write_results
+from megatape.lab.study.suite.tables.suite_results import read_results
 
 
-def suite(
-    plan: Plan,
-    out: Path,
-    pool: RunPool,
-    command: str,
-    write_page: WritePage,
-    only: int | None = None,
-) -> Iterator[str]:
+def suite(plan: Plan, study: Study, write_page: WritePage, only: int | None = None) -> Iterator[str]:
     """Execute the missing runs and write the tables. An interrupted call writes the tables of the finished runs.
 
     Args:
         plan: Tasks, encodings, seeds and learning rates.
-        out: Folder of the suite.
-        pool: Executes the runs.
-        command: Command line of the user, for the tables.
+        study: Folder and resources.
         write_page: `write_page` of megatape/lab/report/suite_page.py.
         only: Number of the only task and encoding to train, as a task of an array job. The tables have all of them.
 
@@ -49,61 +40,64 @@ def suite(
         Messages about the progress, then the tables.
 
     Raises:
-        UserError: `out` holds other definitions, sizes or shapes. No run has started.
+        UserError: The folder holds other definitions, sizes or shapes. No run has started.
         RunsFailed: Some runs failed; the others are complete.
     """
-    folders = {task: TaskFolder(out, task, SIZES[plan.size]) for task in plan.tasks}
-    for folder in folders.values():
-        folder.check()
-    experiments = [Experiment(folders[task], encoding, plan.rates) for task, encoding in plan.pairs]
-    if only is None:
-        selected = experiments
-        locked_folder = out
-    else:
+    experiments = _experiments(plan, study.out)
+    selected = experiments
+    locked_folder = study.out
+    tables_lock: AbstractContextManager[object] = nullcontext()
+    if only is not None:
         if not 0 <= only < len(experiments):
             raise UserError(f"cell is {only}: the tasks and encodings have the numbers 0 to {len(experiments) - 1}")
         selected = [experiments[only]]
         locked_folder = experiments[only].directory
+        # One task of an array job writes at a time.
+        tables_lock = locked_study(study.out, wait=True)
 
-    results = ResultFiles(experiments, plan, out, command, write_page)
-    with interruptible(), locked_study(locked_folder) as lock:
+    def write_tables() -> str:
+        with tables_lock:
+            results = read_results(experiments, plan, study.command)
+            return write_results(results, study.out, write_page)
+
+    with study.begin(locked_folder) as execution:
         try:
-            runs, failures = yield from _finish(selected, plan, pool, out, lock)
+            yield from _finish(selected, plan, study, execution)
         except KeyboardInterrupt:
-            results.write(lock_folder=only is not None)
+            write_tables()
             raise
-        yield results.write(lock_folder=only is not None)
-    raise_failures(failures, runs)
+        yield write_tables()
+    execution.raise_failures()
 
 
-def _finish(
-    experiments: list[Experiment],
-    plan: Plan,
-    pool: RunPool,
-    out: Path,
-    lock: IO[bytes],
-) -> Generator[str, None, tuple[list[Run[Scores]], list[str]]]:
-    """Execute the missing runs of the experiments. Returns all runs, and an error for each failed one."""
+def _experiments(plan: Plan, out: Path) -> list[Experiment]:
+    """Return the experiments of a plan. Raises UserError if data in the folder has another definition or size."""
+    folders = {task: TaskFolder(out, task, SIZES[plan.size]) for task in plan.tasks}
+    for folder in folders.values():
+        folder.check()
+    return [Experiment(folders[task], encoding, plan.rates) for task, encoding in plan.pairs]
+
+
+def _finish(experiments: list[Experiment], plan: Plan, study: Study, execution: Execution) -> Iterator[str]:
+    """Prepare the data, search the learning rates, then execute the runs of all seeds. Yields messages about the progress."""
     for folder in dict.fromkeys(experiment.folder for experiment in experiments):
         yield f"preparing {folder.data}"
         folder.prepare()
-        folder.baselines()
+        folder.read_baselines()
 
     searches: list[Run[Scores]] = []
     for experiment in experiments:
-        searches += experiment.search(pool)
-    failures: list[str] = []
+        searches += experiment.search_runs(study.pool)
     if searches:
-        failures += yield from pool.finish(searches, out, lock)
+        yield from execution.finish(searches)
 
     rates = {}
     for experiment in experiments:
-        rate = experiment.chosen_rate()
+        rate = experiment.read_search().chosen
         if rate is not None:
             rates[experiment] = rate
     runs = []
     # Ordered by seed, so that every task and every encoding has results early.
     for seed in plan.seed_range:
-        runs += [experiment.run(pool, rate, seed) for experiment, rate in rates.items()]
-    failures += yield from pool.finish(runs, out, lock)
-    return [*searches, *runs], failures
+        runs += [experiment.run(study.pool, rate, seed) for experiment, rate in rates.items()]
+    yield from execution.finish(runs)

@@ -17,6 +17,7 @@ from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.lab.study.comparison.compare import compare
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import RunsFailed
+from megatape.lab.study.execution.study import Study
 from megatape.lab.study.outcomes.outcome import Outcome
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
@@ -25,7 +26,7 @@ from tests.helpers.load import scaled
 
 def run(file: Path, out: Path, encodings: str, seeds: int, *settings: str, jobs: int = 1, launcher: str | None = None) -> str:
     """Output of the command."""
-    return "\n".join(compare(str(file), list(settings), encodings, seeds, out, RunPool(jobs, launcher), "typed"))
+    return "\n".join(compare(str(file), settings, encodings, seeds, Study(out, RunPool(jobs, launcher), "typed")))
 
 
 def steps(run: Path) -> list[dict[str, float]]:

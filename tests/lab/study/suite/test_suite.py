@@ -15,6 +15,7 @@ from megatape.lab.study.execution.children import Children
 from megatape.lab.study.execution.lock import locked_study
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import RunsFailed
+from megatape.lab.study.execution.study import Study
 from megatape.lab.study.suite.plan import parse_plan
 from megatape.lab.study.suite.scores.baselines import BASELINES
 from megatape.lab.study.suite.scores.record_files import read_records
@@ -34,7 +35,7 @@ def read_scores(run: Path, file: str = "scores.json") -> dict[str, Any]:
 def run(out: Path, seeds: int, rates: Sequence[float] = (1e-3, 1e-2), only: int | None = None) -> str:
     """Output of the command with two encodings."""
     plan = parse_plan("tiny", "capitals", "rope,tape", seeds, rates)
-    return "\n".join(suite(plan, out, RunPool(1, None), "typed", write_page, only=only))
+    return "\n".join(suite(plan, Study(out, RunPool(1, None), "typed"), write_page, only))
 
 
 @pytest.mark.usefixtures("capitals", "quick_children")
@@ -156,5 +157,5 @@ def test_truncated_last_checkpoint(tmp_path: Path) -> None:
 def test_failed_run_is_reported(tmp_path: Path) -> None:
     plan = parse_plan("tiny", "capitals", "rope", 1, [1e-3])
     with pytest.raises(RunsFailed, match="capitals, rope, rate 0.001, seed 1: training exited with status 1"):
-        list(suite(plan, tmp_path, RunPool(1, "false"), "typed", write_page))
+        list(suite(plan, Study(tmp_path, RunPool(1, "false"), "typed"), write_page))
     assert not RunFolder(tmp_path / "capitals/rope/rate-0.001/seed-1").list_checkpoints()

@@ -1,13 +1,17 @@
-"""A task and an encoding of the suite: search of the learning rate, then the runs of all seeds."""
+"""Experiment of the suite: a task and an encoding. It searches the learning rate, then runs all seeds."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from megatape.config import Config, load_config
 from megatape.data.synthetic.task import VALIDATION
 from megatape.lab.study.comparison.variants import Variant, parse_variants
+from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.pool import RunPool
 from megatape.lab.study.execution.run import DIVERGED, Run
+from megatape.lab.study.suite.runs.rate_search import RateSearch
 from megatape.lab.study.suite.runs.task_folder import TaskFolder
 from megatape.lab.study.suite.scores.measure import measure
 from megatape.lab.study.suite.scores.model_scores import SCORES, Scores
@@ -47,68 +51,44 @@ class Experiment:
         """Variant of the models."""
         return parse_variants(self.encoding)[0]
 
-    @property
-    def base(self) -> Config:
-        """Configuration of all runs, before the width of a control and the settings that differ between runs."""
+    def load_base(self) -> Config:
+        """Load the configuration of all runs, without the width of a control and the settings that differ between runs."""
         return load_config(self.folder.config, [*self.variant.settings, f"run.directory={self.directory}"])
 
-    @property
-    def diverged(self) -> list[float]:
-        """Learning rates whose run in the search diverged."""
-        rates = []
-        for rate in self.rates:
-            directory = self._folder(rate, TUNING_SEED).directory
-            if (directory / DIVERGED).exists() and not (directory / SCORES).exists():
-                rates.append(rate)
-        return rates
-
-    def search(self, pool: RunPool) -> list[Run[Scores]]:
-        """Return a run for each learning rate to try, scored on the validation split."""
-        if len(self.rates) == 1:
-            return []
-        diverged = self.diverged
-        runs = []
-        for rate in self.rates:
-            if rate not in diverged:
-                runs.append(self._run(pool, rate, TUNING_SEED, [VALIDATION], self.folder.sizing.validation))
-        return runs
-
-    def chosen_rate(self) -> float | None:
-        """Return the learning rate with the lowest validation loss.
-
-        Returns:
-            The learning rate, or None if the search is not complete or all rates diverged.
-        """
-        if len(self.rates) == 1:
-            return self.rates[0]
+    def read_search(self) -> RateSearch:
+        """Read the state of the search of the learning rate."""
         losses = {}
+        diverged = []
         for rate in self.rates:
-            scores = self._scores(rate, TUNING_SEED)
+            scores = self._read_scores(rate, TUNING_SEED)
             if scores is not None:
                 losses[rate] = scores.validation_loss
-        is_complete = len(losses) + len(self.diverged) == len(self.rates)
-        if not losses or not is_complete:
-            return None
-        # The smaller of two rates with the same loss.
-        return min(losses, key=lambda rate: (losses[rate], rate))
+            elif (self._folder(rate, TUNING_SEED).directory / DIVERGED).exists():
+                diverged.append(rate)
+        return RateSearch(self.rates, losses, tuple(diverged))
 
-    def run(self, pool: RunPool, rate: float, seed: int) -> Run[Scores]:
-        """Return the run of a seed, scored on all tests."""
-        return self._run(pool, rate, seed, list(self.folder.task.tests), self.folder.sizing.test)
-
-    def scores(self, seeds: range) -> dict[int, Scores]:
-        """Return the scores of the runs with the chosen learning rate by seed. Runs that are not done are skipped."""
-        rate = self.chosen_rate()
+    def read_scores(self, seeds: range) -> dict[int, Scores]:
+        """Read the scores of the runs with the chosen learning rate, by seed. Unfinished runs are skipped."""
+        rate = self.read_search().chosen
         if rate is None:
             return {}
         found = {}
         for seed in seeds:
-            scores = self._scores(rate, seed)
+            scores = self._read_scores(rate, seed)
             if scores is not None:
                 found[seed] = scores
         return found
 
-    def _scores(self, rate: float, seed: int) -> Scores | None:
+    def search_runs(self, pool: RunPool) -> list[Run[Scores]]:
+        """Return the runs of the search, one for each learning rate, scored on the validation split."""
+        rates = self.read_search().to_run
+        return [self._run(pool, rate, TUNING_SEED, [VALIDATION], self.folder.sizing.validation) for rate in rates]
+
+    def run(self, pool: RunPool, rate: float, seed: int) -> Run[Scores]:
+        """Return the run of a seed, scored on all tests."""
+        return self._run(pool, rate, seed, [*self.folder.task.tests], self.folder.sizing.test)
+
+    def _read_scores(self, rate: float, seed: int) -> Scores | None:
         path = self._folder(rate, seed).directory / SCORES
         if not path.exists():
             return None
@@ -117,11 +97,11 @@ class Experiment:
     def _folder(self, rate: float, seed: int) -> RunFolder:
         return RunFolder(self.directory / f"rate-{rate:g}" / f"seed-{seed}")
 
-    def _run(self, pool: RunPool, rate: float, seed: int, splits: list[str], count: int) -> Run[Scores]:
+    def _run(self, pool: RunPool, rate: float, seed: int, splits: list[JsonValue], count: int) -> Run[Scores]:
         """Return a run that is scored on `count` samples of each split."""
         file = str(self.folder.config)
         folder = self._folder(rate, seed)
-        base = self.base
+        base = self.load_base()
         settings = [
             *self.variant.settings_for(base),
             f"optimizer.learning_rate={rate}",
@@ -134,10 +114,12 @@ class Experiment:
         if max_positions is not None and max_positions < longest - 1:
             # Longer splits get a reason in place of scores.
             settings.append(f"model.max_positions={max_positions}")
+        arguments = (str(folder.directory), self.encoding, splits, count)
+        measurement = Measurement(folder.directory / SCORES, measure, arguments)
         return Run(
             name=f"{self.name}, rate {rate:g}, seed {seed}",
             config=load_config(file, settings),
             train=pool.pretrain_command(file, settings),
-            measure={folder.directory / SCORES: (measure, str(folder.directory), self.encoding, splits, count)},
-            read=Scores.read,
+            measurements=(measurement,),
+            result=Scores,
         )

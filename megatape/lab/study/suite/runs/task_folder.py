@@ -56,8 +56,8 @@ class TaskFolder:
         self.config.parent.mkdir(exist_ok=True)
         write_atomically(self.config, json_content(content, str(self.config), indent=1) + b"\n")
 
-    def baselines(self) -> list[Record]:
-        """Return the scores of the task's baselines. They are computed once."""
+    def read_baselines(self) -> list[Record]:
+        """Read the scores of the task's baselines. The first call computes and writes them."""
         path = self.out / "baselines" / f"{self.task.name}.jsonl"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)

@@ -18,12 +18,13 @@ from megatape.data.synthetic.folder import KIND, Encoder
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.errors import UserError
 from megatape.hf.weights.checkpoint_weights import load_model
+from megatape.lab.study.outcomes.training_metrics import TrainingMetrics
 from megatape.lab.study.suite.scores.answers import Score, score_answers, token_places
 from megatape.lab.study.suite.scores.model_scores import Scores
 from megatape.lab.study.suite.scores.record import Record
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
-from megatape.run_folder import RunFolder, read_steps
+from megatape.run_folder import RunFolder
 
 # Maximum number of tokens in a forward pass.
 BATCH_TOKENS = 2**13
@@ -64,13 +65,13 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
             learning_rate=config.optimizer.learning_rate,
         )
         records.append(record)
-    steps = list(read_steps(folder.metrics))
-    seconds = sum(step["seconds"] for step in steps) + time.monotonic() - started
+    metrics = TrainingMetrics.read(folder)
+    seconds = sum(metrics.seconds) + time.monotonic() - started
     return Scores(
         config=config,
         fingerprints=checkpoint.state["fingerprints"],
         definition=task.definition,
-        validation_loss=steps[-1]["validation_loss"],
+        validation_loss=metrics.validation_loss,
         seconds=seconds,
         records=records,
     )

@@ -1,0 +1,75 @@
+"""Study that trains models: its folder, the pool that executes its runs, and the execution of the runs."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from megatape.lab.processes import interruptible
+from megatape.lab.study.execution.lock import locked_study
+from megatape.lab.study.execution.pool import RunPool
+from megatape.lab.study.execution.run import Run, RunsFailed
+from megatape.utils.units import plural
+
+
+class Execution:
+    """Execution of the runs of a study, whose folder is locked meanwhile."""
+
+    def __init__(self, pool: RunPool, out: Path, lock: IO[bytes]) -> None:
+        """Start without runs.
+
+        Args:
+            pool: Executes the runs.
+            out: Folder of the study.
+            lock: Lock of the folder, for the child processes to inherit.
+        """
+        self._pool = pool
+        self._out = out
+        self._lock = lock
+        self._num_runs = 0
+        self._errors: list[str] = []
+
+    def finish(self, runs: Sequence[Run[Any]]) -> Iterator[str]:
+        """Execute the runs that are not done, and yield messages about the progress. Closing the generator stops them.
+
+        Raises:
+            UserError: A folder holds a run with other settings or other data. No run has started.
+        """
+        self._num_runs += len(runs)
+        self._errors += yield from self._pool.finish(runs, self._out, self._lock)
+
+    def raise_failures(self) -> None:
+        """Raise RunsFailed if some runs failed."""
+        if self._errors:
+            total = plural(self._num_runs, "run")
+            errors = "\n".join(self._errors)
+            raise RunsFailed(f"{len(self._errors)} of {total} failed; the table has the others\n{errors}")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Folder and resources of a study.
+
+    Attributes:
+        out: Folder for the runs and the tables.
+        pool: Executes the runs.
+        command: Command line of the user, for the tables.
+    """
+
+    out: Path
+    pool: RunPool
+    command: str
+
+    @contextmanager
+    def begin(self, locked_folder: Path | None = None) -> Iterator[Execution]:
+        """Lock a folder for the block, in which SIGINT and SIGTERM raise KeyboardInterrupt.
+
+        Args:
+            locked_folder: Folder to lock. None for the folder of the study.
+
+        Raises:
+            UserError: Another process holds the lock.
+        """
+        with interruptible(), locked_study(locked_folder or self.out) as lock:
+            yield Execution(self.pool, self.out, lock)
