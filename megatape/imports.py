@@ -12,7 +12,8 @@ from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
-from megatape.errors import UserError, check_line, check_word
+from megatape.errors import UserError
+from megatape.errors.text_checks import check_line, check_word
 
 OPTION = "--import"
 

@@ -123,6 +123,11 @@ RENAMED = {
     },
     "megatape.checkpoint.reader": {"load_model": "megatape.hf.weights.checkpoint_weights:load_model"},
     "megatape.data.prepare.options": {"Corpus": "megatape.data.prepare.options:PreparationOptions"},
+    "megatape.errors": {
+        "check_line": "megatape.errors.text_checks:check_line",
+        "check_text": "megatape.errors.text_checks:check_text",
+        "did_you_mean": "megatape.errors.suggestions:did_you_mean",
+    },
     "megatape.nn.parameters": {
         "Settings": "megatape.nn.parameters:ParameterSpec",
         "settings": "megatape.nn.parameters:spec_of",

@@ -5,7 +5,8 @@ from pathlib import Path
 from pydantic import Field
 
 from megatape.config import Section
-from megatape.errors import MissingPath, UserError, choose_one, path_errors
+from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors.suggestions import choose_one
 from megatape.utils.json_files import read_json
 from megatape.utils.validation import as_type
 

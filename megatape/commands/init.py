@@ -3,7 +3,8 @@
 import shlex
 from pathlib import Path
 
-from megatape.errors import UserError, choose_one, path_errors
+from megatape.errors import UserError, path_errors
+from megatape.errors.suggestions import choose_one
 from megatape.utils.atomic import check_absent, write_atomically
 from megatape.utils.options import CommandOptions, option
 from megatape.utils.software import project_file

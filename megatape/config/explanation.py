@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from megatape.config.annotations import sections_in
 from megatape.config.kinds import ByKind
-from megatape.errors import did_you_mean
+from megatape.errors.suggestions import did_you_mean
 from megatape.utils.validation import describe_fault
 
 

@@ -8,7 +8,8 @@ from pydantic import ValidationInfo, create_model
 
 from megatape.config.section import ResumeRule, Section, is_recorded
 from megatape.entries import Entry
-from megatape.errors import ConfigError, choose_one
+from megatape.errors import ConfigError
+from megatape.errors.suggestions import choose_one
 
 
 # Compared by identity, because typing hashes the annotations of `Name | None`.

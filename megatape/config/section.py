@@ -8,7 +8,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
 
-from megatape.errors import ConfigError, check_word
+from megatape.errors import ConfigError
+from megatape.errors.text_checks import check_word
 from megatape.utils.options import DocumentedModel
 
 # Validation context for reading a run's recorded configuration without the user's own modules. The run checked it when it

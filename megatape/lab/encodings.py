@@ -5,7 +5,8 @@ from collections.abc import Collection
 from pydantic import ValidationError
 
 from megatape.config import ModelConfig
-from megatape.errors import UserError, choose_one
+from megatape.errors import UserError
+from megatape.errors.suggestions import choose_one
 from megatape.registry import ENCODINGS
 
 # Encoding that the others are compared with.

@@ -1,28 +1,7 @@
-"""Paragraphs of a long output, printed while the rest is computed."""
-
-from collections.abc import Iterable
-
-from megatape.utils.masking import mask
+"""Paragraphs of a long output, which functions yield while the rest is computed."""
 
 
 class Line(str):
     """Paragraph of one line, such as the result of a model. Adjacent ones are printed without an empty line between them."""
 
     __slots__ = ()
-
-
-def print_paragraphs(paragraphs: Iterable[str]) -> None:
-    """Print each paragraph as soon as it is known, and an empty line after it, but not between lines of a list.
-
-    Args:
-        paragraphs: Paragraphs. Passwords in them are masked.
-    """
-    in_list = False
-    for paragraph in paragraphs:
-        is_line = isinstance(paragraph, Line)
-        if in_list and not is_line:
-            print()
-        print(mask(paragraph), flush=True)
-        if not is_line:
-            print(flush=True)
-        in_list = is_line

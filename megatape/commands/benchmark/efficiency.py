@@ -2,12 +2,12 @@
 
 from typing import Literal
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.lab.paper import COST_LENGTH
 from megatape.registry import ENCODINGS
 from megatape.utils.options import CommandOptions, Count, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.utils.options import CommandOptions, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):

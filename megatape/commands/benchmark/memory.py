@@ -1,7 +1,7 @@
 """megatape benchmark memory: resident memory per rank. Takes no arguments."""
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.utils.options import CommandOptions as Options
-from megatape.utils.paragraphs import print_paragraphs
 
 
 def run(options: Options) -> None:

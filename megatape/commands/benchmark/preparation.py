@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.data.messages import read_tokenizer
 from megatape.commands.data.options import SourceOptions
 from megatape.utils.options import Count, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(SourceOptions):

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from megatape.accounting.gpus import GPUS
+from megatape.commands.cli.output import print_paragraphs
 from megatape.utils.options import CommandOptions, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):

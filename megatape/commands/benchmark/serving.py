@@ -4,11 +4,11 @@ import time
 from itertools import product
 from typing import Literal
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.config import load_config
 from megatape.lab.encodings import parse_encodings
 from megatape.registry import ENCODINGS
 from megatape.utils.options import CommandOptions, Count, Listed, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(CommandOptions):

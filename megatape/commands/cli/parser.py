@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Never
 
-from megatape.errors import ExitStatus, UserError, choose_one, did_you_mean
+from megatape.errors import ExitStatus, UserError
+from megatape.errors.suggestions import choose_one, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from megatape.errors import UserError, choose_one
+from megatape.errors import UserError
+from megatape.errors.suggestions import choose_one
 from megatape.utils.options import CommandOptions, option
 
 

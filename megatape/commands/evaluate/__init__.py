@@ -9,15 +9,16 @@ from pydantic import AfterValidator
 
 from megatape.commands.cli.arguments import add_options
 from megatape.commands.cli.deepspeed_setup import prepare_deepspeed
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import run_command
 from megatape.commands.cli.shared_options import ImportOptions, describe
 from megatape.commands.evaluate.task_options import EvaluationOptions, build_task, options_of
-from megatape.errors import UserError, choose_one
+from megatape.errors import UserError
+from megatape.errors.suggestions import choose_one
 from megatape.imports import OPTION
 from megatape.registry import TASKS
 from megatape.utils.options import Listed, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 def _check_tasks(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from megatape.commands.cli.shared_options import ModelOptions
 from megatape.commands.cli.terminal import show, take_lines, visible_json
 from megatape.commands.generate.prompts import checked_conversation, read_conversation, read_prompts, with_system
-from megatape.errors import UserError, check_text, path_errors
+from megatape.errors import UserError, path_errors
+from megatape.errors.text_checks import check_text
 from megatape.hf.generation.sampling import CHAT_TOKENS, Sampling
 from megatape.utils.atomic import check_absent
 from megatape.utils.options import option

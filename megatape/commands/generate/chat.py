@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from megatape.commands.cli.terminal import note, show, take_lines
 from megatape.commands.generate.prompts import conversation_with, with_system
-from megatape.errors import UserError, check_text, path_errors
+from megatape.errors import UserError, path_errors
+from megatape.errors.text_checks import check_text
 from megatape.utils.atomic import write_atomically
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatape.errors import MissingPath, UserError, check_text, content_errors, path_errors
+from megatape.errors import MissingPath, UserError, content_errors, path_errors
+from megatape.errors.text_checks import check_text
 from megatape.utils.json_files import parse_json, read_json
 from megatape.utils.validation import as_type
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(ExaminedModelOptions):

@@ -1,10 +1,10 @@
 """megatape study compare: `megatape study compare --config configs/tape_tiny.json --encodings rope,tape --out runs/compare`."""
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.registry import ENCODINGS
 from megatape.utils.options import Count, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(RunsOptions, ConfigOptions):

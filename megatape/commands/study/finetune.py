@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.shared_options import ImportOptions, OverrideOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.utils.options import Count, option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(RunsOptions, OverrideOptions, ImportOptions):

@@ -1,8 +1,8 @@
 """megatape study shift: `megatape study shift runs/rope/checkpoints/step-00000500 runs/tape/checkpoints/step-00000500`."""
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.study.options import ExaminedModelOptions
 from megatape.utils.options import option
-from megatape.utils.paragraphs import print_paragraphs
 
 
 class Options(ExaminedModelOptions):

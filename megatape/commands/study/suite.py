@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.shared_options import ImportOptions
 from megatape.commands.study.options import RunsOptions
 from megatape.errors import UserError
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
 from megatape.utils.options import Count, Listed, Words, option
-from megatape.utils.paragraphs import print_paragraphs
 
 if TYPE_CHECKING:
     from megatape.lab.study.suite.plan import Plan

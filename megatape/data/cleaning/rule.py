@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from megatape.data.shards.hashes import content_hash, file_sha256
 from megatape.data.sources.document import Document
-from megatape.errors import MissingPath, UserError, choose_one, path_errors
+from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors.suggestions import choose_one
 from megatape.registry import RULES
 from megatape.utils.validation import describe_fault
 

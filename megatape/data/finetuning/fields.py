@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from megatape.errors import RecordError, UserError, did_you_mean
+from megatape.errors import RecordError, UserError
+from megatape.errors.suggestions import did_you_mean
 
 
 def text_of(record: dict[str, Any], name: str) -> str:

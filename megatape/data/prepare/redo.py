@@ -6,7 +6,8 @@ from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.plan import Plan, files_of
 from megatape.data.prepare.unit_passes import compares_units
-from megatape.errors import UserError, did_you_mean
+from megatape.errors import UserError
+from megatape.errors.suggestions import did_you_mean
 
 
 def discard_changed(

@@ -16,7 +16,8 @@ from megatape.data.shards.index import load_index
 from megatape.data.shards.reader import SplitReader
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import UserError, choose_one
+from megatape.errors import UserError
+from megatape.errors.suggestions import choose_one
 
 
 class StoredSplit:

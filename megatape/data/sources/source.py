@@ -14,7 +14,8 @@ from megatape.data.io.listing import Listing, SkippedFiles, summarize_skipped
 from megatape.data.sources.document import Document
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
 from megatape.data.sources.units import Unit, grouped
-from megatape.errors import UserError, choose_one, path_errors
+from megatape.errors import UserError, path_errors
+from megatape.errors.suggestions import choose_one
 from megatape.registry import SOURCES
 
 # Options of a source that do not affect its documents, or that are recorded with the rules.

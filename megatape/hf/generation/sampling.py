@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from megatape.errors import UserError, check_text
+from megatape.errors import UserError
+from megatape.errors.text_checks import check_text
 from megatape.utils.options import CommandOptions, Count, option
 
 # Default maximum of new tokens, for a text and for an answer in a chat.

@@ -21,7 +21,8 @@ from megatape.data.finetuning.fields import text_of
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.errors import MissingPath, UserError, choose_one, content_errors, path_errors
+from megatape.errors import MissingPath, UserError, content_errors, path_errors
+from megatape.errors.suggestions import choose_one
 from megatape.lab.paper import SCROLLS, SCROLLS_SETS
 from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.lengths import equal_lengths

@@ -8,7 +8,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from megatape import imports
-from megatape.errors import UserError, check_line
+from megatape.errors import UserError
+from megatape.errors.text_checks import check_line
 from megatape.run_folder import RunFolder
 
 IMPORTS = "imports"  # folder of a snapshot, for files given with --import

@@ -8,7 +8,8 @@ the run advances. `--resume auto` then continues from the newest checkpoint.
 import sys
 from pathlib import Path
 
-from megatape.errors import ExitStatus, UserError, check_line, check_word
+from megatape.errors import ExitStatus, UserError
+from megatape.errors.text_checks import check_line, check_word
 from megatape.tools.cluster.batch_script import fill_script, log_prefix, quoted
 from megatape.tools.cluster.job import Job
 from megatape.tools.cluster.job_array import JobArray

@@ -24,13 +24,13 @@ from megatape.commands.cli import main, running
 from megatape.commands.cli.arguments import add_options
 from megatape.commands.cli.command import load_command
 from megatape.commands.cli.command_line import command_line
+from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import name_flags, run_command
 from megatape.commands.cli.table import COMMANDS, is_group
 from megatape.commands.study.options import RunsOptions
 from megatape.errors import MissingPath, UserError
 from megatape.utils import software
-from megatape.utils.paragraphs import print_paragraphs
 from tests.helpers.command import Command
 from tests.helpers.command_options import Options
 from tests.helpers.workers import ROOT

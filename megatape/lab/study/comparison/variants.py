@@ -9,7 +9,8 @@ from typing import NamedTuple
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, ModelConfig
-from megatape.errors import UserError, choose_one
+from megatape.errors import UserError
+from megatape.errors.suggestions import choose_one
 from megatape.lab.encodings import parse_encodings, with_encoding
 from megatape.nn.limits import FP8_MULTIPLE
 from megatape.registry import ENCODINGS

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from megatape.config import parse_config
 from megatape.data.synthetic.task import SyntheticTask
-from megatape.errors import MissingPath, UserError, choose_one, path_errors
+from megatape.errors import MissingPath, UserError, path_errors
+from megatape.errors.suggestions import choose_one
 from megatape.lab.encodings import parse_names
 from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.suite.sizes import ALL, SIZES

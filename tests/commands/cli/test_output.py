@@ -2,7 +2,8 @@
 
 import pytest
 
-from megatape.utils.paragraphs import Line, print_paragraphs
+from megatape.commands.cli.output import print_paragraphs
+from megatape.utils.paragraphs import Line
 
 
 def test_lines_of_a_list_have_no_empty_lines_between_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,23 @@
+"""Output of commands that yield it in paragraphs."""
+
+from collections.abc import Iterable
+
+from megatape.utils.masking import mask
+from megatape.utils.paragraphs import Line
+
+
+def print_paragraphs(paragraphs: Iterable[str]) -> None:
+    """Print each paragraph as soon as it is known, and an empty line after it, but not between lines of a list.
+
+    Args:
+        paragraphs: Paragraphs. Passwords in them are masked.
+    """
+    in_list = False
+    for paragraph in paragraphs:
+        is_line = isinstance(paragraph, Line)
+        if in_list and not is_line:
+            print()
+        print(mask(paragraph), flush=True)
+        if not is_line:
+            print(flush=True)
+        in_list = is_line

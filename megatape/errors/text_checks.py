@@ -1,0 +1,54 @@
+"""Checks of texts that become part of a script, a command line or a file."""
+
+import re
+
+from megatape.errors import UserError
+
+
+def check_line(text: str) -> str:
+    """Check a value that becomes part of a line of a script, a host file or the environment.
+
+    Returns:
+        The text.
+
+    Raises:
+        UserError: The text has a control character, such as a line break, after which a shell would read another command.
+    """
+    found = re.search(r"[\x00-\x1f\x7f-\x9f]", text)
+    if found:
+        raise UserError(f"{text!r} has the control character {found[0]!r}: remove it")
+    return text
+
+
+def check_word(text: str) -> str:
+    """Check a value, such as a path, that becomes a word of a command line.
+
+    Returns:
+        The text.
+
+    Raises:
+        UserError: The text begins with "-" like an option, or has a control character.
+    """
+    if text.startswith("-"):
+        raise UserError(f"{text!r} begins with -, so programs would take it for an option: write ./{text} or another name")
+    return check_line(text)
+
+
+def check_text(text: str, what: str) -> str:
+    """Check a text given by the user, which has lone surrogates if it was not in the encoding of the terminal.
+
+    Args:
+        text: The text.
+        what: Name of the text in the error.
+
+    Returns:
+        The text.
+
+    Raises:
+        UserError: The text is not valid UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{what} {text!r:.60} is not valid UTF-8: give it in the encoding of the terminal") from None
+    return text
