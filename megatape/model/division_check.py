@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megatape.config import Config, ModelConfig
+from megatape.config import DataConfig, ModelConfig
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.layout import local_tokens, zigzag
 from megatape.distributed.mesh import SINGLE, Axis, Mesh
@@ -36,14 +36,15 @@ CLAIMS = {
 }
 
 
-def check_division(config: Config, mesh: Mesh, topology: Topology, device: torch.device) -> None:
+def check_division(model: ModelConfig, data: DataConfig, mesh: Mesh, topology: Topology, device: torch.device) -> None:
     """Check that an encoding supports the axes that divide samples, as its registry entry claims. Collective.
 
     All ranks compute a tiny model with the encoding, whole and divided. Encodings of the package are not checked, because its
     tests do that.
 
     Args:
-        config: Configuration of the run.
+        model: Model of the run.
+        data: Data of the run.
         mesh: Axes of the run.
         topology: All ranks.
         device: Device of this rank.
@@ -51,14 +52,14 @@ def check_division(config: Config, mesh: Mesh, topology: Topology, device: torch
     Raises:
         UserError: On all ranks, outputs or gradients differ from those of one rank.
     """
-    name = config.model.encoding
+    name = model.encoding
     if ENCODINGS[name].is_built_in:
         return
     for axis_name, (setting, claim) in CLAIMS.items():
         axis = mesh[axis_name]
         if axis.size == 1:
             continue
-        failure = _division_failure(config, axis, topology, device)
+        failure = _division_failure(model, data, axis, topology, device)
         if failure is not None:
             raise UserError(
                 f"encoding {name} does not support {setting} {axis.size}, though its registry entry claims it by {claim}: on a "
@@ -67,10 +68,10 @@ def check_division(config: Config, mesh: Mesh, topology: Topology, device: torch
             )
 
 
-def _division_failure(config: Config, axis: Axis, topology: Topology, device: torch.device) -> str | None:
+def _division_failure(model: ModelConfig, data: DataConfig, axis: Axis, topology: Topology, device: torch.device) -> str | None:
     """Return how a tiny model differs when this axis divides its samples, or None if it does not. Collective."""
-    model_config = _tiny(config.model, axis.size)
-    inputs = _inputs(config, axis, device)
+    model_config = _tiny(model, axis.size)
+    inputs = _inputs(data, axis, device)
     num_tokens = inputs[0].shape[1]
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(1, num_tokens, VOCAB_SIZE, generator=generator).to(device)
@@ -161,16 +162,16 @@ def _randomize(model: Transformer) -> None:
         weight.data.copy_(values)
 
 
-def _inputs(config: Config, axis: Axis, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+def _inputs(data: DataConfig, axis: Axis, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return random tokens, their positions, and the first token of each one's document if the run masks documents."""
     num_chunks = axis.size
     if axis.name == "context":
         num_chunks = 2 * axis.size
-    length = num_chunks * min(MAX_CHUNK_TOKENS, config.data.sequence_length // num_chunks)
+    length = num_chunks * min(MAX_CHUNK_TOKENS, data.sequence_length // num_chunks)
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(VOCAB_SIZE, (1, length), generator=generator).to(device)
     positions = torch.arange(length, device=device)[None]
-    if not config.data.mask_documents:
+    if not data.mask_documents:
         return tokens, positions, None
     border = length // 3  # within a chunk
     document_starts = torch.where(positions < border, 0, border)

@@ -16,7 +16,7 @@ from megatape.attention.attend import get_backend
 from megatape.attention.backend import AttentionRequirements
 from megatape.attention.bias import DistanceBias
 from megatape.attention.rotation import PositionState
-from megatape.config import Config
+from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings import encoding_of
 from megatape.nn.kernels.launch import has_kernels
@@ -59,21 +59,23 @@ def smoke_test_backend(
     return None
 
 
-def smoke_test_update(config: Config, tokens: int, device: torch.device) -> str | None:
+def smoke_test_update(
+    model: ModelConfig, dtype: torch.dtype, tokens: int, device: torch.device, *, num_tensor_ranks: int = 1
+) -> str | None:
     """Compare the kernels of the position update, forward and backward, with the plain update.
 
     Args:
-        config: Configuration of the run.
+        model: Shape of the model.
+        dtype: Compute precision.
         tokens: Number of tokens whose state is updated, in a layer after the first.
         device: Device to run on.
+        num_tensor_ranks: Number of tensor-parallel ranks.
 
     Returns:
         An error message; None if the results are correct, and if the kernels do not support the run's update.
     """
-    model = config.model
     encoding = encoding_of(model)
     update = encoding.update(SINGLE)
-    dtype = getattr(torch, config.training.precision)
     if update is None or not update.has_kernel(device):
         return None
     generator = torch.Generator().manual_seed(0)
@@ -90,7 +92,7 @@ def smoke_test_update(config: Config, tokens: int, device: torch.device) -> str 
     m = random_tensor(1, tokens, model.hidden_size)
     attended = None
     # Tensor-parallel ranks do attention's part of the update before they exchange it.
-    if encoding.moves_state and config.parallel.tp == 1:
+    if encoding.moves_state and num_tensor_ranks == 1:
         attended = random_tensor(1, tokens, model.num_heads, encoding.state_width)
     inputs = [tensor for tensor in (delta, attended, m, *update.parameters()) if tensor is not None]
 
@@ -104,11 +106,12 @@ def smoke_test_update(config: Config, tokens: int, device: torch.device) -> str 
     return _compare(partial(run, True), partial(run, False))
 
 
-def smoke_test_loss(config: Config, tokens: int, device: torch.device) -> str | None:
+def smoke_test_loss(formula: LossFormula, dtype: torch.dtype, tokens: int, device: torch.device) -> str | None:
     """Compare the loss by our kernel, and its gradients, with those by PyTorch's operators.
 
     Args:
-        config: Configuration of the run.
+        formula: Loss as a function of the logits.
+        dtype: Compute precision.
         tokens: Number of tokens.
         device: Device to run on.
 
@@ -117,8 +120,6 @@ def smoke_test_loss(config: Config, tokens: int, device: torch.device) -> str | 
     """
     if not has_kernels(device):
         return None
-    model = config.model
-    dtype = getattr(torch, config.training.precision)
     generator = torch.Generator().manual_seed(0)
 
     def random_tensor(*shape: int) -> Tensor:
@@ -126,13 +127,12 @@ def smoke_test_loss(config: Config, tokens: int, device: torch.device) -> str | 
         return values.to(device, dtype).requires_grad_()
 
     x = random_tensor(1, tokens, LOSS_HIDDEN_SIZE)
-    weight = random_tensor(model.vocab_size, LOSS_HIDDEN_SIZE)
-    targets = torch.randint(model.vocab_size, (1, tokens), generator=generator).to(device)
+    weight = random_tensor(formula.vocab_size, LOSS_HIDDEN_SIZE)
+    targets = torch.randint(formula.vocab_size, (1, tokens), generator=generator).to(device)
     targets[0, 0] = IGNORE_INDEX
 
     def run(by_kernel: bool) -> list[Tensor]:
-        formula = LossFormula(model.vocab_size, SINGLE, model.logit_softcap, config.training.z_loss, by_kernel)
-        loss = cross_entropy(x, weight, targets, formula)
+        loss = cross_entropy(x, weight, targets, formula._replace(by_kernel=by_kernel))
         gradients = torch.autograd.grad(loss, (x, weight))
         return [loss.detach(), *gradients]
 

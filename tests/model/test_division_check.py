@@ -50,4 +50,5 @@ def test_our_own_are_not_checked(encoding: str, raw_config: dict[str, Any]) -> N
     """Tests hold their claims, so a run spends no time on them: it does not even look at the mesh."""
     raw_config["model"]["encoding"] = encoding
     raw_config["parallel"] = {"sp": 2}
-    check_division(parse_config(raw_config, "test"), {}, SINGLE_PROCESS, torch.device("cpu"))
+    config = parse_config(raw_config, "test")
+    check_division(config.model, config.data, {}, SINGLE_PROCESS, torch.device("cpu"))

@@ -76,7 +76,7 @@ def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine
     """
     device = own_device()
     training = config.training
-    check_division(config, mesh, topology, device)
+    check_division(config.model, config.data, mesh, topology, device)
     backends = working_backends(config, device, topology)
     fp8 = working_product(training.fp8, device, topology)
     update_by_kernel = updates_by_kernel(config, device, topology)

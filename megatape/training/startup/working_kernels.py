@@ -7,6 +7,7 @@ import torch
 from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.config import Config, Fp8Recipe
 from megatape.distributed.exchange import gather_values, on_all
+from megatape.distributed.mesh import SINGLE
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
@@ -16,6 +17,7 @@ from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_product
 from megatape.nn.kernels.launch import has_kernels
 from megatape.nn.linear import Product
+from megatape.nn.loss import LossFormula
 from megatape.registry import AUTO
 
 LOG = logging.getLogger(__name__)
@@ -85,14 +87,18 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
 
 def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
     """Whether a run updates the position state by our own kernels, if they exist for the device. Collective."""
-    fault = smoke_test_update(config, min(config.data.sequence_length, TOKENS), device)
+    dtype = getattr(torch, config.training.precision)
+    tokens = min(config.data.sequence_length, TOKENS)
+    fault = smoke_test_update(config.model, dtype, tokens, device, num_tensor_ranks=config.parallel.tp)
     works = _kernel_works_everywhere(fault, topology, "position update by PyTorch instead of our kernel")
     return works and has_kernels(device)
 
 
 def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
     """Whether a run computes its loss by our own kernel, if it exists for the device. Collective."""
-    fault = smoke_test_loss(config, TOKENS, device)
+    model = config.model
+    formula = LossFormula(model.vocab_size, SINGLE, model.logit_softcap, config.training.z_loss)
+    fault = smoke_test_loss(formula, getattr(torch, config.training.precision), TOKENS, device)
     return _kernel_works_everywhere(fault, topology, "loss by PyTorch instead of our kernel")
 
 
