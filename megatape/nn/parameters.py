@@ -87,7 +87,7 @@ def parameter(
     if dim is not None:
         local_shape[dim] = -(-shape[dim] // axis.size)
     made = nn.Parameter(torch.empty(local_shape))
-    made.settings = ParameterSpec(shape, init, decay, lr_scale, role, bounds)  # type: ignore[attr-defined]
+    made.spec = ParameterSpec(shape, init, decay, lr_scale, role, bounds)  # type: ignore[attr-defined]
     if axis.size > 1 and dim is not None:
         made.tensor_model_parallel = True  # type: ignore[attr-defined]
         made.partition_dim = dim  # type: ignore[attr-defined]
@@ -129,13 +129,13 @@ def share_of(made: nn.Parameter, local_shape: tuple[int, ...], axis: Axis) -> Sh
 
 def spec_of(made: nn.Parameter) -> ParameterSpec:
     """Return the specification of a parameter that `parameter` made."""
-    return made.settings  # type: ignore[attr-defined]
+    return made.spec  # type: ignore[attr-defined]
 
 
 def never_decay(module: nn.Module) -> None:
     """Exempt all parameters of a module from weight decay."""
     for made in module.parameters():
-        made.settings = replace(spec_of(made), decay=False)  # type: ignore[attr-defined]
+        made.spec = replace(spec_of(made), decay=False)  # type: ignore[attr-defined]
 
 
 if not TYPE_CHECKING:

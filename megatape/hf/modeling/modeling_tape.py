@@ -315,8 +315,8 @@ class TapeModel(TapePreTrainedModel):
         for module in self.modules():
             module.initial_values = {}
             for name, weight in module.named_parameters(recurse=False):
-                if hasattr(weight, "settings"):
-                    module.initial_values[name] = weight.settings.init
+                if hasattr(weight, "spec"):
+                    module.initial_values[name] = weight.spec.init
         self.post_init()
 
     @merge_with_config_defaults

@@ -64,8 +64,8 @@ class Uniform:
     middle: float = 0.0
 
 
-class Settings(NamedTuple):
-    """Settings of a parameter.
+class ParameterSpec(NamedTuple):
+    """Specification of a parameter.
 
     Attributes:
         init: Initial value, its distribution, or None for a normal distribution.
@@ -77,9 +77,9 @@ class Settings(NamedTuple):
 def parameter(
     shape: tuple[int, ...], axis: Axis, dim: int | None = None, *, init: float | Uniform | None = None, **training: Any
 ) -> nn.Parameter:
-    """Make a whole parameter with its settings."""
+    """Make a whole parameter with its specification."""
     whole = nn.Parameter(torch.empty(shape))
-    whole.settings = Settings(init)  # type: ignore[attr-defined]
+    whole.spec = ParameterSpec(init)  # type: ignore[attr-defined]
     return whole
 
 
