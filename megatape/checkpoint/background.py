@@ -8,7 +8,7 @@ from threading import Thread
 import torch.distributed as dist
 
 from megatape.checkpoint.writer import COLLECTIVE_ERRORS
-from megatape.reliability.watch.watch import BACKGROUND_GROUP
+from megatape.reliability.watch.heartbeat import BACKGROUND_GROUP
 from megatape.zero.snapshot import Snapshot
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import select
 import sys
 from contextlib import suppress
 from typing import TextIO
@@ -73,3 +74,12 @@ def show_lines(verbose: bool = False) -> None:
     logger.handlers = [LineHandler()]
     logger.propagate = False
     logger.setLevel(level)
+
+
+def print_at_once(text: str) -> None:
+    """Write to the standard error without buffers or locks. The text is lost if that is stuck for a second."""
+    stderr = 2
+    _, writable, _ = select.select([], [stderr], [], 1.0)
+    with suppress(OSError):
+        if writable:
+            os.write(stderr, text.encode())

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from megatape.utils.terminal import show_lines
+from megatape.utils.terminal import print_at_once, show_lines
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,8 @@ def test_a_reader_who_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(sys, "stderr", Gone())
     logging.getLogger("megatape.test").warning("slow")
+
+
+def test_text_without_buffers(capfd: pytest.CaptureFixture[str]) -> None:
+    print_at_once("a rank hangs\n")
+    assert capfd.readouterr().err == "a rank hangs\n"

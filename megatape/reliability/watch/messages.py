@@ -2,30 +2,12 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
 
 import torch.distributed as dist
 
 from megatape.distributed.store import Messages
-from megatape.errors import ExitStatus
-from megatape.reliability.watch.diagnosis import Heartbeat
-
-# Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or will be resumed.
-FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})
-
-
-class Verdict(NamedTuple):
-    """Decision to end all ranks.
-
-    Attributes:
-        cause: Cause, which names the rank at fault.
-        is_diagnosis: Whether rank 0 found the cause in heartbeats. Otherwise the rank at fault reported it.
-        status: Exit status of all ranks.
-    """
-
-    cause: str
-    is_diagnosis: bool
-    status: int
+from megatape.reliability.watch.heartbeat import Heartbeat, parse_heartbeat
+from megatape.reliability.watch.verdict import Verdict
 
 
 class WatchMessages:
@@ -56,13 +38,13 @@ class WatchMessages:
         """Return the newest heartbeat of each rank that has sent one.
 
         Raises:
-            TypeError: Another process wrote a value that is not a heartbeat.
+            TypeError, ValueError: Another process wrote a value that is not a heartbeat.
         """
         found: dict[int, Heartbeat] = {}
         for rank in ranks:
             values = self._messages.get(f"heartbeat/{rank}")
             if values:
-                found[rank] = Heartbeat(*values)
+                found[rank] = parse_heartbeat(values)
         return found
 
     def report_failed_collective(self, error: str) -> None:
@@ -89,22 +71,19 @@ class WatchMessages:
             Whether no other verdict was published before.
         """
         with suppress(RuntimeError):
-            return self._messages.put_first("verdict", *verdict)
+            return self._messages.put_first("verdict", *verdict.values())
         return True
 
     def verdict(self) -> Verdict | None:
         """Return the first verdict. None while no rank has published one.
 
         Raises:
-            TypeError: Another process wrote a value that is not a verdict.
+            TypeError, ValueError: Another process wrote a value that is not a verdict.
         """
         values = self._messages.get("verdict")
         if not values:
             return None
-        verdict = Verdict(*values)
-        if verdict.status not in FAILURES:
-            return verdict._replace(status=ExitStatus.DIED)
-        return verdict
+        return Verdict.parse(values)
 
     def leave(self) -> None:
         """Tell the other ranks that this one has left the store."""

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 
 from megatape.distributed.topology import Topology
-from megatape.errors import ExitStatus
-from megatape.reliability.watch.diagnosis import CollectiveFailure, Heartbeat, Peer, diagnose, find_stragglers, observe
-from megatape.reliability.watch.messages import Verdict, WatchMessages
+from megatape.reliability.watch.diagnosis import CollectiveFailure, diagnose
+from megatape.reliability.watch.heartbeat import missing_heartbeat
+from megatape.reliability.watch.messages import WatchMessages
+from megatape.reliability.watch.peer import Peer, observe
+from megatape.reliability.watch.stragglers import find_stragglers
 from megatape.reliability.watch.timeouts import WatchTimeouts
+from megatape.reliability.watch.verdict import Verdict
 
 
 class PeerMonitor:
@@ -25,7 +28,7 @@ class PeerMonitor:
         watched = [0]
         if topology.is_main:
             watched = list(range(topology.world_size))
-        self._peers = [Peer(rank, Heartbeat(timeouts.stall)) for rank in watched]
+        self._peers = [Peer(rank, missing_heartbeat(timeouts)) for rank in watched]
         self._timeouts = timeouts
         self._messages = messages
         self._warn = warn
@@ -45,9 +48,9 @@ class PeerMonitor:
         self._read_heartbeats()
         self._warn_of_stragglers()
         failure = self._read_failure()
-        cause = diagnose(self._peers, self._timeouts, failure)
-        if cause is not None:
-            self._messages.publish_verdict(Verdict(cause, is_diagnosis=True, status=ExitStatus.DIED))
+        diagnosis = diagnose(self._peers, self._timeouts, failure)
+        if diagnosis is not None:
+            self._messages.publish_verdict(diagnosis.verdict())
         return self._messages.verdict()
 
     def _read_heartbeats(self) -> None:

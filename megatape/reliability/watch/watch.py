@@ -2,8 +2,9 @@
 
 A collective that waits for a dead rank may hang forever (NCCL) or fail without naming it (gloo). So
 a thread of each rank sends heartbeats to the store at which the ranks met, and rank 0 judges them
-(peer_monitor.py, diagnosis.py). When a rank hangs, every rank that still can writes the stacks of its
-threads (stacks.py).
+(peer_monitor.py, diagnosis.py). The first rank that finds a fault publishes its verdict (verdict.py)
+there, and the threads of all ranks act on it. When a rank hangs, every rank that still can writes the
+stacks of its threads (stacks.py).
 
 The store is in rank 0's process. While that is frozen, a call to the store never returns, whatever
 its timeout. So a second thread, which calls nothing that could block, ends the process when the
@@ -11,7 +12,6 @@ first one has sent no heartbeat for too long.
 """
 
 import os
-import select
 import signal
 import socket
 import threading
@@ -26,19 +26,19 @@ import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError
-from megatape.reliability.watch.diagnosis import Heartbeat
-from megatape.reliability.watch.messages import Verdict, WatchMessages
-from megatape.reliability.watch.pace import Pace, Phase
+from megatape.reliability.watch.heartbeat import BACKGROUND_GROUP, Heartbeat, RankThread, ThreadProgress
+from megatape.reliability.watch.messages import WatchMessages
+from megatape.reliability.watch.pace import Pace
 from megatape.reliability.watch.peer_monitor import PeerMonitor
 from megatape.reliability.watch.rank_errors import RankFailed, is_collective_error
 from megatape.reliability.watch.stacks import append_stacks, format_stacks
 from megatape.reliability.watch.timeouts import WatchTimeouts
+from megatape.reliability.watch.verdict import FaultKind, Verdict
 from megatape.utils.masking import mask
+from megatape.utils.terminal import print_at_once
 from megatape.utils.torch_internals import clone_default_store, count_collectives
 from megatape.utils.waiting import wait_until
 
-# group_desc of process groups whose collectives the background thread begins, at its own pace. They are counted separately.
-BACKGROUND_GROUP = "background"
 # Name of the watch's threads.
 THREAD_NAME = "watch"
 
@@ -76,9 +76,7 @@ class Watch:
         self._open_store = open_store
         self._process = f"host {socket.gethostname()}, process {os.getpid()}"
         self._num_heartbeats = 0
-        # Message and exit status of the verdict.
-        self._verdict: str | None = None
-        self._status: int = ExitStatus.DIED
+        self._verdict: Verdict | None = None
         self._finished = threading.Event()
         self._decided = threading.Event()
 
@@ -136,13 +134,14 @@ class Watch:
             if isinstance(error, UserError):
                 is_everywhere = error.everywhere
                 status = error.status
-            cause = f"rank {self._topology.rank} failed: {line}"
-            is_first = self._messages.publish_verdict(Verdict(cause, is_diagnosis=False, status=status))
+            rank = self._topology.rank
+            verdict = Verdict(FaultKind.ERROR, f"rank {rank} failed: {line}", rank, status=status)
+            is_first = self._messages.publish_verdict(verdict)
             if is_first or is_everywhere:
                 return
         self._decided.wait(self._timeouts.silence + 2 * self._timeouts.period)
         if self._verdict is not None:
-            raise RankFailed(self._verdict, self._status) from error
+            raise RankFailed(self._verdict.message, self._verdict.status) from error
 
     def _leave(self, timeout: float) -> None:
         """Leave the store. Rank 0, which holds it, waits up to `timeout` seconds for the others."""
@@ -156,19 +155,18 @@ class Watch:
 
     def _send_heartbeat(self) -> None:
         self._num_heartbeats += 1
+        num_collectives, num_in_background = count_collectives(BACKGROUND_GROUP)
         phase = self.pace.phase
-        background = self.pace.background or Phase("", 0.0)
-        num_collectives, num_background = count_collectives(BACKGROUND_GROUP)
+        background = ThreadProgress(num_collectives=num_in_background)
+        background_phase = self.pace.background
+        if background_phase is not None:
+            background = ThreadProgress(background_phase.name, background_phase.timeout, num_in_background)
         heartbeat = Heartbeat(
-            timeout=phase.timeout,
-            phase=phase.name,
-            num_collectives=num_collectives,
-            busy_share=self.pace.busy_share,
+            main=ThreadProgress(phase.name, phase.timeout, num_collectives),
+            background=background,
             process=self._process,
             number=self._num_heartbeats,
-            background_timeout=background.timeout,
-            background=background.name,
-            num_background=num_background,
+            busy_share=self.pace.busy_share,
         )
         self._messages.send_heartbeat(heartbeat)
 
@@ -186,9 +184,11 @@ class Watch:
                     self._look()
                     looked = time.monotonic()
             except RuntimeError:
-                self._verdict = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
+                cause = "rank 0 has ended, and with it the store at which the ranks met; see its last output"
+                self._verdict = Verdict(FaultKind.STORE, cause)
             except (TypeError, ValueError):
-                self._verdict = "a process that is not a rank of this run writes to the store at which the ranks met"
+                cause = "a process that is not a rank of this run writes to the store at which the ranks met"
+                self._verdict = Verdict(FaultKind.STORE, cause)
         self._decided.set()
         if not self._finished.wait(self._timeouts.grace):
             self._end(self._verdict)
@@ -198,12 +198,10 @@ class Watch:
         verdict = self._monitor.look()
         if verdict is None:
             return
-        self._status = verdict.status
-        text = f"{verdict.cause}; the run ends here, continue it with --resume auto"
         if verdict.is_diagnosis:
             # Before the main thread learns of the verdict, because it may then move on.
-            self._append_stacks(text)
-        self._verdict = text
+            self._append_stacks(verdict)
+        self._verdict = verdict
 
     def _guard_store(self) -> None:
         """Thread without input and output, which notices that the other one is stuck."""
@@ -217,33 +215,33 @@ class Watch:
                 stuck_seconds = 0.0
             last_count = count
             if stuck_seconds > min(self._timeouts.silence, self.pace.phase.timeout):
-                text = (
+                cause = (
                     f"rank 0 is frozen or cut off: its store has not answered for {stuck_seconds:.0f} s; the run ends here, "
                     "end rank 0's process and continue with --resume auto"
                 )
-                self._append_stacks(text)
-                self._end(text)
+                verdict = Verdict(FaultKind.STORE, cause)
+                self._append_stacks(verdict)
+                self._end(verdict)
 
-    def _append_stacks(self, text: str) -> None:
-        """Append the cause of the end and the stacks of all threads to this rank's file."""
+    def _append_stacks(self, verdict: Verdict) -> None:
+        """Append the reason and the stacks of all threads to this rank's file."""
         if self._stacks is not None:
             origin = f"rank {self._topology.rank}, {self._process}, in {self.pace.phase.name}"
-            append_stacks(self._stacks, f"{origin}: {text}", timeout=self._timeouts.grace)
+            append_stacks(self._stacks, f"{origin}: {verdict.message}", timeout=self._timeouts.grace)
 
-    def _end(self, text: str) -> None:
-        """Print the error and end the process, even if its main thread or its terminal is stuck."""
-        lines = f"error on rank {self._topology.rank}: {text}\n"
-        if text.startswith(f"rank {self._topology.rank} ("):
-            lines += "it is here:\n" + format_stacks(self._stuck_threads(text))
-        _, writable, _ = select.select([], [2], [], 1.0)
-        with suppress(OSError):
-            if writable and self._status == ExitStatus.DIED:
-                os.write(2, lines.encode())
-        os._exit(self._status)
+    def _end(self, verdict: Verdict) -> None:
+        """End the process, even if its main thread is stuck. Print the reason, and where this rank hangs if it is at fault."""
+        rank = self._topology.rank
+        lines = f"error on rank {rank}: {verdict.message}\n"
+        if verdict.accuses(rank):
+            lines += "it is here:\n" + format_stacks(_threads_at_fault(verdict.thread))
+        if verdict.status == ExitStatus.DIED:
+            print_at_once(lines)
+        os._exit(verdict.status)
 
-    def _stuck_threads(self, text: str) -> list[threading.Thread]:
-        """Return the main thread; or if the background thread hangs, all threads except the watch's."""
-        background = self.pace.background
-        if background is not None and f"hangs in {background.name}" in text:
-            return [thread for thread in threading.enumerate() if thread.name != THREAD_NAME]
-        return [threading.main_thread()]
+
+def _threads_at_fault(thread: RankThread) -> list[threading.Thread]:
+    """Return the threads that may hang: the main thread; or if the background thread hangs, all except the watch's."""
+    if thread is RankThread.BACKGROUND:
+        return [running for running in threading.enumerate() if running.name != THREAD_NAME]
+    return [threading.main_thread()]

@@ -5,10 +5,12 @@ import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
-from megatape.reliability.watch.diagnosis import STRAGGLER_SHARE, Heartbeat
-from megatape.reliability.watch.messages import Verdict, WatchMessages
+from megatape.reliability.watch.heartbeat import Heartbeat, ThreadProgress
+from megatape.reliability.watch.messages import WatchMessages
 from megatape.reliability.watch.peer_monitor import PeerMonitor
+from megatape.reliability.watch.stragglers import STRAGGLER_SHARE
 from megatape.reliability.watch.timeouts import WatchTimeouts
+from megatape.reliability.watch.verdict import FaultKind, Verdict
 
 TIMEOUTS = WatchTimeouts(period=2.0, silence=4.0, suspicion=2.0)
 NUM_RANKS = 3
@@ -26,7 +28,13 @@ def send_heartbeats(ranks: list[WatchMessages], number: int, *busy_shares: float
         busy_share = None
         if busy_shares:
             busy_share = busy_shares[rank]
-        messages.send_heartbeat(Heartbeat(60.0, "step 7", number, busy_share, f"host n{rank}, process 8", number))
+        heartbeat = Heartbeat(
+            main=ThreadProgress("step 7", 60.0, number),
+            process=f"host n{rank}, process 8",
+            number=number,
+            busy_share=busy_share,
+        )
+        messages.send_heartbeat(heartbeat)
 
 
 def create_monitor(ranks: list[WatchMessages], rank: int, warnings: list[str]) -> PeerMonitor:
@@ -44,8 +52,9 @@ def test_a_silent_rank_ends_all(ranks: list[WatchMessages]) -> None:
     verdict = main.look()
     assert other.look() == verdict, "a rank that does not watch rank 2"
     assert verdict == Verdict(
+        FaultKind.SILENT,
         "rank 2 (which never started) died, is frozen or was cut off in starting: no heartbeat for 4 s",
-        is_diagnosis=True,
+        rank=2,
         status=ExitStatus.DIED,
     )
 
@@ -59,14 +68,14 @@ def test_a_rank_that_has_left_may_be_silent(ranks: list[WatchMessages]) -> None:
 
 
 def test_the_first_verdict_holds(ranks: list[WatchMessages]) -> None:
-    first = Verdict("rank 1 failed: its disk is full", is_diagnosis=False, status=ExitStatus.USER_ERROR)
+    first = Verdict(FaultKind.ERROR, "rank 1 failed: its disk is full", rank=1, status=ExitStatus.USER_ERROR)
     assert ranks[1].publish_verdict(first)
     assert not ranks[2].publish_verdict(first._replace(cause="rank 2 failed"))
     assert create_monitor(ranks, 0, []).look() == first
 
 
 def test_a_verdict_never_means_success(ranks: list[WatchMessages]) -> None:
-    ranks[1].publish_verdict(Verdict("all is well", is_diagnosis=False, status=0))
+    ranks[1].publish_verdict(Verdict(FaultKind.ERROR, "all is well", status=0))
     verdict = ranks[0].verdict()
     assert verdict is not None and verdict.status == ExitStatus.DIED
 

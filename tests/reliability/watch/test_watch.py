@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 from megatape.distributed.topology import Topology
-from megatape.reliability.watch.diagnosis import Heartbeat
+from megatape.reliability.watch.heartbeat import BACKGROUND_GROUP, parse_heartbeat
 from megatape.reliability.watch.pace import MIN_DURATIONS, SHORT_WAIT, PhaseKind
 from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.reliability.watch.timeouts import WatchTimeouts, timeouts_of_environment
-from megatape.reliability.watch.watch import BACKGROUND_GROUP, Watch
+from megatape.reliability.watch.watch import Watch
 from megatape.utils import torch_internals
 from tests.helpers.command import Command
 from tests.helpers.strangers import pretend_success
@@ -122,8 +122,8 @@ def wait_for_beat(store: Store, phase: str) -> None:
     while phase not in store.get("watch/heartbeat/1", ""):
         assert time.monotonic() < deadline, f"no heartbeat tells that the limit of {phase} is shorter"
         time.sleep(0.01)
-    heartbeat = Heartbeat(*json.loads(store["watch/heartbeat/1"]))
-    assert heartbeat.timeout == WatchTimeouts().step
+    heartbeat = parse_heartbeat(json.loads(store["watch/heartbeat/1"]))
+    assert heartbeat.main.timeout == WatchTimeouts().step
 
 
 def test_a_shorter_limit_is_told_at_once(store: Store, watch: Watch) -> None:
