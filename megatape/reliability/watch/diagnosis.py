@@ -69,12 +69,11 @@ class Hang:
 
     def verdict(self) -> Verdict:
         """Return the decision to end all ranks."""
-        progress = self.peer.heartbeat.progress(self.thread)
+        phase, timeout, _ = self.peer.heartbeat.progress(self.thread)
         if self.failure is None:
-            evidence = f": {name_ranks(self.waiting)} waited {progress.timeout:.0f} s for it"
+            cause = f"{self.peer} hangs in {phase}: {name_ranks(self.waiting)} waited {timeout:.0f} s for it"
         else:
-            evidence = f", and others gave up waiting for it: {self.failure}"
-        cause = f"{self.peer} hangs in {progress.phase}{evidence}"
+            cause = f"{self.peer} hangs in {phase}, and others gave up waiting for it: {self.failure}"
         return Verdict(FaultKind.HANGING, cause, self.peer.rank, self.thread)
 
 
