@@ -4,16 +4,16 @@ from typing import cast
 
 import torch
 
-from megatape.config import Config
+from megatape.config import ExportConfig, TrainingConfig
 from megatape.config.run import Dtype
 
 # Name of a precision in safetensors files -> precision, for those that we read.
 SAFETENSORS_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
-def stored_dtype(config: Config) -> torch.dtype:
-    """Return the precision in which the weights of a run are exported."""
-    return dtype_named(config.export.dtype or config.training.precision)
+def stored_dtype(export: ExportConfig, training: TrainingConfig) -> torch.dtype:
+    """Return the precision in which the weights of a run are exported: that of training, unless `export.dtype` is set."""
+    return dtype_named(export.dtype or training.precision)
 
 
 def dtype_named(name: Dtype) -> torch.dtype:

@@ -209,7 +209,7 @@ def test_train_with_a_normalization(raw_config: dict[str, Any], own: list[Path],
     assert len(trained) == 2 * 4 + 1, trained
     imports.import_given(str(normalization))
     with pytest.raises(UserError, match="normalization centered"):
-        family_of(load_config(config))
+        family_of(load_config(config).model)
 
 
 @pytest.mark.usefixtures("own_modules")

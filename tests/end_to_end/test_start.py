@@ -112,7 +112,7 @@ def test_untrained_weights_return_bit_for_bit(base: dict[str, Any], imported: Ca
     assert untrained.names() == reader.names()
     assert all(torch.equal(untrained.tensor(name), reader.tensor(name)) for name in reader.names())
     shared = load_file(imported("qwen3", "tape").parent / "qwen3" / "model.safetensors")
-    family = family_of(reader.config)
+    family = family_of(reader.config.model)
     for name, parameter in meta_model(reader.config.model).named_parameters():
         if ".position." in name:
             assert torch.equal(reader.tensor(name), initial_weight(name, parameter, 0.02, 1234)), name

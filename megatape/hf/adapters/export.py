@@ -15,9 +15,9 @@ from megatape.errors import UserError, path_errors
 from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
 from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.dtypes import dtype_name, stored_dtype
+from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
 from megatape.hf.families import family_of
 from megatape.hf.families.family import Family
-from megatape.hf.weights.checkpoint_weights import Checkpoint, check_parameters
 from megatape.hf.weights.weight_files import checked
 from megatape.model.lora import TARGETS, in_adapter
 from megatape.model.trainable import freeze
@@ -42,9 +42,9 @@ def export_adapter(checkpoint: Checkpoint, out: Path) -> None:
         raise UserError(
             f"{checkpoint.directory} is of a run without model.lora, so it has no adapter: export it without `adapter`"
         )
-    shapes = check_parameters(checkpoint)
-    family = family_of(without_adapters(config))
-    dtype = stored_dtype(config)
+    shapes = check_parameters(checkpoint, config.model)
+    family = family_of(without_adapters(config.model), config.export.family)
+    dtype = stored_dtype(config.export, config.training)
     saved_modules = _saved_modules(config.model, config.training, family)
 
     trained = []

@@ -1,26 +1,30 @@
 """LoRA adapters in exports: weights with their adapters merged.
 
-Adapters as files of peft are written by adapter_export.py, and merged into their base by adapter_merge.py.
+export.py writes adapters as files of peft, and merge.py merges such files into their base.
 """
 
 from torch import Tensor
 
-from megatape.config import Config
-from megatape.hf.weights.checkpoint_weights import Checkpoint
+from megatape.config import LoraConfig, ModelConfig
+from megatape.hf.exporting.checkpoint import Checkpoint
 
 
-def without_adapters(config: Config) -> Config:
-    """Return the configuration of the same model without LoRA."""
-    model = config.model.model_copy(update={"lora": None})
-    return config.model_copy(update={"model": model})
+def without_adapters(model: ModelConfig) -> ModelConfig:
+    """Return the section of the same model without LoRA."""
+    return model.model_copy(update={"lora": None})
 
 
-def merged_weight(checkpoint: Checkpoint, name: str) -> Tensor:
-    """Read a weight of a checkpoint in float32, with the adapter of its layer merged if it has one."""
+def merged_weight(checkpoint: Checkpoint, lora: LoraConfig, name: str) -> Tensor:
+    """Read a weight of a checkpoint in float32, with the adapter of its layer merged if it has one.
+
+    Args:
+        checkpoint: Checkpoint of a run with LoRA.
+        lora: Settings of the adapters.
+        name: Name of the weight.
+    """
     weight = checkpoint.tensor(name)
-    lora = checkpoint.config.model.lora
     layer, _, kind = name.rpartition(".")
-    if lora is None or kind != "weight" or f"{layer}.adapter.a" not in checkpoint.names():
+    if kind != "weight" or f"{layer}.adapter.a" not in checkpoint.names():
         return weight
     a = checkpoint.tensor(f"{layer}.adapter.a")
     b = checkpoint.tensor(f"{layer}.adapter.b")

@@ -1,12 +1,13 @@
 """Model card of an export: its README.md, from the template in model_card.md."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from megatape.accounting.parameters import count_parameters
-from megatape.config import Config
 from megatape.encodings import encoding_of
-from megatape.hf.dtypes import dtype_name, stored_dtype
+from megatape.hf.dtypes import dtype_name
 from megatape.hf.exporting.origins import Origins
+from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import Family
 from megatape.registry import ENCODINGS
 
@@ -16,29 +17,48 @@ HUB_URL = "https://huggingface.co"
 BASE_MODEL_NOTE = " It is a base model: it continues text and has had no\ninstruction tuning or safety training."
 
 
+class TrainingSummary(NamedTuple):
+    """Training of a model, as its card describes it.
+
+    Attributes:
+        steps: Number of optimizer steps.
+        tokens: Number of training tokens.
+        init_from: Model whose weights training started from, None for a new model.
+        samples: Kind of the training samples (data.samples).
+    """
+
+    steps: int
+    tokens: int
+    init_from: str | None
+    samples: str
+
+
 def model_card(
-    config: Config, family: Family, step: int, tokens: int, tokenizer: str, origins: Origins = UNKNOWN_ORIGINS
+    exported: ExportedModel,
+    family: Family,
+    training: TrainingSummary,
+    tokenizer: str,
+    origins: Origins = UNKNOWN_ORIGINS,
 ) -> str:
     """Return the README.md of an exported model.
 
     Args:
-        config: Configuration of the run, without adapters.
+        exported: The model.
         family: Family of the exported model.
-        step: Number of optimizer steps.
-        tokens: Number of training tokens.
+        training: Summary of its training.
         tokenizer: Paragraph about the tokenizer.
         origins: Model and data sets that it was made from.
     """
-    model = config.model
+    model = exported.model
     encoding = ENCODINGS[model.encoding].description
     if model.scaling is not None:
         encoding += f" (frequencies scaled: {model.scaling.kind})"
 
     origin = "trained with MegaTAPE"
     kind = ""
-    if config.training.init_from:
+    if training.init_from:
         origin += " from the weights of another model"
-    elif config.data.samples != "examples":
+    elif training.samples != "examples":
         kind = BASE_MODEL_NOTE
 
     trust = ""
@@ -49,8 +69,8 @@ def model_card(
     if encoding_of(model).carries_state:
         position = f"| position size | {model.position_size} |\n"
     imports = ""
-    if config.run.imports:
-        names = ", ".join(f"`{name}`" for name in config.run.imports)
+    if exported.imports:
+        names = ", ".join(f"`{name}`" for name in exported.imports)
         imports = f"| trained with modules of a user's own | {names} |\n"
 
     return TEMPLATE.read_text(encoding="utf-8").format(
@@ -70,10 +90,10 @@ def model_card(
         head_dim=model.head_dim,
         position=position,
         vocabulary=model.vocab_size,
-        tokens=tokens,
-        steps=step,
-        length=config.data.sequence_length,
-        precision=dtype_name(stored_dtype(config)),
+        tokens=training.tokens,
+        steps=training.steps,
+        length=exported.sample_length,
+        precision=dtype_name(exported.dtype),
         imports=imports,
         tokenizer=tokenizer,
         metadata=_metadata(origins),

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from megatape.checkpoint.manifest import MANIFEST
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.config import Config
 from megatape.data.shards.index import load_index
 from megatape.hf.folder_name import HUB_ID
 from megatape.hf.importing.record import IMPORT, read_record
@@ -46,17 +45,10 @@ class Origins:
     data_sets: tuple[str, ...] = ()
 
 
-def origins_of(config: Config) -> Origins:
-    """Find the origins of a run's model. Folders that are gone or damaged add nothing.
-
-    Args:
-        config: Configuration of the run.
-    """
-    return _of_run(config.training.init_from, config.data.paths, MAX_DEPTH)
-
-
-def _of_run(init_from: str | None, paths: Iterable[str], depth: int) -> Origins:
+def origins_of(init_from: str | None, paths: Iterable[str], depth: int = MAX_DEPTH) -> Origins:
     """Find the origins of a run and of the runs before it, whose data sets come first.
+
+    Folders that are gone or damaged add nothing.
 
     Args:
         init_from: Model that the run started from, None for a new model.
@@ -78,7 +70,7 @@ def _of_model(folder: Path, depth: int) -> Origins:
     with suppress(OSError, ValueError):
         if (folder / MANIFEST).is_file():
             config = CheckpointReader(folder).config
-            found = _of_run(config.training.init_from, config.data.paths, depth)
+            found = origins_of(config.training.init_from, config.data.paths, depth)
         elif (folder / IMPORT).is_file():
             record = read_record(folder)
             found = _of_folder(Path(record.source))

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from megatape.config import Config, ModelConfig
+from megatape.config import ModelConfig
 from megatape.encodings.rope import rotated_size, scaled_base
-from megatape.hf.exporting.tokenizer import SpecialTokens
+from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.modeling.configuration_tape import OLDEST_TRANSFORMERS, TapeConfig
 
 # Our parameters, and the modules of our layers -> their names in transformers' Llama and its relatives. Both rotate halves of
@@ -75,12 +74,8 @@ class Family:
         module, _, kind = name.rpartition(".")
         return f"{LAYER[module]}.{kind}"
 
-    def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
+    def config(self, exported: ExportedModel) -> PreTrainedConfig:
         """Return the configuration of an exported model.
-
-        Args:
-            config: Configuration of the run, without adapters.
-            special: Control tokens of the tokenizer.
 
         Raises:
             UserError: The architecture does not support the model.
@@ -111,19 +106,14 @@ class Family:
         """Write the Python files that the model needs into the exported folder."""
 
 
-def llama_fields(model: ModelConfig, dtype: torch.dtype, special: SpecialTokens) -> dict[str, Any]:
-    """Return the fields of transformers' LlamaConfig, which its relatives have under the same names.
-
-    Args:
-        model: Model section of the run.
-        dtype: Precision of the exported weights.
-        special: Control tokens of the tokenizer.
-    """
+def llama_fields(exported: ExportedModel) -> dict[str, Any]:
+    """Return the fields of transformers' LlamaConfig, which its relatives have under the same names."""
+    model = exported.model
     fields = {theirs: getattr(model, ours) for theirs, ours in FIELDS.items()}
     fields["head_dim"] = model.head_dim
     fields["rope_parameters"] = _rope_parameters(model)
-    fields["dtype"] = dtype
-    return fields | special._asdict()
+    fields["dtype"] = exported.dtype
+    return fields | exported.special._asdict()
 
 
 def _rope_parameters(model: ModelConfig) -> dict[str, Any]:

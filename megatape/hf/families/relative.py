@@ -5,11 +5,10 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from megatape.config import Config, ModelConfig
+from megatape.config import ModelConfig
 from megatape.config.scaling import SCALINGS
 from megatape.errors import UserError
-from megatape.hf.dtypes import stored_dtype
-from megatape.hf.exporting.tokenizer import SpecialTokens
+from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, SCALING, Family, llama_fields
 
 # Settings from which yarn's attention factor is derived if it is not given.
@@ -36,9 +35,9 @@ class Relative(Family):
         window: int | None = getattr(config, "sliding_window", None)
         return window
 
-    def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
-        shared = llama_fields(config.model, stored_dtype(config), special)
-        own = self.own_fields(config.model)
+    def config(self, exported: ExportedModel) -> PreTrainedConfig:
+        shared = llama_fields(exported)
+        own = self.own_fields(exported.model)
         return self.config_class(**shared | own, architectures=[self.model_class.__name__])
 
     def own_fields(self, model: ModelConfig) -> dict[str, Any]:

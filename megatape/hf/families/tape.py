@@ -10,11 +10,10 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
-from megatape.config import Config, ModelConfig
+from megatape.config import ModelConfig
 from megatape.errors import UserError
-from megatape.hf.dtypes import stored_dtype
 from megatape.hf.exporting.carried_code import carry, file_of
-from megatape.hf.exporting.tokenizer import SpecialTokens
+from megatape.hf.families.exported_model import ExportedModel
 from megatape.hf.families.family import FIELDS, REQUIREMENTS, Family, llama_fields
 from megatape.hf.families.relative import rotary_fields
 from megatape.hf.modeling.configuration_tape import TapeConfig
@@ -75,25 +74,26 @@ class Tape(Family):
             return name
         return super().layer_name(name)
 
-    def config(self, config: Config, special: SpecialTokens) -> PreTrainedConfig:
-        if config.model.normalization != "rms":
+    def config(self, exported: ExportedModel) -> PreTrainedConfig:
+        model = exported.model
+        if model.normalization != "rms":
             raise UserError(
-                f"model.normalization {config.model.normalization}: modeling_tape.py computes rms only, so an export would be "
+                f"model.normalization {model.normalization}: modeling_tape.py computes rms only, so an export would be "
                 "another model: add it there first"
             )
-        fields = llama_fields(config.model, stored_dtype(config), special)
+        fields = llama_fields(exported)
         for name in _OWN:
-            fields[name] = getattr(config.model, name)
+            fields[name] = getattr(model, name)
         # Encodings that draw positions draw the same ones as in the run's evaluations.
-        fields["position_length"] = config.data.sequence_length
-        fields["position_seed"] = config.training.seed
+        fields["position_length"] = exported.sample_length
+        fields["position_seed"] = exported.seed
         fields["auto_map"] = {
             "AutoConfig": "configuration_tape.TapeConfig",
             "AutoModel": "modeling_tape.TapeModel",
             "AutoModelForCausalLM": "modeling_tape.TapeForCausalLM",
         }
-        if config.run.imports:
-            fields["imports"] = list(config.run.imports)
+        if exported.imports:
+            fields["imports"] = list(exported.imports)
         return TapeConfig(**fields, architectures=["TapeForCausalLM"])
 
     def model_fields(self, config: PreTrainedConfig) -> dict[str, Any]:

@@ -16,7 +16,7 @@ PLACEHOLDERS = ("data.path=DATA", "data.mixture={}", "training.steps=1000")
 
 
 class ImportCheckpoint:
-    """Weights with which a run of an import's configuration starts (megatape.hf.weights.checkpoint_weights.Checkpoint).
+    """Weights with which a run of an import's configuration starts (megatape.hf.exporting.checkpoint.Checkpoint).
 
     New adapters do not change the model at step 0, so they are left out.
 
@@ -36,7 +36,8 @@ class ImportCheckpoint:
         self._weights = open_import(directory)
         if config is None:
             config = load_config(directory / "config.json", PLACEHOLDERS)
-        self.config = without_adapters(config)
+        model = without_adapters(config.model)
+        self.config = config.model_copy(update={"model": model})
         self._weights.check_fits(self.config.model)
         self._parameters = dict(meta_model(self.config.model).named_parameters())
 

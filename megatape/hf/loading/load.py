@@ -198,10 +198,8 @@ def load_trained(
     with TemporaryDirectory() as temporary:
         if opened.kind == "checkpoint":
             checkpoint = verified_checkpoint(folder, base)
-            if model is not None:
-                checkpoint.config = checkpoint.config.model_copy(update={"model": model})
             files = Path(temporary) / f"export_{checkpoint.step}"
-            export(checkpoint, files)
+            export(checkpoint, files, model=model)
         elif opened.kind == "import":
             opened.weights().verify()
         if adapter is not None:

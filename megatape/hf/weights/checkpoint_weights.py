@@ -1,35 +1,16 @@
-"""Checkpoints as a source of models: for exports, for the initial weights of a run, and for experiments."""
-
-from pathlib import Path
-from typing import Protocol
+"""Weights of checkpoints: for the initial weights of a run, and for experiments."""
 
 import torch
-from torch import Tensor
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.records import TensorRecord
 from megatape.checkpoint.tensors import StoredWeights
-from megatape.config import Config, ModelConfig
-from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.config import ModelConfig
 from megatape.errors import UserError
 from megatape.hf.dtypes import stored_dtype
-from megatape.hf.weights.model_weights import MAX_NAMES, ModelWeights, Shapes, parameter_shapes
+from megatape.hf.weights.model_weights import ModelWeights, Shapes, parameter_shapes
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
-
-
-class Checkpoint(Protocol):
-    """The part of megatape.checkpoint.reader.CheckpointReader that exports need."""
-
-    directory: Path
-    step: int
-    tokens: int
-
-    @property
-    def config(self) -> Config: ...
-    def names(self) -> list[str]: ...
-    def tensor(self, name: str) -> Tensor: ...
-    def tokenizer(self) -> Tokenizer: ...
 
 
 class CheckpointWeights(CheckpointReader, ModelWeights):
@@ -43,7 +24,7 @@ class CheckpointWeights(CheckpointReader, ModelWeights):
     @property
     def dtype(self) -> torch.dtype:
         """Precision of the weights in an export."""
-        return stored_dtype(self.config)
+        return stored_dtype(self.config.export, self.config.training)
 
     def shapes(self) -> Shapes:
         """Return the shape of every parameter."""
@@ -58,22 +39,6 @@ class CheckpointWeights(CheckpointReader, ModelWeights):
         tensors = {name: TensorRecord(file=file, name=name, shape=shapes[name]) for name, file in file_of.items()}
         files = {file: self.manifest.files[file] for file in set(file_of.values())}
         return StoredWeights(self.directory, tensors, files)
-
-
-def check_parameters(checkpoint: Checkpoint) -> Shapes:
-    """Check that a checkpoint has the parameters of its configuration, and return their shapes.
-
-    Raises:
-        UserError: It has others.
-    """
-    shapes = parameter_shapes(checkpoint.config.model)
-    different = sorted(shapes.keys() ^ set(checkpoint.names()))
-    if different:
-        raise UserError(
-            f"{checkpoint.directory}: its parameters are not those of its configuration; they differ in "
-            f"{', '.join(different[:MAX_NAMES])}: the checkpoint is corrupted, use another one"
-        )
-    return shapes
 
 
 def load_model(checkpoint: CheckpointReader) -> Transformer:

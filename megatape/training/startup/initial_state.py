@@ -277,7 +277,7 @@ def export_warning(config: Config) -> str:
     if not imports.given():
         return ""
     # Imports transformers, which training does not need otherwise.
-    obstacle = EXPORT_CHECK.load()(config)
+    obstacle = EXPORT_CHECK.load()(config.model, config.export.family)
     if obstacle is None:
         return ""
     return f"this model can be trained, but not exported or evaluated: {obstacle}"

@@ -18,8 +18,10 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.exporting.exporter import export
-from megatape.hf.exporting.model_card import model_card
+from megatape.hf.exporting.model_card import TrainingSummary, model_card
+from megatape.hf.exporting.tokenizer import SpecialTokens
 from megatape.hf.families import family_of
+from megatape.hf.families.exported_model import ExportedModel
 from megatape.model.build import build_model
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
@@ -91,7 +93,8 @@ def test_the_card_calls_no_other_model_a_base_model(
     raw_config["data"]["samples"] = samples
     raw_config["training"]["init_from"] = init_from
     config = parse_config(raw_config, "config")
-    card = model_card(config, family_of(config), 7, 1234, "")
+    exported = ExportedModel.of_run(config, SpecialTokens(1, 2, 0))
+    card = model_card(exported, family_of(exported.model), TrainingSummary(7, 1234, init_from, samples), "")
     assert ("It is a base model: it continues text and has had no\ninstruction tuning" in card) == base
     assert ("from the weights of another model" in card) == bool(init_from)
 

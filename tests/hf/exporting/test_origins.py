@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from megatape.config import Config, parse_config
-from megatape.hf.exporting.model_card import model_card
+from megatape.hf.exporting.model_card import TrainingSummary, model_card
 from megatape.hf.exporting.origins import Origins, origins_of
+from megatape.hf.exporting.tokenizer import SpecialTokens
 from megatape.hf.families import family_of
+from megatape.hf.families.exported_model import ExportedModel
 from tests.helpers.tiny_models import save_tiny
 from tests.helpers.workers import run_workers
 
@@ -22,6 +24,10 @@ def configured(raw: dict[str, Any], init_from: Path | None, data: Path) -> Confi
     raw["training"]["init_from"] = None if init_from is None else str(init_from)
     raw["data"]["path"] = str(data)
     return parse_config(raw, "test")
+
+
+def origins_of_run(init_from: Path | None, data: Path) -> Origins:
+    return origins_of(None if init_from is None else str(init_from), [str(data)])
 
 
 def model_folder(path: Path, card: str | None) -> Path:
@@ -58,15 +64,15 @@ def test_a_model_of_transformers(
 ) -> None:
     """The base model is the id in the cache of the hub, or else the name in the model card; other values are ignored."""
     start = model_folder(tmp_path / folder, card)
-    assert origins_of(configured(raw_config, start, tmp_path / "nowhere")) == Origins(base_model, license_)
+    assert origins_of_run(start, tmp_path / "nowhere") == Origins(base_model, license_)
 
 
 def test_what_is_gone_or_damaged_adds_nothing(raw_config: dict[str, Any], tmp_path: Path) -> None:
     for name in ("import.json", "manifest.json", "README.md"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_bytes(b"---\n\xff\n---\n")
-        assert origins_of(configured(raw_config, tmp_path / name, tmp_path / name)) == Origins()
-    assert origins_of(configured(raw_config, tmp_path / "nowhere", tmp_path / "nowhere")) == Origins()
+        assert origins_of_run(tmp_path / name, tmp_path / name) == Origins()
+    assert origins_of_run(tmp_path / "nowhere", tmp_path / "nowhere") == Origins()
 
 
 def test_an_import_of_a_model_in_the_cache(raw_config: dict[str, Any], tmp_path: Path, command: Any) -> None:
@@ -74,7 +80,7 @@ def test_an_import_of_a_model_in_the_cache(raw_config: dict[str, Any], tmp_path:
     save_tiny("llama", source)
     (source / "README.md").write_text("---\nlicense: mit\n---\n")
     assert command("import", source, tmp_path / "imported")[0] == 0
-    assert origins_of(configured(raw_config, tmp_path / "imported", tmp_path)) == Origins("org/Tiny-1.5B", "mit")
+    assert origins_of_run(tmp_path / "imported", tmp_path) == Origins("org/Tiny-1.5B", "mit")
 
 
 def test_data_sets(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
@@ -91,7 +97,7 @@ def test_data_sets(raw_config: dict[str, Any], data_directory: Path, tmp_path: P
         (subset, ("HuggingFaceFW/fineweb-edu", "allenai/c4")),
         (itself, ()),
     ):
-        assert origins_of(configured(raw_config, None, folder)).data_sets == wanted
+        assert origins_of_run(None, folder).data_sets == wanted
 
 
 def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory: Path, tmp_path: Path) -> None:
@@ -103,7 +109,7 @@ def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory:
     payload = {"config": raw_config, "cases": [{"name": "earlier"}]}
     run_workers("tests.helpers.training_cases:train_cases", 1, payload, tmp_path / "workers")
     checkpoint = Path(raw_config["run"]["directory"], "earlier", "checkpoints", "step-00000001")
-    assert origins_of(configured(raw_config, checkpoint, hub)).data_sets == ("allenai/c4", "HuggingFaceFW/fineweb-edu")
+    assert origins_of_run(checkpoint, hub).data_sets == ("allenai/c4", "HuggingFaceFW/fineweb-edu")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,8 @@ def test_data_sets_of_an_earlier_run(raw_config: dict[str, Any], data_directory:
 def test_the_card(raw_config: dict[str, Any], data_directory: Path, origins: Origins, unknown: str) -> None:
     """The card has metadata in the hub's format, rows with links, and a last sentence about the rest."""
     config = configured(raw_config, None, data_directory)
-    card = model_card(config, family_of(config), 7, 1234, "", origins)
+    exported = ExportedModel.of_run(config, SpecialTokens(1, 2, 0))
+    card = model_card(exported, family_of(exported.model), TrainingSummary(7, 1234, None, "packed"), "", origins)
     metadata = yaml.safe_load(card.split("---\n")[1])
     found = Origins(metadata.get("base_model", ""), metadata.get("license", ""), tuple(metadata.get("datasets", ())))
     assert found == origins

@@ -8,6 +8,7 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.exporting.tokenizer import special_tokens
 from megatape.hf.families import family_of
+from megatape.hf.families.exported_model import ExportedModel
 
 
 def check_text(data: DataConfig, longest: int) -> None:
@@ -33,4 +34,5 @@ def check_exportable(config: Config) -> None:
     """Raise UserError if a model with this configuration could not be exported with the tokenizer of its data."""
     data = config.data.directory
     tokenizer = stored_tokenizer(data, load_index(data).tokenizer.files)
-    family_of(config).config(config, special_tokens(tokenizer))
+    exported = ExportedModel.of_run(config, special_tokens(tokenizer))
+    family_of(exported.model, config.export.family).config(exported)
