@@ -12,7 +12,6 @@ from megatape.errors import UserError
 from megatape.hf.folder_name import check_model_folder
 from megatape.hf.importing.record import IMPORT, open_import
 from megatape.hf.weights.checkpoint_weights import CheckpointWeights
-from megatape.hf.weights.folder_weights import find_weights
 from megatape.hf.weights.model_weights import ModelWeights
 from megatape.registry import FAMILIES
 from megatape.run_folder import RunFolder
@@ -47,10 +46,9 @@ class ModelFolder:
         if self.kind == "import":
             return open_import(self.path)
         # Imports transformers.
-        from megatape.hf.architecture import read_architecture
+        from megatape.hf.pretrained import read_pretrained
 
-        found = read_architecture(self.files)
-        return find_weights(self.files, found.model, found.family)
+        return read_pretrained(self.files).weights
 
 
 def open_model_folder(path: Path, base: Path | None = None) -> ModelFolder:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from megatape.config.scaling import Llama3Scaling
 from megatape.hf.architecture import read_architecture
-from megatape.hf.weights.folder_weights import find_weights
+from megatape.hf.pretrained import read_pretrained
 from tests.helpers.tiny_models import save_tiny
 
 
@@ -29,10 +29,9 @@ def test_settings_of_earlier_versions_are_read(tiny: Callable[..., Any], tmp_pat
         assert read_architecture(folder).model == expected
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}, folder / "model.safetensors")
-    found = read_architecture(folder)
-    assert len(find_weights(folder, found.model, found.family).tensors) == len(tensors)
+    assert len(read_pretrained(folder).weights.tensors) == len(tensors)
     save_file(tensors | {"model.norm.weight": tensors["model.norm.weight"].bfloat16()}, folder / "model.safetensors")
-    assert find_weights(folder, found.model, found.family).dtype == torch.float32  # holds the values of both
+    assert read_pretrained(folder).weights.dtype == torch.float32  # holds the values of both
 
 
 def _published(**fields: Any) -> dict[str, Any]:

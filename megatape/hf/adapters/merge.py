@@ -15,9 +15,9 @@ from megatape.checkpoint.hashed_files import as_json, write_file
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.hf.adapters.files import BASE, MATRICES, PREFIX, SETTINGS, WEIGHTS, AdapterBase, hash_of
 from megatape.hf.adapters.lora import merged
-from megatape.hf.architecture import read_architecture
 from megatape.hf.dtypes import dtype_named
-from megatape.hf.weights.folder_weights import FolderWeights, find_weights
+from megatape.hf.pretrained import read_pretrained
+from megatape.hf.weights.folder_weights import FolderWeights
 from megatape.hf.weights.tensor_headers import read_object
 from megatape.hf.weights.weight_files import write_weights
 from megatape.utils.atomic import new_folder
@@ -46,8 +46,7 @@ def merge_adapter(adapter: Path, base: Path, out: Path) -> None:
         alpha = float(settings["lora_alpha"])
         rank = int(settings["r"])
 
-    found = read_architecture(base)
-    weights = find_weights(base, found.model, found.family)
+    weights = read_pretrained(base).weights
     names = {name: location.name for name, location in weights.tensors.items()}
     with safe_open(adapter / WEIGHTS, framework="pt") as file, new_folder(out) as folder:
         merger = _Merger(adapter, base, record, file, weights, alpha, rank)

@@ -9,8 +9,7 @@ from transformers.initialization import no_init_weights
 
 from megatape.config import ModelConfig
 from megatape.errors import UserError, content_errors
-from megatape.hf.architecture import Architecture
-from megatape.hf.weights.folder_weights import FolderWeights
+from megatape.hf.pretrained import PretrainedModel
 from megatape.model.build import build_model
 from megatape.model.init import initial_weight
 
@@ -48,20 +47,20 @@ def check_tokens(folder: Path, vocab_size: int, length: int) -> Tensor:
 
 
 @torch.no_grad()
-def logit_difference(found: Architecture, weights: FolderWeights, model: ModelConfig, tokens: Tensor) -> float:
+def logit_difference(pretrained: PretrainedModel, model: ModelConfig, tokens: Tensor) -> float:
     """Compare the logits of MegaTAPE's code and of transformers' code in float32. Both share one copy of the weights.
 
     Args:
-        found: The model in transformers.
-        weights: Weights of the model.
+        pretrained: The model in transformers.
         model: Model section to be trained. Weights of its encoding that the model lacks start as in training.
         tokens: Token ids, int64 [1, N].
 
     Returns:
         Largest difference of the logits, relative to the largest logit.
     """
+    architecture, weights = pretrained
     with no_init_weights():
-        theirs = found.family.model_class._from_config(found.config, dtype=torch.float32)
+        theirs = architecture.family.model_class._from_config(architecture.config, dtype=torch.float32)
     theirs.tie_weights()
     unmatched = dict(theirs.named_parameters())
     ours = build_model(model)

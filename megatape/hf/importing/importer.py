@@ -4,16 +4,15 @@ import logging
 from pathlib import Path
 
 from megatape.checkpoint.hashed_files import as_json, hash_file, write_file
-from megatape.config import parse_config
+from megatape.config import ModelConfig, parse_config
 from megatape.data.tokenizers.tokenizer import FILES
 from megatape.errors import UserError, path_errors
-from megatape.hf.architecture import Architecture, read_architecture
 from megatape.hf.dtypes import dtype_name
 from megatape.hf.folder_name import PRETRAINED, check_model_folder
 from megatape.hf.importing.check import LIMIT, check_tokens, logit_difference
 from megatape.hf.importing.config import starting_config
 from megatape.hf.importing.record import IMPORT, ImportRecord
-from megatape.hf.weights.folder_weights import FolderWeights, find_weights
+from megatape.hf.pretrained import PretrainedModel, read_pretrained
 from megatape.hf.weights.tensor_headers import INDEX
 from megatape.utils.atomic import new_folder
 
@@ -41,39 +40,66 @@ def import_model(source: Path, out: Path, encoding: str, length: int | None, hub
     check_model_folder(source, PRETRAINED)
     source = source.absolute()
     with new_folder(out) as folder:
-        found = read_architecture(source)
-        if found.family.remote_code:
+        pretrained = read_pretrained(source)
+        if pretrained.architecture.family.remote_code:
             raise UserError(f"{source} is an export of MegaTAPE: give it to training.init_from as it is")
-        weights = find_weights(source, found.model, found.family)
 
-        raw = starting_config(found, source, out, encoding, length, dtype_name(weights.dtype))
+        dtype = dtype_name(pretrained.weights.dtype)
+        raw = starting_config(pretrained.architecture, source, out, encoding, length, dtype)
         data = raw["data"] | {"path": "DATA"}
         training = raw["training"] | {"steps": 1000}
         config = parse_config(raw | {"data": data, "training": training}, str(source / "config.json"))
 
-        tokens = check_tokens(source, found.model.vocab_size, min(CHECK_LENGTH, config.data.sequence_length))
-        difference = logit_difference(found, weights, config.model, tokens)
-        if difference > LIMIT and encoding != found.model.encoding:
-            LOG.info(
-                "with %s the model starts with other logits than the source's: they differ by %.1e of the largest",
-                encoding,
-                difference,
-            )
-            difference = logit_difference(found, weights, found.model, tokens)
-        if not difference <= LIMIT:
-            raise UserError(
-                f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than "
-                f"{LIMIT:.0e}: this model has a part that is not supported; please report it"
-            )
-
-        record = _record(source, found, weights, difference, hub)
+        difference = _check_logits(source, pretrained, config.model, config.data.sequence_length)
+        record = _record(source, pretrained, difference, hub)
         write_file(folder / "config.json", [as_json(raw)])
         write_file(folder / IMPORT, [as_json(record.model_dump(mode="json"))])
     return record
 
 
-def _record(source: Path, found: Architecture, weights: FolderWeights, difference: float, hub: str) -> ImportRecord:
-    """Describe an import, with the hashes of all files of the model."""
+def _check_logits(source: Path, pretrained: PretrainedModel, model: ModelConfig, sample_length: int) -> float:
+    """Check that MegaTAPE's code gives the logits of transformers' own.
+
+    Args:
+        source: Folder of the model.
+        pretrained: The model.
+        model: Model section to be trained. If the logits differ with its encoding, the source's own encoding is checked.
+        sample_length: Length of samples in tokens.
+
+    Returns:
+        Largest difference of the logits, relative to the largest logit.
+
+    Raises:
+        UserError: They differ by more than LIMIT.
+    """
+    theirs = pretrained.architecture.model
+    tokens = check_tokens(source, theirs.vocab_size, min(CHECK_LENGTH, sample_length))
+    difference = logit_difference(pretrained, model, tokens)
+    if difference > LIMIT and model.encoding != theirs.encoding:
+        LOG.info(
+            "with %s the model starts with other logits than the source's: they differ by %.1e of the largest",
+            model.encoding,
+            difference,
+        )
+        difference = logit_difference(pretrained, theirs, tokens)
+    if not difference <= LIMIT:
+        raise UserError(
+            f"{source}: the logits differ from transformers' own by {difference:.1e} of the largest, more than "
+            f"{LIMIT:.0e}: this model has a part that is not supported; please report it"
+        )
+    return difference
+
+
+def _record(source: Path, pretrained: PretrainedModel, difference: float, hub: str) -> ImportRecord:
+    """Describe an import, with the hashes of all files of the model.
+
+    Args:
+        source: Folder of the model.
+        pretrained: The model.
+        difference: Largest difference of the logits.
+        hub: Id on the Hugging Face hub, "" for another folder.
+    """
+    architecture, weights = pretrained
     tokenizer = [name for name in FILES if (source / name).is_file()]
     used = {"config.json", *tokenizer}
     used.update(record.file for record in weights.tensors.values())
@@ -82,7 +108,7 @@ def _record(source: Path, found: Architecture, weights: FolderWeights, differenc
     return ImportRecord(
         format=1,
         source=str(source),
-        family=found.config.model_type,
+        family=architecture.config.model_type,
         dtype=dtype_name(weights.dtype),
         difference=difference,
         tokenizer=tokenizer,

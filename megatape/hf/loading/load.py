@@ -24,12 +24,12 @@ from megatape.data.tokenizers.huggingface import decoding_by
 from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adapters.merge import merge_adapter
-from megatape.hf.architecture import FAULTS, read_architecture, reason
+from megatape.hf.architecture import FAULTS, reason
 from megatape.hf.exporting.exporter import export
 from megatape.hf.exporting.tokenizer import special_tokens
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.hf.model_folder import open_model_folder
-from megatape.hf.weights.folder_weights import find_weights
+from megatape.hf.pretrained import read_pretrained
 
 # Files of a model in addition to its weights.
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -46,11 +46,10 @@ def read_model(folder: Path) -> PreTrainedModel:
     Raises:
         FileNotFoundError, UserError: Something is missing, corrupted or not supported.
     """
-    found = read_architecture(folder)
-    weights = find_weights(folder, found.model, found.family)
+    architecture, weights = read_pretrained(folder)
     try:
         with no_init_weights():
-            model: PreTrainedModel = found.family.model_class._from_config(found.config, dtype=weights.dtype)
+            model: PreTrainedModel = architecture.family.model_class._from_config(architecture.config, dtype=weights.dtype)
     except FAULTS as error:
         raise UserError(f"{folder / 'config.json'}: {reason(error)}") from None
     model.tie_weights()

@@ -8,9 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from megatape.config import parse_model
-from megatape.hf.architecture import read_architecture
 from megatape.hf.importing.check import LIMIT, logit_difference
-from megatape.hf.weights.folder_weights import find_weights
+from megatape.hf.pretrained import read_pretrained
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_within
 from tests.helpers.tiny_models import MODELS
@@ -24,12 +23,12 @@ def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, e
     """TAPE's updates start at zero, so it starts as the model that is imported. The reference is loaded by from_pretrained, not
     by us."""
     folder, _ = tiny(name)
-    found = read_architecture(folder)
-    weights = find_weights(folder, found.model, found.family)
-    model = parse_model(found.model.model_dump(exclude={"position_size"}) | {"encoding": encoding}, name)
+    pretrained = read_pretrained(folder)
+    weights = pretrained.weights
+    model = parse_model(pretrained.architecture.model.model_dump(exclude={"position_size"}) | {"encoding": encoding}, name)
     tokens = torch.randint(model.vocab_size, (2, 60), generator=torch.Generator().manual_seed(3))
     assert weights.dtype == torch.float32
-    assert_within(logit_difference(found, weights, model, tokens), bounds.IMPORTED, what=name)
+    assert_within(logit_difference(pretrained, model, tokens), bounds.IMPORTED, what=name)
     theirs = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     for ours, location in weights.tensors.items():
         assert torch.equal(weights.tensor(ours), theirs[location.name]), ours
@@ -42,7 +41,7 @@ def test_logits_are_those_of_transformers(tiny: Callable[..., Any], name: str, e
 def test_the_check_notices(tiny: Callable[..., Any], name: str, field: str, value: Any) -> None:
     """Each of these differences is above the bound of the command."""
     folder, _ = tiny(name)
-    found = read_architecture(folder)
-    wrong = parse_model(found.model.model_dump() | {field: value}, name)
+    pretrained = read_pretrained(folder)
+    wrong = parse_model(pretrained.architecture.model.model_dump() | {field: value}, name)
     tokens = torch.arange(200)[None]
-    assert logit_difference(found, find_weights(folder, found.model, found.family), wrong, tokens) > 3 * LIMIT
+    assert logit_difference(pretrained, wrong, tokens) > 3 * LIMIT
