@@ -19,7 +19,7 @@ from megatape.commands.generate.chat import Chat
 from megatape.commands.generate.prompts import read_conversation
 from megatape.errors import UserError
 from megatape.hf.generation.sampling import Sampling
-from megatape.hf.loading.load import read_tokenizer
+from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.hf.loading.loaded_model import LoadedModel
 from tests.helpers.conversations import MESSAGES, PLAIN, adopted
 from tests.helpers.imported import write_qwen

@@ -26,7 +26,7 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.families import family_of
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.importing.importer import import_model
-from megatape.hf.loading.load import read_model
+from megatape.hf.loading.installed_model import read_model
 from megatape.hf.model_folder import open_weights
 from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold

@@ -29,7 +29,7 @@ def read_tokenizer(path: Path) -> "Tokenizer":
         UserError: It is not a tokenizer.
     """
     from megatape.data.tokenizers.files import load_tokenizer
-    from megatape.hf.exporting.tokenizer import special_tokens
+    from megatape.hf.special_tokens import special_tokens
 
     tokenizer = load_tokenizer(path)
     try:

@@ -18,7 +18,7 @@ from megatape.utils.atomic import check_absent
 from megatape.utils.options import option
 
 if TYPE_CHECKING:
-    from megatape.hf.generation.continuations import Prompt
+    from megatape.hf.generation.prompts import Prompt
     from megatape.hf.loading.loaded_model import LoadedModel
 
 BATCH_TOKENS = 2**14  # maximum tokens of the prompts and continuations that are generated together
@@ -135,7 +135,8 @@ def _print(loaded: "LoadedModel", prompt: str, sampling: Sampling, repeat: bool)
         sampling: Options of the continuations.
         repeat: Whether to print the prompt before each sample.
     """
-    from megatape.hf.generation.continuations import check_room, continue_prompts, read_prompt
+    from megatape.hf.generation.continuations import continue_prompts
+    from megatape.hf.generation.prompts import check_room, read_prompt
 
     tokens = read_prompt(loaded, prompt)
     check_room(loaded, len(tokens.ids), sampling)
@@ -151,7 +152,8 @@ def _print(loaded: "LoadedModel", prompt: str, sampling: Sampling, repeat: bool)
 
 def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Options) -> None:
     """Write a line per sample, a batch at a time: an interrupt leaves whole lines."""
-    from megatape.hf.generation.continuations import check_room, continue_prompts
+    from megatape.hf.generation.continuations import continue_prompts
+    from megatape.hf.generation.prompts import check_room
 
     prompts = _prompts(loaded, records, options)
     lengths = [len(prompt.ids) for prompt in prompts]
@@ -177,7 +179,7 @@ def _write(loaded: "LoadedModel", records: list[dict[str, Any]], options: Option
 
 def _prompts(loaded: "LoadedModel", records: list[dict[str, Any]], options: Options) -> list["Prompt"]:
     """Return the prompt of each record of a file."""
-    from megatape.hf.generation.continuations import ConversationPrompts, read_prompt
+    from megatape.hf.generation.prompts import ConversationPrompts, read_prompt
 
     conversations = None
     prompts = []

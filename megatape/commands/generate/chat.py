@@ -14,7 +14,7 @@ from megatape.utils.atomic import write_atomically
 
 if TYPE_CHECKING:
     from megatape.data.finetuning.conversation import Conversation, Message
-    from megatape.hf.generation.continuations import Prompt
+    from megatape.hf.generation.prompts import Prompt
     from megatape.hf.generation.sampling import Sampling
     from megatape.hf.loading.loaded_model import LoadedModel
 
@@ -59,7 +59,7 @@ class Chat:
     """
 
     def __init__(self, loaded: "LoadedModel", sampling: "Sampling", messages: "list[Message]", file: Path | None) -> None:
-        from megatape.hf.generation.continuations import ConversationPrompts
+        from megatape.hf.generation.prompts import ConversationPrompts
 
         self._loaded = loaded
         self._prompts = ConversationPrompts(loaded)
@@ -140,7 +140,8 @@ class Chat:
         """
         import torch
 
-        from megatape.hf.generation.continuations import check_room, continue_prompts
+        from megatape.hf.generation.continuations import continue_prompts
+        from megatape.hf.generation.prompts import check_room
 
         prompt = self._prompts.prompt(conversation)
         sampling = self._limited(prompt)

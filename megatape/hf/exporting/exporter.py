@@ -11,9 +11,10 @@ from megatape.hf.adapters.lora import merged_weight
 from megatape.hf.exporting.checkpoint import Checkpoint, check_parameters
 from megatape.hf.exporting.model_card import TrainingSummary, model_card
 from megatape.hf.exporting.origins import origins_of
-from megatape.hf.exporting.tokenizer import describe_tokenizer, special_tokens, write_tokenizer
+from megatape.hf.exporting.tokenizer import describe_tokenizer, write_tokenizer
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
+from megatape.hf.special_tokens import special_tokens
 from megatape.hf.weights.model_weights import parameter_shapes
 from megatape.hf.weights.weight_files import SHARD_BYTES, write_weights
 from megatape.utils.atomic import new_folder

@@ -7,7 +7,7 @@ import torch
 from megatape.config import Config, ModelConfig
 from megatape.hf.adapters.lora import without_adapters
 from megatape.hf.dtypes import stored_dtype
-from megatape.hf.exporting.tokenizer import SpecialTokens
+from megatape.hf.special_tokens import SpecialTokens
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """Loading of trained models from every kind of folder that holds one.
 
-No code in a folder of transformers runs, and nothing is downloaded. from_pretrained would follow what the folder names: code,
-adapters, kernels, repositories. So the installed classes are filled from config.json, tokenizer.json and the safetensors files,
-and every field and tensor is checked.
+Models run by installed classes (installed_model.py), unless the user trusts the code in their folder.
 """
 
 from collections.abc import Iterator
@@ -12,107 +10,20 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from tokenizers.decoders import Decoder
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.initialization import no_init_weights
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import ModelConfig
-from megatape.data.tokenizers.byte_tokens import REPLACEMENT
-from megatape.data.tokenizers.files import json_tokenizer
-from megatape.data.tokenizers.huggingface import decoding_by
-from megatape.data.tokenizers.tokenizer import JSON_FILE
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.hf.adapters.merge import merge_adapter
-from megatape.hf.architecture import FAULTS, reason
 from megatape.hf.exporting.exporter import export
-from megatape.hf.exporting.tokenizer import special_tokens
+from megatape.hf.loading.exact_tokenizer import read_tokenizer
+from megatape.hf.loading.installed_model import read_model
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.hf.model_folder import open_model_folder
-from megatape.hf.pretrained import read_pretrained
 
 # Files of a model in addition to its weights.
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
-
-
-def read_model(folder: Path) -> PreTrainedModel:
-    """Load a model on the CPU, in the precision of its weights. It runs by the installed class of its family.
-
-    Only the special tokens of its generation settings are used.
-
-    Args:
-        folder: Folder of the model.
-
-    Raises:
-        FileNotFoundError, UserError: Something is missing, corrupted or not supported.
-    """
-    architecture, weights = read_pretrained(folder)
-    try:
-        with no_init_weights():
-            model: PreTrainedModel = architecture.family.model_class._from_config(architecture.config, dtype=weights.dtype)
-    except FAULTS as error:
-        raise UserError(f"{folder / 'config.json'}: {reason(error)}") from None
-    model.tie_weights()
-    parameters = dict(model.named_parameters())
-    for name, location in weights.tensors.items():
-        parameters[location.name].data.copy_(weights.tensor(name))
-    special = special_tokens(json_tokenizer(folder / JSON_FILE))
-    model.generation_config = GenerationConfig(**special._asdict(), do_sample=False)
-    return model.eval()
-
-
-class ExactTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]
-    """Tokenizer that keeps valid characters beside a stray byte token.
-
-    Attributes:
-        exact_decoder: Decoder for texts with replacement characters; None if the tokenizer's own decoder is exact.
-    """
-
-    exact_decoder: Decoder | None = None
-
-    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
-        """Return the text of token ids, or the texts of a batch. See PreTrainedTokenizerFast."""
-        found = super().decode(token_ids, skip_special_tokens, **options)
-        texts = found
-        if isinstance(found, str):
-            texts = [found]
-        if self.exact_decoder is None or not any(REPLACEMENT in text for text in texts):
-            return found
-        with decoding_by(self.backend_tokenizer, self.exact_decoder):
-            return super().decode(token_ids, skip_special_tokens, **options)
-
-
-def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a model. It gives the ids of training: special tokens in a text are text.
-
-    Args:
-        folder: Folder of the model.
-
-    Raises:
-        FileNotFoundError, UserError: A file is missing or corrupted.
-    """
-    tokenizer = json_tokenizer(folder / JSON_FILE)
-    begin = None
-    if tokenizer.bos_id is not None:
-        begin = tokenizer.piece(tokenizer.bos_id)
-    max_length = tokenizer.declared.get("model_max_length")
-    if type(max_length) is not int:
-        max_length = None
-    loaded = ExactTokenizer(
-        tokenizer_object=tokenizer.backend,
-        bos_token=begin,
-        eos_token=tokenizer.piece(tokenizer.eos_id),
-        unk_token=tokenizer.special_token("unk"),
-        pad_token=tokenizer.special_token("pad"),
-        add_bos_token=begin is not None,
-        add_eos_token=False,
-        padding_side="left",
-        model_max_length=max_length,
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-    )
-    loaded.exact_decoder = tokenizer.exact_decoder
-    return loaded
 
 
 @path_errors()

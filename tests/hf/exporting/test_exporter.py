@@ -19,9 +19,9 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.hf.exporting.exporter import export
 from megatape.hf.exporting.model_card import TrainingSummary, model_card
-from megatape.hf.exporting.tokenizer import SpecialTokens
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
+from megatape.hf.special_tokens import SpecialTokens
 from megatape.model.build import build_model
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close

@@ -11,9 +11,9 @@ import yaml
 from megatape.config import Config, parse_config
 from megatape.hf.exporting.model_card import TrainingSummary, model_card
 from megatape.hf.exporting.origins import Origins, origins_of
-from megatape.hf.exporting.tokenizer import SpecialTokens
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
+from megatape.hf.special_tokens import SpecialTokens
 from tests.helpers.tiny_models import save_tiny
 from tests.helpers.workers import run_workers
 

@@ -21,11 +21,14 @@ from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.hf.exporting.exporter import export
-from megatape.hf.exporting.tokenizer import build_tokenizer, read_proto, special_tokens, write_tokenizer
-from megatape.hf.generation.continuations import Prompt, continue_prompts
+from megatape.hf.exporting.sentencepiece import build_tokenizer, read_proto
+from megatape.hf.exporting.tokenizer import write_tokenizer
+from megatape.hf.generation.continuations import continue_prompts
+from megatape.hf.generation.prompts import Prompt
 from megatape.hf.generation.sampling import Sampling
 from megatape.hf.generation.streamed_text import Continuation
 from megatape.hf.loading.load import load_exported
+from megatape.hf.special_tokens import special_tokens
 from tests.helpers.command import Command
 from tests.helpers.imported import EDGE_CASES, FAMILIES, TEXTS, sentencepiece_llama2, write_llama3
 from tests.helpers.memory_checkpoint import memory_checkpoint

@@ -19,10 +19,12 @@ from megatape.data.finetuning.format import Limits
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.errors import RecordError, UserError
 from megatape.hf.exporting.exporter import export
-from megatape.hf.generation.continuations import ConversationPrompts, Prompt, continue_prompts, read_prompt
+from megatape.hf.generation.continuations import continue_prompts
+from megatape.hf.generation.prompts import ConversationPrompts, Prompt, read_prompt
 from megatape.hf.generation.sampling import Sampling
 from megatape.hf.generation.streamed_text import Continuation
-from megatape.hf.loading.load import load_exported, load_trained, read_tokenizer
+from megatape.hf.loading.exact_tokenizer import read_tokenizer
+from megatape.hf.loading.load import load_exported, load_trained
 from megatape.hf.loading.loaded_model import LoadedModel
 from tests.helpers.command import Command
 from tests.helpers.conversations import MESSAGES, PLAIN, adopted, conversation

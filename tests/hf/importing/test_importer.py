@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from megatape.config import load_config, parse_model
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.hf.exporting.tokenizer import build_tokenizer, read_proto
+from megatape.hf.exporting.sentencepiece import build_tokenizer, read_proto
 from megatape.hf.importing.checkpoint import ImportCheckpoint
 from megatape.hf.importing.importer import import_model
 from megatape.hf.importing.record import open_import, read_record

@@ -14,7 +14,7 @@ from megatape.data.finetuning import scrolls
 from megatape.data.finetuning.format import Limits
 from megatape.data.finetuning.scrolls import Answering, Summarizing
 from megatape.data.tokenizers.files import load_tokenizer
-from megatape.hf.loading.load import read_tokenizer
+from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.lab.paper import SCROLLS
 from megatape.lab.tasks.engine.evaluation import Evaluation
 from megatape.lab.tasks.engine.lengths import BATCH_TOKENS

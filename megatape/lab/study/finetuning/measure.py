@@ -14,7 +14,8 @@ from megatape.data.training.run_data import open_data
 from megatape.data.training.selection import NEW_SELECTION, Selection
 from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.checkpoint import ImportCheckpoint
-from megatape.hf.loading.load import LoadedModel, load_exported, load_trained
+from megatape.hf.loading.load import load_exported, load_trained
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.outcomes.outcome import PERPLEXITY, Outcome
 from megatape.lab.study.outcomes.silence import silence_transformers
 from megatape.lab.study.outcomes.training_metrics import NUM_POINTS, TrainingMetrics, loss_curve, mean_loss

@@ -6,9 +6,9 @@ from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
-from megatape.hf.exporting.tokenizer import special_tokens
 from megatape.hf.families import family_of
 from megatape.hf.families.exported_model import ExportedModel
+from megatape.hf.special_tokens import special_tokens
 
 
 def check_text(data: DataConfig, longest: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from megatape.hf.exporting.tokenizer import write_tokenizer
-from megatape.hf.loading.load import read_tokenizer
+from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.hf.model_folder import open_model_folder
 from megatape.hf.weights.model_weights import ModelWeights
 

@@ -21,8 +21,8 @@ from megatape.distributed.mesh import Axis
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
 from megatape.hf.adapters.merge import merge_adapter
-from megatape.hf.exporting.tokenizer import special_tokens
 from megatape.hf.model_folder import open_model_folder
+from megatape.hf.special_tokens import special_tokens
 from megatape.hf.weights.model_weights import ModelWeights
 from megatape.lab.tasks.engine.outline import exported_tokenizer, model_name
 from megatape.model.build import build_model

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from megatape.hf.loading.load import LoadedModel
+from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.finetuning import measure as measure_extension
 from megatape.lab.tasks.passkey import Passkey, PasskeyScores, Score
 

@@ -12,7 +12,7 @@ import nltk.tokenize
 import pytest
 
 from megatape.errors import UserError
-from megatape.hf.loading.load import read_tokenizer
+from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.lm_eval.task import LmEval
 from tests.helpers.imported import write_llama3

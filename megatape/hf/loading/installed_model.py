@@ -1,0 +1,43 @@
+"""Models that run by the installed class of their family, filled from the files of a folder.
+
+No code in the folder runs, and nothing is downloaded. from_pretrained would follow what the folder names: code, adapters,
+kernels, repositories. Here every field of config.json and every tensor is checked.
+"""
+
+from pathlib import Path
+
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from megatape.data.tokenizers.files import json_tokenizer
+from megatape.data.tokenizers.tokenizer import JSON_FILE
+from megatape.errors import UserError
+from megatape.hf.architecture import FAULTS, reason
+from megatape.hf.pretrained import read_pretrained
+from megatape.hf.special_tokens import special_tokens
+
+
+def read_model(folder: Path) -> PreTrainedModel:
+    """Load a model on the CPU, in the precision of its weights. It runs by the installed class of its family.
+
+    Only the special tokens of its generation settings are used.
+
+    Args:
+        folder: Folder of the model.
+
+    Raises:
+        FileNotFoundError, UserError: Something is missing, corrupted or not supported.
+    """
+    architecture, weights = read_pretrained(folder)
+    try:
+        with no_init_weights():
+            model: PreTrainedModel = architecture.family.model_class._from_config(architecture.config, dtype=weights.dtype)
+    except FAULTS as error:
+        raise UserError(f"{folder / 'config.json'}: {reason(error)}") from None
+    model.tie_weights()
+    parameters = dict(model.named_parameters())
+    for name, location in weights.tensors.items():
+        parameters[location.name].data.copy_(weights.tensor(name))
+    special = special_tokens(json_tokenizer(folder / JSON_FILE))
+    model.generation_config = GenerationConfig(**special._asdict(), do_sample=False)
+    return model.eval()
