@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.accounting.gpus import load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig, Config, load_config, parse_config
@@ -49,7 +50,8 @@ def speeds() -> str:
         config = parse_config(entry["config"], entry["run"])
         cluster = cluster_of(config)
         gpu = load_gpu(cluster.gpu).model_copy(update=entry.get("gpu", {}))
-        low, high = plan_speed(config, cluster, gpu).seconds
+        layout = TrainingLayout.from_config(config, cluster.world_size)
+        low, high = plan_speed(layout, cluster, gpu).seconds
         tokens = config.step_tokens / cluster.world_size
         middle = tokens / sqrt(low * high)
         published = entry["tokens/s per GPU"]
@@ -75,8 +77,9 @@ def ladder_row(name: str) -> Row:
     config = load_config(ROOT / f"configs/{name}.json")
     cluster = cluster_of(config)
     gpu = load_gpu(cluster.gpu)
-    needed = memory_needs(plan_memory(config, cluster.world_size, on_gpu=True), cluster, gpu)["of a GPU"].bytes
-    worst, best = plan_speed(config, cluster, gpu).utilization
+    layout = TrainingLayout.from_config(config, cluster.world_size)
+    needed = memory_needs(plan_memory(layout, on_gpu=True), cluster, gpu)["of a GPU"].bytes
+    worst, best = plan_speed(layout, cluster, gpu).utilization
     micro = str(config.training.micro_batch_size)
     if config.training.activation_checkpointing != "none":
         micro += " and checkpointing"
@@ -135,12 +138,13 @@ def long_row(name: str) -> Row:
     outside = []
     seconds = []
     for each in pair:
-        needs = memory_needs(plan_memory(each, cluster.world_size, on_gpu=True), cluster, gpu)
-        sent = links(each, cluster).values()
+        layout = TrainingLayout.from_config(each, cluster.world_size)
+        needs = memory_needs(plan_memory(layout, on_gpu=True), cluster, gpu)
+        sent = links(layout, cluster.gpus_per_node).values()
         memory.append(f"{needs['of a GPU'].bytes / 2**30:.1f}")
         inside.append(format_bytes(sum(in_node for in_node, _ in sent)))
         outside.append(format_bytes(sum(to_others for _, to_others in sent)))
-        seconds.append(format_range(*plan_speed(each, cluster, gpu).seconds))
+        seconds.append(format_range(*plan_speed(layout, cluster, gpu).seconds))
     columns = [" / ".join(values) for values in (memory, inside, outside, seconds)]
     training = config.training
     return [
@@ -169,7 +173,8 @@ def checkpointing_row(mode: str, chunk: int | None) -> Row:
         changes = [f"model.max_positions={length}", f"data.sequence_length={length}", "parallel.tp=1", "parallel.sp=8"]
         changes += [f"training.activation_checkpointing={mode}", f"training.chunk_tokens={chunk or 'null'}"]
         config = load_config(ROOT / "configs/tape_8b_gqa.json", changes)
-        memory = plan_memory(config, cluster_of(config).world_size, on_gpu=True)
+        layout = TrainingLayout.from_config(config, cluster_of(config).world_size)
+        memory = plan_memory(layout, on_gpu=True)
         kept.append(_gib(memory.device["activations"] + memory.device["position encoding"]))
     host = ""
     if "activations" in memory.host:
@@ -220,7 +225,8 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
         """Return the bytes of GPU memory needed by samples of this many times 1,024 tokens."""
         config = _with_length(raw, 1024 * thousands)
         cluster = cluster_of(config)
-        memory = plan_memory(config, cluster.world_size, on_gpu=True)
+        layout = TrainingLayout.from_config(config, cluster.world_size)
+        memory = plan_memory(layout, on_gpu=True)
         return memory_needs(memory, cluster, load_gpu(gpu))["of a GPU"].bytes
 
     available = load_gpu(gpu).memory

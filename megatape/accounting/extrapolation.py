@@ -1,32 +1,12 @@
 """Counts of a large run, extrapolated from shallow models and short samples."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cache, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from collections.abc import Mapping
+from typing import TypeVar
 
-from megatape.config import Config, ModelConfig, ZeroConfig
+from megatape.config import ModelConfig
 
 Key = TypeVar("Key")
-Rest = ParamSpec("Rest")
-Count = TypeVar("Count")
-
-
-def count_once(function: Callable[Concatenate[Config, Rest], Count]) -> Callable[Concatenate[Config, Rest], Count]:
-    """Cache counts on shapes for all configurations that differ only in ZeRO, which changes none of them."""
-    cached = cast(Callable[Concatenate[Config, Rest], Count], cache(function))
-
-    @wraps(function)
-    def counted(config: Config, *args: Rest.args, **kwargs: Rest.kwargs) -> Count:
-        return cached(config.model_copy(update={"zero": ZeroConfig()}), *args, **kwargs)
-
-    return counted
-
-
-def changed(config: Config, section: str, **values: Any) -> Config:
-    """Return the configuration with other values in a section, unchecked."""
-    new_section = getattr(config, section).model_copy(update=values)
-    return config.model_copy(update={section: new_section})
 
 
 def depths(model: ModelConfig) -> tuple[int, int]:

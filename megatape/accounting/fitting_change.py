@@ -4,9 +4,9 @@ import time
 from itertools import product
 from typing import Any, get_args
 
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import MARGIN, Memory, plan_total
-from megatape.accounting.with_settings import with_settings
-from megatape.config import ActivationCheckpointing, Config, TrainingConfig
+from megatape.config import ActivationCheckpointing, Config, TrainingConfig, with_settings
 from megatape.errors import UserError
 
 REMEDY_SECONDS = 8.0  # Time limit of the search for a change. Other ranks wait meanwhile.
@@ -33,10 +33,11 @@ def smallest_fitting_change(
     for changes in _changes(config.training, config.zero.stage):
         if time.monotonic() > deadline:
             return None
-        candidate = _changed(config, changes, world_size)
-        if candidate is None:
+        try:
+            layout = TrainingLayout.from_config(with_settings(config, changes), world_size)
+        except UserError:
             continue
-        memory = plan_total(candidate, world_size, on_gpu)
+        memory = plan_total(layout, on_gpu)
         needed = memory.device_total
         if not on_gpu:
             needed += sum(memory.host.values())
@@ -75,15 +76,3 @@ def _changes(training: TrainingConfig, stage: int) -> list[Changes]:
 def _cost(changes: Changes) -> tuple[int, bool, bool]:
     """Return a sort key: a smaller micro-batch costs less time than recomputation, and recomputation less than exchanges."""
     return len(changes), "zero.stage" in changes, "training.activation_checkpointing" in changes
-
-
-def _changed(config: Config, changes: Changes, world_size: int) -> Config | None:
-    """Return the configuration with the changes, or None if it is invalid."""
-    candidate = with_settings(config, changes)
-    if candidate is None:
-        return None
-    try:
-        candidate.accumulation(world_size)
-    except UserError:
-        return None
-    return candidate

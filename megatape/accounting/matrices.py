@@ -7,14 +7,15 @@ from math import prod
 
 from torch import nn
 
+from megatape.accounting.element_sizes import STATE_BYTES
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.trace import run_weights
-from megatape.config import Config, OptimizerConfig
+from megatape.config import OptimizerConfig
 from megatape.nn.parameters import spec_of
 from megatape.optim.optimizer import is_whole, parameter_groups
 from megatape.registry import OPTIMIZERS
 from megatape.zero.matrix_state import assign_owners
 
-STATE_BYTES = 4  # Optimizer state is in float32.
 EXCHANGED_BYTES = 4  # Elements of gradients and updates are exchanged in float32, whatever the precision.
 
 # DeepSpeed pads the flat tensor of a group to a multiple of this number of elements on every rank.
@@ -50,20 +51,16 @@ class _Span:
 
 
 @cache
-def plan_matrices(config: Config, world_size: int) -> MatrixPlan:
-    """Plan the whole matrices of a run.
-
-    Args:
-        config: Configuration of the run.
-        world_size: Number of ranks.
-    """
-    entry = OPTIMIZERS[config.optimizer.kind]
-    tensor_size = config.parallel.tp
-    named_weights = run_weights(config).model.named_parameters()
+def plan_matrices(layout: TrainingLayout) -> MatrixPlan:
+    """Plan the whole matrices of a run."""
+    entry = OPTIMIZERS[layout.optimizer.kind]
+    world_size = layout.world_size
+    tensor_size = layout.workload.parallel.tp
+    named_weights = run_weights(layout.workload).model.named_parameters()
     trained = {name: weight for name, weight in named_weights if weight.requires_grad}
-    matrices = {name: weight for name, weight in trained.items() if is_whole(weight, config.optimizer)}
+    matrices = {name: weight for name, weight in trained.items() if is_whole(weight, layout.optimizer)}
     shapes = {name: spec_of(weight).shape for name, weight in matrices.items()}
-    spans = _flat_spans(trained, config.optimizer)
+    spans = _flat_spans(trained, layout.optimizer)
 
     state = Counter({0: 0})
     flops = Counter({0: 0})
@@ -77,13 +74,13 @@ def plan_matrices(config: Config, world_size: int) -> MatrixPlan:
             state[owner] += STATE_BYTES * prod(state_shape)
         flops[owner] += entry.update_flops(shape)
 
-        if config.zero.stage == 0:
+        if layout.zero.stage == 0:
             # The owner has the gradients of a whole replica, and all replicas get the update.
             gradients = whole - local
             updates = (world_size - 1) * local
         else:
             data_rank = owner // tensor_size
-            held = _held(local, spans[name], data_rank, config.replicas(world_size), config.zero.stage)
+            held = _held(local, spans[name], data_rank, layout.replicas, layout.zero.stage)
             copies = tensor_size
             if hasattr(weight, "partition_dim"):
                 copies = 1

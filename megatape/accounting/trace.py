@@ -2,17 +2,18 @@
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 
 import torch
 from torch import nn
 
-from megatape.accounting.extrapolation import changed, count_once
+from megatape.accounting.meta_device import on_shapes
 from megatape.accounting.parameters import meta_model
-from megatape.accounting.rank_model import build, num_chunks, on_shapes
+from megatape.accounting.rank_model import build_rank_model
+from megatape.accounting.workload import Workload
 from megatape.accounting.zero3 import Event, record_events
-from megatape.config import Config
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 
@@ -35,38 +36,39 @@ class Pass:
     events: list[Event]
 
 
-@count_once
-def run_pass(config: Config) -> Pass:
+@cache
+def run_pass(workload: Workload) -> Pass:
     """Run a pass over a short sequence. Its modules, parameters and events are those of a micro-batch of the run."""
-    if config.training.micro_batch_size > 1:
+    model = workload.model
+    if workload.micro_batch_size > 1:
         # Events do not depend on it.
-        return run_pass(changed(config, "training", micro_batch_size=1))
-    check_trainable(meta_model(config.model), config.training.trainable, config.training.frozen)
-    if config.model.num_layers > SHALLOW and not config.model.nope_every:
-        deep = deep_pass(config)
+        return run_pass(replace(workload, micro_batch_size=1))
+    check_trainable(meta_model(model), workload.trainable, workload.frozen)
+    if model.num_layers > SHALLOW and not model.nope_every:
+        deep = deep_pass(workload)
         if deep is not None:
             return deep
-    return one_pass(config, config.model.num_layers)
+    return one_pass(workload, model.num_layers)
 
 
-def run_weights(config: Config) -> Pass:
+def run_weights(workload: Workload) -> Pass:
     """Return a pass with the modules and parameters of a run, but maybe different events.
 
     It does not depend on activation checkpointing or on the ranks that divide samples, so a search runs it only once.
     """
-    plain = changed(config, "training", activation_checkpointing="none", chunk_tokens=None)
-    return run_pass(changed(plain, "parallel", sp=1, cp=1))
+    plain = replace(workload, activation_checkpointing="none", chunk_tokens=None)
+    return run_pass(plain.with_ranks(sp=1, cp=1))
 
 
-def one_pass(config: Config, num_layers: int) -> Pass:
+def one_pass(workload: Workload, num_layers: int) -> Pass:
     """Run a pass through this number of layers."""
-    length = 8 * num_chunks(config) * config.parallel.sample_ranks
-    model, events = run_model(config, num_layers, length)
+    length = 8 * workload.num_chunks * workload.parallel.sample_ranks
+    model, events = run_model(workload, num_layers, length)
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     return Pass(model, trained, events)
 
 
-def deep_pass(config: Config) -> Pass | None:
+def deep_pass(workload: Workload) -> Pass | None:
     """Return the pass of a model with more than SHALLOW layers, of which only SHALLOW run.
 
     This is exact, because the third layer stands for layers that are alike: all but the first two, which may have nothing
@@ -75,10 +77,10 @@ def deep_pass(config: Config) -> Pass | None:
     Returns:
         The pass, or None if training.trainable or frozen treat layers differently.
     """
-    shallow = one_pass(config, SHALLOW)
-    depth = config.model.num_layers
-    with on_shapes(config.training.precision):
-        model = build(config, depth)
+    shallow = one_pass(workload, SHALLOW)
+    depth = workload.model.num_layers
+    with on_shapes(workload.precision):
+        model = build_rank_model(workload, depth)
 
     shallow_weights = dict(shallow.model.named_parameters())
     trained = []
@@ -136,27 +138,27 @@ def _deep_events(shallow: Pass, model: Transformer, depth: int) -> list[Event]:
     return events
 
 
-def run_model(config: Config, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
+def run_model(workload: Workload, num_layers: int, length: int) -> tuple[Transformer, list[Event]]:
     """Run a forward and backward pass over short samples, in as many chunks as a pass of the run.
 
     Args:
-        config: Configuration of the run.
+        workload: Computation of the rank.
         num_layers: Number of layers to build.
         length: Number of tokens of each sample.
 
     Returns:
         The model with its gradients, and the events of its modules.
     """
-    if config.training.chunk_tokens is not None:
-        rank_tokens = length // config.parallel.sample_ranks
-        config = changed(config, "training", chunk_tokens=rank_tokens // num_chunks(config))
+    if workload.chunk_tokens is not None:
+        rank_tokens = length // workload.parallel.sample_ranks
+        workload = replace(workload, chunk_tokens=rank_tokens // workload.num_chunks)
     # The meta device is three times as fast as fake tensors. It saves other activations than a CPU, but sends the same bytes.
-    with on_shapes(config.training.precision):
-        model = build(config, num_layers)
+    with on_shapes(workload.precision):
+        model = build_rank_model(workload, num_layers)
         events = record_events(model)
-        tokens = torch.zeros(config.training.micro_batch_size, length, dtype=torch.long)
+        tokens = torch.zeros(workload.micro_batch_size, length, dtype=torch.long)
         document_starts = None
-        if config.data.mask_documents:
+        if workload.mask_documents:
             document_starts = tokens
         loss = model(tokens, tokens, document_starts, tokens, dropout_seeds=tokens[:, 0])
         # A shallow model may lack the layers that are trained.

@@ -8,6 +8,7 @@ the result with the bytes counted in a real run.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +37,11 @@ class Gathered:
 
     elements: int
     live: int
+
+
+def always_whole(parameters: Iterable[nn.Parameter], limits: Stage3Limits) -> list[nn.Parameter]:
+    """Return the parameters below DeepSpeed's persistence threshold, which stage 3 keeps gathered on every rank."""
+    return [parameter for parameter in parameters if parameter.numel() <= limits.persistence_threshold]
 
 
 def record_events(model: nn.Module) -> list[Event]:

@@ -5,6 +5,7 @@ names its path, its value and what is allowed. Missing values get the defaults o
 configuration is saved with the run. Nothing in this package imports torch.
 """
 
+from megatape.config.changes import with_settings
 from megatape.config.config import Config
 from megatape.config.data import DataConfig
 from megatape.config.differences import Difference, differences, shared_values

@@ -5,27 +5,47 @@ from dataclasses import replace
 import torch
 
 from megatape.attention.backend import AttentionRequirements
-from megatape.config import Config
+from megatape.config import Config, ModelConfig
 from megatape.encodings import encoding_of
 
 
 def attention_requirements(config: Config, device_type: str) -> list[AttentionRequirements]:
-    """Return the requirements of a run's layers on this type of device, the most demanding ones first.
+    """Return the requirements of a run's layers on this type of device, the most demanding ones first."""
+    return layer_requirements(
+        config.model,
+        device_type,
+        config.training.precision,
+        masked=config.data.mask_documents,
+        ring=config.parallel.cp > 1,
+    )
+
+
+def layer_requirements(
+    model: ModelConfig, device_type: str, precision: str, masked: bool, ring: bool
+) -> list[AttentionRequirements]:
+    """Return the requirements of a model's layers, the most demanding ones first.
 
     The last layer that has positions does not move the state, because nothing reads it. Layers without positions move no state
     and have no bias.
+
+    Args:
+        model: Configuration of the model.
+        device_type: Type of the device, such as "cuda".
+        precision: Precision of queries, keys and values, such as "bfloat16".
+        masked: Whether attention is masked at the starts of documents.
+        ring: Whether keys and values pass around context-parallel ranks.
     """
-    encoding = encoding_of(config.model)
+    encoding = encoding_of(model)
     most_layers = AttentionRequirements(
         device_type,
         encoding.moves_state,
         encoding.score_bias,
         encoding.qk_width,
-        getattr(torch, config.training.precision),
-        masked=config.data.mask_documents,
-        ring=config.parallel.cp > 1,
+        getattr(torch, precision),
+        masked=masked,
+        ring=ring,
     )
     requirements = [most_layers, replace(most_layers, moves_state=False)]
-    if config.model.nope_every:
-        requirements.append(replace(most_layers, moves_state=False, bias="none", head_dim=config.model.head_dim))
+    if model.nope_every:
+        requirements.append(replace(most_layers, moves_state=False, bias="none", head_dim=model.head_dim))
     return list(dict.fromkeys(requirements))

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from megatape.accounting.traffic import spanning_warning
+from megatape.accounting.layout import TrainingLayout
+from megatape.accounting.node_traffic import spanning_warning
 from megatape.attention.attend import select_backend
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.fresh_start import check_new
@@ -386,7 +387,8 @@ class Trainer:
 
     def _record_start(self) -> None:
         """Warn about the configuration, and record the event "started" or "resumed"."""
-        spanning = spanning_warning(self.config, self.topology.world_size, self.topology.local_size)
+        layout = TrainingLayout.from_config(self.config, self.topology.world_size)
+        spanning = spanning_warning(layout, self.topology.local_size)
         for warning in (spanning, export_warning(self.config)):
             if warning:
                 self.log.warning(warning)

@@ -7,7 +7,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from megatape.accounting.activation_memory import FP8_BYTES, plan_activations, recomputed_bytes
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.workload import Workload
 from megatape.config import load_config
 from tests.helpers.plan_cases import configure
 from tests.helpers.slow import slow_but
@@ -16,11 +18,15 @@ from tests.helpers.slow import slow_but
 LONG = {"data.sequence_length": 256, "model.max_positions": 256, "model.num_layers": 5}
 
 
+def _workload(raw_config: dict[str, Any], changes: dict[str, Any]) -> Workload:
+    return Workload.from_config(configure(raw_config, "x", changes))
+
+
 def test_offloaded_streams(raw_config: dict[str, Any]) -> None:
     """x before every block, e - e_0 before all but the first, and once e_0 are counted in host memory and not on the device."""
     sizes = LONG | {"training.activation_checkpointing": "full"}
     full, offloaded = (
-        plan_memory(configure(raw_config, "x", sizes | changes), 1, on_gpu=True)
+        plan_memory(TrainingLayout.from_config(configure(raw_config, "x", sizes | changes), 1), on_gpu=True)
         for changes in ({}, {"training.activation_checkpointing": "offload"})
     )
     streams = 4 * 256 * ((2 * 5 - 1) * 32 + 4) * 4  # samples, tokens, layers, C = L R, R, bytes
@@ -36,7 +42,7 @@ def test_chunks_divide_recomputed_bytes(raw_config: dict[str, Any], mode: str) -
     """With chunks of a quarter of the tokens, of MLP and position update a quarter is there at a time."""
     changes = LONG | {"training.activation_checkpointing": mode}
     again = {
-        tokens: recomputed_bytes(configure(raw_config, "x", changes | {"training.chunk_tokens": tokens}), on_gpu=True)
+        tokens: recomputed_bytes(_workload(raw_config, changes | {"training.chunk_tokens": tokens}), on_gpu=True)
         for tokens in (None, 256, 128, 64)
     }
     part = again[256] - again[128]
@@ -53,7 +59,7 @@ def test_memory_of_long_samples_is_linear(mode: str, chunk: str) -> None:
     saved = []
     for length in (32_768, 131_072):
         config = load_config("configs/tape_8b_gqa.json", [*shape, *training, f"data.sequence_length={length}"])
-        plan = plan_memory(config, 64, on_gpu=True)
+        plan = plan_memory(TrainingLayout.from_config(config, 64), on_gpu=True)
         saved.append(sum(plan.device[part] for part in ("activations", "position encoding")))
     assert saved[1] / saved[0] == pytest.approx(4, rel=0.001)
 
@@ -76,5 +82,5 @@ def test_rounding_to_fp8(raw_config: dict[str, Any]) -> None:
     assert 0 <= peak - FP8_BYTES * matrix.numel() < 100  # the scale
 
     raw_config["training"] |= {"precision": "bfloat16", "fp8": "tensorwise"}
-    config = configure(raw_config, "x", {"model.mlp_size": 512, "zero.stage": 2})
-    assert plan_activations(config, on_gpu=False)["largest temporary"] == FP8_BYTES * matrix.numel()
+    workload = _workload(raw_config, {"model.mlp_size": 512, "zero.stage": 2})
+    assert plan_activations(workload, on_gpu=False)["largest temporary"] == FP8_BYTES * matrix.numel()

@@ -1,5 +1,6 @@
 """Planned activations equal those that a real forward pass saves."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 import torch
 
 from megatape.accounting.activations import activations
-from megatape.accounting.extrapolation import changed
-from megatape.accounting.rank_model import build, on_shapes
+from megatape.accounting.meta_device import on_shapes
+from megatape.accounting.rank_model import build_rank_model
 from megatape.accounting.saved_tensors import saved_bytes
+from megatape.accounting.workload import Workload
 from megatape.config import ActivationCheckpointing
 from megatape.distributed.mesh import make_mesh
 from megatape.distributed.topology import Topology
@@ -60,18 +62,18 @@ def test_activations_equal_saved_bytes(raw_config: dict[str, Any], size: str, ki
     )
     model.to(getattr(torch, config.training.precision))
     batch = config.training.micro_batch_size, config.data.sequence_length
-    assert activations(config, on_gpu=False).total == saved_bytes(model, *batch)
-    planned = activations(config, on_gpu=True).total
+    workload = Workload.from_config(config)
+    assert activations(workload, on_gpu=False).total == saved_bytes(model, *batch)
+    planned = activations(workload, on_gpu=True).total
     with fused_on_shapes(), on_shapes(config.training.precision):  # a GPU's, of all layers and tokens
-        assert planned == saved_bytes(build(config, config.model.num_layers), *batch)
+        assert planned == saved_bytes(build_rank_model(workload, config.model.num_layers), *batch)
 
 
 @pytest.mark.parametrize("axis", slow_but(["tp"], ["tp", "sp", "cp"]))
 def test_activations_of_ranks_of_a_sample(raw_config: dict[str, Any], tmp_path: Path, axis: str) -> None:
     config = configure(raw_config, "x", SIZES["long"] | {f"parallel.{axis}": 2})
-    planned = {
-        mode: activations(changed(config, "training", activation_checkpointing=mode), on_gpu=False).total for mode in MODES
-    }
+    workload = Workload.from_config(config)
+    planned = {mode: activations(replace(workload, activation_checkpointing=mode), on_gpu=False).total for mode in MODES}
     for measured in run_workers("tests.accounting.test_activations:measure", 2, config.model_dump(), tmp_path):
         assert planned == measured
 

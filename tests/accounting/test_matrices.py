@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from megatape.accounting.checkpoint_size import checkpoint_bytes
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
-from megatape.accounting.memory import checkpoint_bytes, plan_memory
+from megatape.accounting.memory import plan_memory
 from megatape.accounting.traffic import plan_traffic
 from megatape.distributed.traffic import ALL_TO_ALL
 from megatape.tools.planner.report import report
@@ -49,7 +51,7 @@ def test_planned_bytes_equal_sent_bytes(
     for number, (name, changes) in enumerate(CASES.items()):
         config = configure(muon_config, name, changes)
         counted = [rank[number] for rank in results]
-        planned = plan_traffic(config, 4)
+        planned = plan_traffic(TrainingLayout.from_config(config, 4))
         sent = sum(rank["other"].get(ALL_TO_ALL, 0) for rank in counted)
         assert planned.sent["all"] == {ALL_TO_ALL: sent // 4} and sent, name
         assert all(rank[group] == planned.sent["data"] and rank["tensor"] == planned.sent["tensor"] for rank in counted), name
@@ -60,15 +62,19 @@ def test_state_of_adamw_and_half_of_it(muon_config: dict[str, Any]) -> None:
     config = configure(muon_config, "x", {"zero.stage": 2})
     adamw = configure(muon_config | {"optimizer": {"learning_rate": 0.01}}, "x", {"zero.stage": 2})
     matrices = 4 * 2 * (4 * 32 * 32 + 3 * 32 * 40)
-    assert checkpoint_bytes(adamw) - checkpoint_bytes(config) == matrices
+    sizes = [checkpoint_bytes(one.model, one.training, one.optimizer) for one in (adamw, config)]
+    assert sizes[0] - sizes[1] == matrices
     assert (
-        plan_memory(adamw, 1, on_gpu=False).device["moments"] - plan_memory(config, 1, on_gpu=False).device["moments"]
+        plan_memory(TrainingLayout.from_config(adamw, 1), on_gpu=False).device["moments"]
+        - plan_memory(TrainingLayout.from_config(config, 1), on_gpu=False).device["moments"]
         == matrices
     )
-    assert plan_matrices(config, 1).state == matrices
-    assert plan_matrices(config, 2).state == matrices // 2  # two layers on two ranks
-    assert plan_matrices(adamw, 4) == plan_matrices(config, 1).__class__(0, 0, 0)
-    assert plan_matrices(config, 1).sent == 0
+    assert plan_matrices(TrainingLayout.from_config(config, 1)).state == matrices
+    assert plan_matrices(TrainingLayout.from_config(config, 2)).state == matrices // 2  # two layers on two ranks
+    assert plan_matrices(TrainingLayout.from_config(adamw, 4)) == plan_matrices(
+        TrainingLayout.from_config(config, 1)
+    ).__class__(0, 0, 0)
+    assert plan_matrices(TrainingLayout.from_config(config, 1)).sent == 0
 
 
 def test_report(muon_config: dict[str, Any]) -> None:

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.memory import checkpoint_bytes, plan_memory
+from megatape.accounting.checkpoint_size import checkpoint_bytes
+from megatape.accounting.layout import TrainingLayout
+from megatape.accounting.memory import plan_memory
 from megatape.accounting.parameters import count_parameters
 from megatape.accounting.trace import run_pass
+from megatape.accounting.workload import Workload
 from tests.helpers.plan_cases import configure
 from tests.helpers.slow import slow_but
 from tests.helpers.workers import run_workers
@@ -18,7 +21,13 @@ def test_divided_samples_divide_activations(raw_config: dict[str, Any]) -> None:
     """By S, but for two copies of A v and A e: by heads for attention's backward pass, and by tokens for what follows. Weights
     and their state are divided over all ranks, as they are over data-parallel ones."""
     sizes = {"data.sequence_length": 4096, "model.max_positions": 4096, "zero.stage": 3, "model.num_layers": 6}
-    plans = {s: plan_memory(configure(raw_config, "x", sizes | {"parallel.sp": s}), 4, on_gpu=False).device for s in (1, 2, 4)}
+    sizes["training.global_batch_size"] = 16
+    plans = {
+        s: plan_memory(
+            TrainingLayout.from_config(configure(raw_config, "x", sizes | {"parallel.sp": s}), 4), on_gpu=False
+        ).device
+        for s in (1, 2, 4)
+    }
     kept = {s: plan["activations"] + plan["position encoding"] for s, plan in plans.items()}
     assert 0.25 < kept[4] / kept[1] < 0.3
     assert kept[4] / kept[2] == pytest.approx(0.5, rel=0.01)
@@ -30,12 +39,13 @@ def test_divided_samples_divide_activations(raw_config: dict[str, Any]) -> None:
 def test_parts(raw_config: dict[str, Any]) -> None:
     """What each stage shards over four data-parallel ranks, for the model's parameters."""
     raw_config["model"]["vocab_size"] = 301
+    raw_config["training"]["micro_batch_size"] = 2
     count = count_parameters(configure(raw_config, "x", {}).model).total
     parts = {}
     hosts = {}
     for stage in (0, 1, 2, 3):
         config = configure(raw_config, "x", {"zero.stage": stage, "checkpoint.background": True})
-        planned = plan_memory(config, 4, on_gpu=False)
+        planned = plan_memory(TrainingLayout.from_config(config, 4), on_gpu=False)
         parts[stage] = planned.device
         hosts[stage] = planned.host
     for stage, (weights, gradients, state) in {0: (1, 1, 1), 1: (1, 1, 4), 2: (1, 4, 4), 3: (4, 4, 4)}.items():
@@ -52,8 +62,8 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     changes = {"zero.stage": 3, "zero.offload_optimizer": True, "zero.offload_parameters": True}
     plain = configure(raw_config, "x", {"zero.stage": 3})
     offloaded = configure(raw_config, "x", changes)
-    before = plan_memory(plain, 2, on_gpu=False).device
-    after = plan_memory(offloaded, 2, on_gpu=False)
+    before = plan_memory(TrainingLayout.from_config(plain, 2), on_gpu=False).device
+    after = plan_memory(TrainingLayout.from_config(offloaded, 2), on_gpu=False)
     moved = {part: before[part] for part in ("weights", "gradients", "master weights", "moments")}
     assert after.host == moved | {"flattened gradients": before["gradients"]}
     assert not set(after.host) & set(after.device)
@@ -61,9 +71,12 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
 
 def test_a_second_copy_of_the_weights(raw_config: dict[str, Any]) -> None:
     """Half of the divided weights on each rank of a pair, beside a quarter of all."""
+    raw_config["training"]["micro_batch_size"] = 2
     plain, copies = (configure(raw_config, "x", {"zero.stage": 3, "zero.hpz_ranks": ranks}) for ranks in (1, 2))
-    before, after = (plan_memory(config, 4, on_gpu=False).device["weights"] for config in (plain, copies))
-    matrices = sum(weight.numel() for weight in run_pass(plain).model.parameters() if weight.numel() > 32)
+    before, after = (
+        plan_memory(TrainingLayout.from_config(config, 4), on_gpu=False).device["weights"] for config in (plain, copies)
+    )
+    matrices = sum(weight.numel() for weight in run_pass(Workload.from_config(plain)).model.parameters() if weight.numel() > 32)
     assert after - before == 4 * matrices / 2
 
 
@@ -73,7 +86,7 @@ def test_moving_average(raw_config: dict[str, Any], stage: int) -> None:
     changes: dict[str, Any] = {"zero.stage": stage, "zero.offload_optimizer": stage == 3, "checkpoint.background": True}
     changes |= {"training.frozen": ["embeddings"]}
     without, config = (configure(raw_config, "x", changes | {"optimizer.ema_decay": decay}) for decay in (None, 0.999))
-    before, after = (plan_memory(one, 2, on_gpu=False) for one in (without, config))
+    before, after = (plan_memory(TrainingLayout.from_config(one, 2), on_gpu=False) for one in (without, config))
     average = before.device.get("moments", before.host.get("moments", 0)) / 2
     where = "host" if stage == 3 else "device"
     for part in ("device", "host"):
@@ -81,7 +94,8 @@ def test_moving_average(raw_config: dict[str, Any], stage: int) -> None:
         if part == "host":
             expected["copies for checkpoints"] += average
         assert getattr(after, part) == expected
-    trained = (checkpoint_bytes(config) - checkpoint_bytes(without)) / 4
+    sizes = [checkpoint_bytes(one.model, one.training, one.optimizer) for one in (without, config)]
+    trained = (sizes[1] - sizes[0]) / 4
     assert trained == count_parameters(config.model).total - 300 * 32
 
 
@@ -91,6 +105,6 @@ def test_host_memory_equals_deepspeeds(raw_config: dict[str, Any], tmp_path: Pat
     """The tensors of a run of two ranks: stage 3 keeps gradients twice."""
     raw_config |= {"zero": {"stage": stage, "offload_optimizer": True}}
     raw_config["training"]["precision"] = "bfloat16"
-    planned = plan_memory(configure(raw_config, "x", {}), 2, on_gpu=False).host
+    planned = plan_memory(TrainingLayout.from_config(configure(raw_config, "x", {}), 2), on_gpu=False).host
     for held in run_workers("tests.helpers.plan_cases:host_tensors", 2, raw_config, tmp_path / "workers"):
         assert planned == pytest.approx(held, rel=0.001)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.trace import SHALLOW, Pass, deep_pass, one_pass, run_pass
+from megatape.accounting.workload import Workload
 from tests.helpers.plan_cases import configure
 from tests.helpers.slow import slow_but
 
@@ -36,12 +37,12 @@ RUNS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", slow_but(RUNS[:2], RUNS), ids=str)
 def test_extrapolation_equals_full_depth(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
-    config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
-    deep = deep_pass(config)
-    assert deep is not None and _named(deep) == _named(one_pass(config, DEPTH))
+    workload = Workload.from_config(configure(raw_config, "x", changes | {"model.num_layers": DEPTH}))
+    deep = deep_pass(workload)
+    assert deep is not None and _named(deep) == _named(one_pass(workload, DEPTH))
 
 
 @pytest.mark.parametrize("changes", [{"training.frozen": ["blocks.3.*"]}, {"model.nope_every": 3}], ids=str)
 def test_differing_layers_all_run(raw_config: dict[str, Any], changes: dict[str, Any]) -> None:
-    config = configure(raw_config, "x", changes | {"model.num_layers": DEPTH})
-    assert _named(run_pass(config)) == _named(one_pass(config, DEPTH))
+    workload = Workload.from_config(configure(raw_config, "x", changes | {"model.num_layers": DEPTH}))
+    assert _named(run_pass(workload)) == _named(one_pass(workload, DEPTH))

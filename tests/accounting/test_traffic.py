@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.model_traffic import OVERLAPPED, model_traffic
-from megatape.accounting.traffic import leaving_node, plan_traffic, spanning_warning
+from megatape.accounting.node_traffic import leaving_node, spanning_warning
+from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.workload import Workload
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
 from megatape.utils.units import format_bytes
 from tests.helpers.plan_cases import configure
@@ -124,9 +127,12 @@ def test_planned_bytes_equal_sent_bytes(
     weights = _group_of_weights(4, tensor_size, sequence_size, context_size)
     for number, (name, changes) in enumerate(cases.items()):
         config = configure(raw_config, name, changes)
-        planned = plan_traffic(config, 4)
+        planned = plan_traffic(TrainingLayout.from_config(config, 4))
         micro_batches = config.accumulation(4)
-        overlapped = {axis: model_traffic(config, axis)[OVERLAPPED] * micro_batches for axis in ("tensor", "context")}
+        overlapped = {
+            axis: model_traffic(Workload.from_config(config), axis)[OVERLAPPED] * micro_batches
+            for axis in ("tensor", "context")
+        }
         expected: dict[str, Any] = {axis: planned.sent[axis] for axis in ("tensor", "sequence", "context")}
         expected["other"] = planned.sent["hpz"]
         expected["overlapped"] = overlapped
@@ -171,7 +177,7 @@ def test_tape_over_rope(raw_config: dict[str, Any], axis: str, size: int, ratio:
             for length in (32, 64):
                 changes = {"model.encoding": encoding, "model.num_layers": layers, "model.max_positions": 64}
                 config = configure(raw_config, "x", changes | {"data.sequence_length": length})
-                traffic = model_traffic(config, axis)
+                traffic = model_traffic(Workload.from_config(config), axis)
                 sent[layers, length] = traffic.total() - traffic[OVERLAPPED]
         per_layer[encoding] = (sent[2, 64] - sent[2, 32]) - (sent[1, 64] - sent[1, 32])
     assert per_layer["tape"] / per_layer["rope"] == pytest.approx(ratio, abs=1e-9)
@@ -180,9 +186,10 @@ def test_tape_over_rope(raw_config: dict[str, Any], axis: str, size: int, ratio:
 def test_warning_of_samples_on_several_nodes(raw_config: dict[str, Any]) -> None:
     """Four sequence-parallel ranks on nodes of two send 2 of 3 pieces to the other node."""
     config = configure(raw_config, "x", {"parallel.sp": 4, "training.micro_batch_size": 2})
-    assert spanning_warning(config, 4, 4) == spanning_warning(config, 8, 8) == ""
-    outside = format_bytes(plan_traffic(config, 4).sent["sequence"].total() * 2 / 3)
-    warning = spanning_warning(config, 4, 2)
+    layout = TrainingLayout.from_config(config, 4)
+    assert spanning_warning(layout, 4) == spanning_warning(TrainingLayout.from_config(config, 8), 8) == ""
+    outside = format_bytes(plan_traffic(TrainingLayout.from_config(config, 4)).sent["sequence"].total() * 2 / 3)
+    warning = spanning_warning(layout, 2)
     assert "the 4 ranks of a sample (parallel.tp 1 x parallel.sp 4) are on nodes of 2" in warning
     assert f"each sends {outside} a step to other nodes" in warning
 

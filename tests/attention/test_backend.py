@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend
 from megatape.accounting.activation_memory import plan_activations
 from megatape.accounting.activations import activations
 from megatape.accounting.saved_tensors import saved_bytes
+from megatape.accounting.workload import Workload
 from megatape.attention.attend import attend, backends_by_priority, check_forced_backend, get_backend, select_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
 from megatape.attention.backends import sdpa
@@ -154,7 +155,7 @@ def test_the_plan_counts_what_autograd_keeps(
             patched.setattr("megatape.attention.fused_rotation._has_kernel", lambda device: True)
             patched.setattr(TapeUpdate, "has_kernel", lambda update, device: has_kernel(update, torch.device("meta")))
             kept = _layer(config, name)
-        assert activations(config, on_gpu=True).layer == kept, (name, size)
+        assert activations(Workload.from_config(config), on_gpu=True).layer == kept, (name, size)
 
 
 def _layer(config: Config, backend: str) -> int:
@@ -170,7 +171,7 @@ def _layer(config: Config, backend: str) -> int:
 def test_planner_refuses_what_cannot_run(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="training.attention is flex, which needs a head_dim of at least 16"):
-        plan_activations(parse_config(raw_config, "test"), on_gpu=True)
+        plan_activations(Workload.from_config(parse_config(raw_config, "test")), on_gpu=True)
     raw_config["training"]["attention"] = "nothing"
     with pytest.raises(ValueError, match="training.attention.*choose one of auto, sdpa, flex, triton, blocked"):
         parse_config(raw_config, "test")

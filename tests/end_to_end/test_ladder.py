@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from megatape.accounting.gpus import load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.parameters import count_parameters
-from megatape.accounting.rank_model import build
+from megatape.accounting.rank_model import build_rank_model
+from megatape.accounting.workload import Workload
 from megatape.config import Config, load_config
 from megatape.data.synthetic.addition_problems import ALPHABET, longest_document
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
@@ -53,7 +55,7 @@ def test_file(path: Path) -> None:
 def _build(config: Config) -> None:
     """The shards of the tensor-parallel ranks add up to the whole, except for padding and what every rank holds."""
     with torch.device("meta"):
-        share = build(config, config.model.num_layers)
+        share = build_rank_model(Workload.from_config(config), config.model.num_layers)
     divided = sum(p.numel() for p in share.parameters() if hasattr(p, "partition_dim")) * config.parallel.tp
     whole = sum(p.numel() for p in share.parameters() if not hasattr(p, "partition_dim"))
     assert divided + whole == pytest.approx(count_parameters(config.model).total, rel=1e-4)
@@ -98,7 +100,7 @@ def test_long_samples_fit(path: Path) -> None:
         assert f"runs/{base}/" in str(config.training.init_from) and config.run.directory == f"runs/long/{name}"
         cluster = config.cluster
         assert cluster is not None and cluster.gpus_per_node % config.parallel.sample_ranks == 0
-        memory = plan_memory(config, cluster.world_size, on_gpu=True)
+        memory = plan_memory(TrainingLayout.from_config(config, cluster.world_size), on_gpu=True)
         assert all(need.fits for need in memory_needs(memory, cluster, load_gpu(cluster.gpu)).values())
 
 

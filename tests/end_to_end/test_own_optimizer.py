@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from megatape import registry
-from megatape.accounting.memory import checkpoint_bytes, plan_memory
+from megatape.accounting.checkpoint_size import checkpoint_bytes
+from megatape.accounting.layout import TrainingLayout
+from megatape.accounting.memory import plan_memory
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import OptimizerConfig, parse_config
 from megatape.distributed.topology import Topology
@@ -120,8 +122,10 @@ def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch:
     matrices = [w for w in weights.values() if parameters.spec_of(w).role == "matrix"]
     others = [w for w in weights.values() if parameters.spec_of(w).role != "matrix"]
     state = 4 * (sum(w.numel() + w.shape[0] + 1 for w in matrices) + sum(w.numel() for w in others))
-    assert checkpoint_bytes(config) == state + 4 * sum(w.numel() for w in weights.values())
-    assert plan_memory(config, 1, on_gpu=False).device["moments"] == state
+    assert checkpoint_bytes(config.model, config.training, config.optimizer) == state + 4 * sum(
+        w.numel() for w in weights.values()
+    )
+    assert plan_memory(TrainingLayout.from_config(config, 1), on_gpu=False).device["moments"] == state
 
 
 def _tensors(run: Path) -> dict[str, Tensor]:

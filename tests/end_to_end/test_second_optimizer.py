@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from megatape import registry
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.config import OptimizerConfig
 from megatape.config.section import Compared
@@ -93,7 +94,7 @@ def test_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     moments = {}
     for kind in ("adamw", "momentum"):
         config = configure(raw_config, "x", {"optimizer.kind": kind})
-        moments[kind] = plan_memory(config, 2, on_gpu=False).device["moments"]
+        moments[kind] = plan_memory(TrainingLayout.from_config(config, 2), on_gpu=False).device["moments"]
     assert moments["momentum"] == moments["adamw"] / 2 > 0
 
 

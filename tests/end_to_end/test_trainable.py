@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.parameters import meta_model
 from megatape.accounting.trace import run_pass
+from megatape.accounting.workload import Workload
 from megatape.config import parse_config
 from megatape.model.trainable import check_trainable, freeze
 from tests.helpers import bounds
@@ -93,7 +95,7 @@ def test_planned_memory(raw_config: dict[str, Any], stage: int) -> None:
     everything = parse_config(raw_config, "test")
     raw_config["training"]["trainable"] = CHOSEN
     some = parse_config(raw_config, "test")
-    before, after = (plan_memory(config, 2, on_gpu=False).device for config in (everything, some))
+    before, after = (plan_memory(TrainingLayout.from_config(config, 2), on_gpu=False).device for config in (everything, some))
     model = meta_model(some.model)
     freeze(model, some.training.trainable, some.training.frozen)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
@@ -126,14 +128,14 @@ def test_frozen_is_taken_from_what_is_trainable(raw_config: dict[str, Any]) -> N
     freeze(model, config.training.trainable, config.training.frozen)
     kept = {f"blocks.{layer}.position.{name}" for layer in (0, 1) for name in ("content", "up", "down")}
     assert trained(model) == kept
-    run_pass(config)
+    run_pass(Workload.from_config(config))
     for frozen, error in (
         (["*.position.gian"], "training.frozen: '\\*.position.gian' matches no parameter of this model: give a group"),
         (["blocks.*"], "training.frozen \\['blocks.\\*'\\] freezes all that .* so nothing is trained"),
     ):
         raw_config["training"]["frozen"] = frozen
         with pytest.raises(ValueError, match=error):
-            run_pass(parse_config(raw_config, "test"))
+            run_pass(Workload.from_config(parse_config(raw_config, "test")))
 
 
 def test_a_plan_where_only_the_last_layers_train(raw_config: dict[str, Any]) -> None:
@@ -144,7 +146,7 @@ def test_a_plan_where_only_the_last_layers_train(raw_config: dict[str, Any]) -> 
     freeze(model, config.training.trainable, config.training.frozen)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     expected = sum(sizes[name] for name in trained(model) if ".position." not in name)  # nothing reads the last state
-    assert sum(parameter.numel() for parameter in run_pass(config).trained) == expected
+    assert sum(parameter.numel() for parameter in run_pass(Workload.from_config(config)).trained) == expected
 
 
 def trained(model: nn.Module) -> set[str]:

@@ -14,6 +14,7 @@ import psutil
 import torch
 from tqdm import tqdm
 
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.config import Config, parse_config
 from megatape.distributed.launchers import discover
@@ -133,7 +134,8 @@ def report() -> Iterator[str]:
     for stage, world_size, tensor_size in tqdm(cases, leave=False):
         changes = {"zero.stage": stage, "parallel.tp": tensor_size}
         found = measure(world_size, changes)
-        planned = plan_memory(settings(world_size, changes), world_size, on_gpu=False).device_total
+        layout = TrainingLayout.from_config(settings(world_size, changes), world_size)
+        planned = plan_memory(layout, on_gpu=False).device_total
         sizes = (found.peak_initializing, found.initialized, found.peak, planned)
         cells = [f"{size / 2**20:.0f}" for size in sizes]
         rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *cells])

@@ -10,7 +10,9 @@ from pathlib import Path
 from megatape.accounting.activations import activations
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu, load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.workload import Workload
 from megatape.errors import UserError
 from megatape.lab.benchmark.gpu.results import Results, read_results
 from megatape.lab.benchmark.gpu.tables import yes_no
@@ -110,14 +112,14 @@ def _steps(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
         for attention in IMPLEMENTED:
             config = shape.config(encoding, PRECISION, attention=attention, compile=mode == "compiled")
             configs[attention] = config
-            works[attention] = Counter(step_work(config))
+            works[attention] = Counter(step_work(Workload.from_config(config)))
         works |= one_pass_work(encoding, works)
-        optimizer = optimizer_work(plan_memory(configs["triton"], 1, on_gpu=True))
+        optimizer = optimizer_work(plan_memory(TrainingLayout.from_config(configs["triton"], 1), on_gpu=True))
         for attention, work in works.items():
             work.update(optimizer)
             saved = None
             if mode == "eager" and attention in configs:
-                saved = activations(configs[attention], on_gpu=True).total
+                saved = activations(Workload.from_config(configs[attention]), on_gpu=True).total
             yield Estimate(encoding, attention, mode, device_times(work, gpu), work, saved)
 
 
@@ -127,7 +129,7 @@ def _layers(shape: Shape, gpu: Gpu) -> Iterator[Estimate]:
         works = {}
         for attention in IMPLEMENTED:
             config = shape.config(encoding, PRECISION, attention=attention)
-            works[attention] = attention_layer_work(config)
+            works[attention] = attention_layer_work(Workload.from_config(config))
         works |= one_pass_work(encoding, works)
         for attention, work in works.items():
             yield Estimate(encoding, attention, "eager", device_times(work, gpu), work)

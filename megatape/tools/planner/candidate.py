@@ -1,28 +1,29 @@
-"""A configuration on a cluster, with its memory and speed."""
+"""A run on a cluster, with its memory and speed."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod, sqrt
 
 from megatape.accounting.gpus import Gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state, plan_total
-from megatape.config import ClusterConfig, Config
+from megatape.config import ClusterConfig
 from megatape.tools.planner.memory_requirements import Need, memory_needs
 from megatape.tools.planner.speed import plan_speed
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration on a cluster. Memory and speed are planned when they are first read.
+    """A run on a cluster. Memory and speed are planned when they are first read.
 
     Attributes:
-        config: Configuration of the run.
+        layout: Ranks of the run, and their workload.
         cluster: Machines of the run.
         gpu: Their GPU.
         correction: See `plan_speed`.
     """
 
-    config: Config
+    layout: TrainingLayout
     cluster: ClusterConfig
     gpu: Gpu
     correction: float | None = None
@@ -30,7 +31,7 @@ class Candidate:
     @cached_property
     def needs(self) -> dict[str, Need]:
         """Memory requirements by device."""
-        return memory_needs(plan_total(self.config, self.cluster.world_size, on_gpu=True), self.cluster, self.gpu)
+        return memory_needs(plan_total(self.layout, on_gpu=True), self.cluster, self.gpu)
 
     @property
     def of_gpu(self) -> Need:
@@ -41,7 +42,7 @@ class Candidate:
     def fits(self) -> bool:
         """Whether all memory suffices, with the margin of advised settings."""
         # Memory without activations is fast to plan, and often too large already.
-        state = plan_state(self.config, self.cluster.world_size)
+        state = plan_state(self.layout)
         without_activations = memory_needs(state, self.cluster, self.gpu).values()
         if not all(need.fits_with_margin for need in without_activations):
             return False
@@ -50,7 +51,7 @@ class Candidate:
     @cached_property
     def speed(self) -> tuple[float, float]:
         """Seconds of a step, (low, high)."""
-        return plan_speed(self.config, self.cluster, self.gpu, self.correction).seconds
+        return plan_speed(self.layout, self.cluster, self.gpu, self.correction).seconds
 
     @property
     def seconds(self) -> float:
@@ -60,8 +61,8 @@ class Candidate:
     @property
     def complexity(self) -> int:
         """Number of techniques in use for dividing or saving memory."""
-        parallel = self.config.parallel
-        zero = self.config.zero
+        parallel = self.layout.workload.parallel
+        zero = self.layout.zero
         techniques = [
             parallel.tp > 1,
             parallel.sp > 1,
@@ -69,6 +70,6 @@ class Candidate:
             zero.stage == 3,
             zero.offload_optimizer,
             zero.offload_parameters,
-            self.config.training.activation_checkpointing != "none",
+            self.layout.workload.activation_checkpointing != "none",
         ]
         return sum(techniques)

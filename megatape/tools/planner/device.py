@@ -4,25 +4,24 @@ from collections import Counter
 
 from megatape.accounting.extrapolation import scaled
 from megatape.accounting.gpus import Gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import Memory, plan_state
-from megatape.config import Config
 from megatape.tools.planner.efficiency import DeviceTime, device_times
 from megatape.tools.planner.operations import Operation, Work
 from megatape.tools.planner.work import step_work
 
 
-def device_seconds(config: Config, world_size: int, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
+def device_seconds(layout: TrainingLayout, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
     """Return the time of a step without exchanges between GPUs, (bad, good).
 
     Args:
-        config: Configuration of the run.
-        world_size: Number of ranks.
+        layout: Ranks of the run, and their workload.
         gpu: GPU of the rank.
     """
-    work = scaled(step_work(config), config.accumulation(world_size))
-    work.update(optimizer_work(plan_state(config, world_size)))
-    matrix_updates = Operation("product", plan_matrices(config, world_size).flops, 0)
+    work = scaled(step_work(layout.workload), layout.micro_batches)
+    work.update(optimizer_work(plan_state(layout)))
+    matrix_updates = Operation("product", plan_matrices(layout).flops, 0)
     work[matrix_updates] += 1
     return device_times(work, gpu)
 

@@ -7,6 +7,7 @@ torch's own partitioner decides what is saved for the backward pass. Inductor, w
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from megatape.accounting.extrapolation import changed, scaled
-from megatape.accounting.rank_model import build, in_precision, on_shapes
+from megatape.accounting.extrapolation import scaled
+from megatape.accounting.meta_device import in_precision, on_shapes
+from megatape.accounting.rank_model import build_rank_model
+from megatape.accounting.workload import Workload
 from megatape.attention.rotation import PositionState
-from megatape.config import Config, ModelConfig
+from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding, EncodingModule, positioned_layers
 from megatape.model.block import Block
 from megatape.model.compilation import content_after_block
@@ -45,15 +48,14 @@ class CompiledPart(NamedTuple):
     times: int
 
 
-def gained_by_fusion(config: Config) -> Work:
+def gained_by_fusion(workload: Workload) -> Work:
     """Return the change of work by torch.compile in all blocks: compiled parts, minus the same parts without compilation."""
-    training = config.training
-    recomputed = int(training.recomputes_blocks) + int(training.chunk_tokens is not None)
+    recomputed = int(workload.recomputes_blocks) + int(workload.chunk_tokens is not None)
     gained: Work = Counter()
-    compiled = _compiled(changed(config, "training", attention=AUTO))
-    with on_shapes(config.training.precision):
+    compiled = _compiled(replace(workload, attention=AUTO))
+    with on_shapes(workload.precision):
         # The last compiled part is the position update. It is missing here if kernels update the position state.
-        for part, (forward, backward) in zip(_compiled_parts(config), compiled, strict=False):
+        for part, (forward, backward) in zip(_compiled_parts(workload), compiled, strict=False):
             with count() as plain_forward:
                 part.function(*part.args)
             with count() as plain:
@@ -66,26 +68,26 @@ def gained_by_fusion(config: Config) -> Work:
 
 
 @cache
-def _compiled(config: Config) -> list[tuple[Work, Work]]:
+def _compiled(workload: Workload) -> list[tuple[Work, Work]]:
     """Return the work of each compiled part, (forward, backward). It is the same with every attention backend.
 
     The parts run on shapes of a CPU, because there RMSNorm consists of operators that can be fused.
     """
-    with in_precision(config.training.precision), FakeTensorMode():
-        return [compiled_work(part.function, part.weights, part.args) for part in _compiled_parts(config)]
+    with in_precision(workload.precision), FakeTensorMode():
+        return [compiled_work(part.function, part.weights, part.args) for part in _compiled_parts(workload)]
 
 
-def _compiled_parts(config: Config) -> list[CompiledPart]:
+def _compiled_parts(workload: Workload) -> list[CompiledPart]:
     """Return the compiled parts of the blocks.
 
     The last block with positions does not move the state, nor do blocks without positions.
     """
-    model = build(changed(config, "model", nope_every=None), 2)
-    block, x, positions = first_block_inputs(config, model)
+    model = build_rank_model(workload.with_model(nope_every=None), 2)
+    block, x, positions = first_block_inputs(workload, model)
     *_, last_block = model.blocks
     assert isinstance(last_block, Block)
-    num_layers = config.model.num_layers
-    num_moving = len(positioned_layers(config.model)) - 1
+    num_layers = workload.model.num_layers
+    num_moving = len(positioned_layers(workload.model)) - 1
     position = block.position
     args = [x, torch.empty_like(x).requires_grad_()]
 
@@ -99,7 +101,7 @@ def _compiled_parts(config: Config) -> list[CompiledPart]:
     ]
     is_by_kernel = position.by_kernel and position.has_kernel(x.device)
     if not is_by_kernel:
-        parts.append(_position_update(config.model, model.encoding, position, x, positions, num_moving))
+        parts.append(_position_update(workload.model, model.encoding, position, x, positions, num_moving))
     return parts
 
 
@@ -133,11 +135,11 @@ def _position_update(
     return CompiledPart(update, position, [delta, attended_positions, x], times)
 
 
-def first_block_inputs(config: Config, model: Transformer) -> tuple[Block, Tensor, PositionState]:
+def first_block_inputs(workload: Workload, model: Transformer) -> tuple[Block, Tensor, PositionState]:
     """Return the first block, content of the shape that it gets, and the initial position state of the same tokens."""
-    batch = config.training.micro_batch_size
-    length = config.data.sequence_length // config.parallel.sample_replicas
-    x = torch.empty(batch, length, config.model.hidden_size, requires_grad=True)
+    batch = workload.micro_batch_size
+    length = workload.sequence_length // workload.parallel.sample_replicas
+    x = torch.empty(batch, length, workload.model.hidden_size, requires_grad=True)
     block = model.blocks[0]
     assert isinstance(block, Block)
     position_ids = torch.zeros(batch, length, dtype=torch.long)

@@ -6,8 +6,8 @@ case. The good case is a current server.
 
 from typing import NamedTuple
 
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.trace import run_pass
-from megatape.config import Config
 from megatape.tools.planner.work import eager_work
 
 # Seconds, (bad, good).
@@ -38,16 +38,10 @@ class HostWork(NamedTuple):
         return launching, UPDATE_SECONDS[case]
 
 
-def host_work(config: Config, world_size: int) -> HostWork:
-    """Count the launches and hooks of one optimizer step on one rank.
-
-    Args:
-        config: Configuration of the run.
-        world_size: Number of ranks.
-    """
-    micro_batches = config.accumulation(world_size)
-    launches = sum(eager_work(config).values())
+def host_work(layout: TrainingLayout) -> HostWork:
+    """Count the launches and hooks of one optimizer step on one rank."""
+    launches = sum(eager_work(layout.workload).values())
     hooks = 0
-    if config.zero.stage == 3:
-        hooks = len(run_pass(config).events)
-    return HostWork(micro_batches * launches, micro_batches * hooks)
+    if layout.zero.stage == 3:
+        hooks = len(run_pass(layout.workload).events)
+    return HostWork(layout.micro_batches * launches, layout.micro_batches * hooks)

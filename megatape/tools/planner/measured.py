@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.accounting.gpus import Gpu, find_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.parameters import count_parameters
 from megatape.config import Config, ModelConfig, parse_config
 from megatape.errors import MissingPath, UserError
@@ -71,7 +72,7 @@ def nearest_step(results: Path, config: Config) -> MeasuredStep:
             "measure some"
         )
     _, seconds, nearest = min(ranked, key=lambda step: step[:2])
-    estimated = sum(middle(device_seconds(nearest, 1, gpu)))
+    estimated = sum(middle(device_seconds(TrainingLayout.from_config(nearest, 1), gpu)))
     return MeasuredStep(nearest, gpu, seconds, estimated)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.memory import MARGIN, Memory
-from megatape.config import ClusterConfig, Config
+from megatape.config import ClusterConfig, ParallelConfig
 from megatape.errors import UserError
 from megatape.utils.units import format_bytes, plural
 
@@ -60,14 +60,17 @@ def memory_needs(memory: Memory, cluster: ClusterConfig, gpu: Gpu) -> dict[str, 
     return needs
 
 
-def check_cluster(config: Config, cluster: ClusterConfig) -> None:
-    """Check that the ranks of a sample fill nodes evenly, and that batches divide among the other ranks.
+def check_nodes(parallel: ParallelConfig, gpus_per_node: int) -> None:
+    """Check that the ranks of a sample fill nodes evenly.
+
+    Args:
+        parallel: Numbers of ranks.
+        gpus_per_node: Number of ranks on each node.
 
     Raises:
         UserError: They do not.
     """
-    parallel = config.parallel
-    node = cluster.gpus_per_node
+    node = gpus_per_node
     sizes = {"parallel.tp": parallel.tp, "parallel.tp x parallel.sp": parallel.tp * parallel.sp}
     sizes["parallel.tp x parallel.sp x parallel.cp"] = parallel.sample_ranks
     for name, size in sizes.items():
@@ -75,4 +78,3 @@ def check_cluster(config: Config, cluster: ClusterConfig) -> None:
             raise UserError(
                 f"{name} {size} and {plural(node, 'GPU')} per node: one must divide the other, for ranks to fill nodes evenly"
             )
-    config.accumulation(cluster.world_size)

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from megatape.accounting.activation_memory import offloaded_bytes
 from megatape.accounting.gpus import Gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state
 from megatape.accounting.trace import run_pass
-from megatape.accounting.traffic import element_bytes
 from megatape.accounting.zero3 import gathered
-from megatape.config import Config
 from megatape.tools.planner.efficiency import LINK_EFFICIENCY
-from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
+from megatape.zero.deepspeed_config import Stage3Limits
 
 # Share of the data sheet's rate of host memory, (bad, good): a processor also reads the lines that it overwrites.
 HOST_EFFICIENCY = (0.3, 0.6)
@@ -58,18 +57,18 @@ class Offload:
         return overlapped, exposed
 
 
-def plan_offload(config: Config, world_size: int, limits: Stage3Limits | None = None) -> Offload:
+def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> Offload:
     """Count the offloaded bytes of a rank. All are zero without offloading.
 
     Args:
-        config: Configuration of the run.
-        world_size: Number of ranks.
+        layout: Ranks of the run, and their workload.
         limits: Limits of stage 3, by default those of the run.
     """
-    zero = config.zero
-    size = element_bytes(config.training.precision)
-    micro_batches = config.accumulation(world_size)
-    memory = plan_state(config, world_size)
+    workload = layout.workload
+    zero = layout.zero
+    size = workload.element_bytes
+    micro_batches = layout.micro_batches
+    memory = plan_state(layout)
     held = memory.device | memory.host
     master = held["master weights"]
     gradients = master  # both float32
@@ -91,12 +90,12 @@ def plan_offload(config: Config, world_size: int, limits: Stage3Limits | None = 
         casting = master + updated_weights
         host += clipping + optimizer + casting
     if zero.offload_parameters:
-        ranks = config.replicas(world_size)
+        ranks = layout.replicas
         if limits is None:
-            limits = stage3_limits(config.model, zero, config.parallel.tp)
-        gathered_elements = gathered(run_pass(config).events, ranks, limits).elements
+            limits = layout.stage3_limits
+        gathered_elements = gathered(run_pass(workload).events, ranks, limits).elements
         overlapped += micro_batches * gathered_elements / ranks * size
-    if config.training.activation_checkpointing == "offload":
+    if workload.activation_checkpointing == "offload":
         # To the host and back, in the stream that computes.
-        exposed += 2 * micro_batches * offloaded_bytes(config, on_gpu=True)
+        exposed += 2 * micro_batches * offloaded_bytes(workload, on_gpu=True)
     return Offload(overlapped, exposed, host)

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from megatape.accounting.gpus import Gpu, load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
-from megatape.accounting.traffic import spanning_warning
+from megatape.accounting.node_traffic import spanning_warning
 from megatape.config import ClusterConfig, Config
 from megatape.errors import UserError
 from megatape.tools.planner.efficiency import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.measured import MeasuredStep, nearest_step
-from megatape.tools.planner.memory_requirements import Need, check_cluster, memory_needs
+from megatape.tools.planner.memory_requirements import Need, check_nodes, memory_needs
 from megatape.tools.planner.offload import OFFLOAD_ASSUMPTION
 from megatape.tools.planner.report_rows import Row, count_rows, memory_rows, offload_rows, sent_rows, speed_rows
 from megatape.tools.planner.search import SEARCH_SECONDS, Space
@@ -50,10 +51,9 @@ def report(config: Config, measured: Path | None = None, price: float | None = N
         raise UserError("measured corrects the time of a step on a cluster: add `nodes`, `gpus_per_node` and `gpu`")
     if price is not None:
         raise UserError("price needs a cluster, whose GPU-hours it pays for: add `nodes`, `gpus_per_node` and `gpu`")
-    world_size = config.parallel.sample_ranks
-    config.accumulation(world_size)
-    memory = plan_memory(config, world_size, on_gpu=False)
-    rows = [*count_rows(config, world_size), *memory_rows(config, world_size, memory, "rank")]
+    layout = TrainingLayout.from_config(config, config.parallel.sample_ranks)
+    memory = plan_memory(layout, on_gpu=False)
+    rows = [*count_rows(config, layout), *memory_rows(config, layout, memory, "rank")]
     return f"{columns(rows)}\n\n{NO_CLUSTER}"
 
 
@@ -67,25 +67,26 @@ def _report_on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: M
         step: Measured step that corrects the step time.
         price: Price of a GPU-hour.
     """
-    check_cluster(config, cluster)
-    memory = plan_memory(config, cluster.world_size, on_gpu=True)
+    check_nodes(config.parallel, cluster.gpus_per_node)
+    layout = TrainingLayout.from_config(config, cluster.world_size)
+    memory = plan_memory(layout, on_gpu=True)
     needs = memory_needs(memory, cluster, gpu)
     overhead = needs["of a GPU"].bytes - memory.device_total
     rows: list[Row] = [
         ("cluster", f"{plural(cluster.nodes, 'node')} x {cluster.gpus_per_node} {cluster.gpu}"),
-        *count_rows(config, cluster.world_size),
-        *memory_rows(config, cluster.world_size, memory, "GPU"),
+        *count_rows(config, layout),
+        *memory_rows(config, layout, memory, "GPU"),
         ("  contexts and fragmentation", format_bytes(overhead)),
     ]
     for where, need in needs.items():
         rows.append((f"memory needed {where}", str(need)))
-    rows += sent_rows(config, cluster)
-    rows += offload_rows(config, cluster, gpu)
-    rows += speed_rows(config, cluster, gpu, step, price)
+    rows += sent_rows(layout, cluster.gpus_per_node)
+    rows += offload_rows(layout, gpu)
+    rows += speed_rows(config, layout, cluster, gpu, step, price)
 
     lines = [columns(rows), "", "assumed:"]
     lines += [f"  {assumption}" for assumption in _assumptions(config)]
-    warning = spanning_warning(config, cluster.world_size, cluster.gpus_per_node)
+    warning = spanning_warning(layout, cluster.gpus_per_node)
     if warning:
         lines += ["", f"warning: {warning}"]
     lines += _advice(config, cluster, gpu, needs, step)

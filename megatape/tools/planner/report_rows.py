@@ -1,9 +1,11 @@
 """Rows of the planner's report: sizes, memory, traffic, offloading and speed."""
 
+from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
-from megatape.accounting.memory import Memory, checkpoint_bytes
+from megatape.accounting.memory import Memory
 from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig, Config, ParallelConfig
@@ -20,7 +22,7 @@ SECONDS_PER_HOUR = 3600
 MAX_HOURS = 48  # A run with a longer minimum is printed in days.
 
 
-def count_rows(config: Config, world_size: int) -> list[Row]:
+def count_rows(config: Config, layout: TrainingLayout) -> list[Row]:
     """Return the rows on parameters, FLOPs and batches."""
     model = config.model
     training = config.training
@@ -28,18 +30,15 @@ def count_rows(config: Config, world_size: int) -> list[Row]:
     count = count_parameters(model)
     num_trained = count_trainable(model, training.trainable, training.frozen)
     flops = forward_flops(model, length, training.num_shifted_groups)
-    data_ranks = plural(config.data_ranks(world_size), "data-parallel rank")
-    accumulated = config.accumulation(world_size)
+    data_ranks = plural(layout.data_ranks, "data-parallel rank")
+    batch = f"{training.micro_batch_size} micro x {data_ranks} x {layout.micro_batches} accumulated"
     rows = [
         ("parameters", _exact(count.total)),
         ("  embedding and head", _exact(count.embedding)),
         ("  position encoding", _exact(count.position)),
         ("  trained", _exact(num_trained)),
         ("forward FLOPs", f"{_flops(flops)} per sequence of {length:,} tokens, {_flops(flops / length)} per token"),
-        (
-            "global batch",
-            f"{training.global_batch_size} = {training.micro_batch_size} micro x {data_ranks} x {accumulated} accumulated",
-        ),
+        ("global batch", f"{training.global_batch_size} = {batch}"),
         ("tokens per step", _exact(config.step_tokens)),
     ]
     for stage in training.batch_warmup:
@@ -48,39 +47,39 @@ def count_rows(config: Config, world_size: int) -> list[Row]:
     return rows
 
 
-def memory_rows(config: Config, world_size: int, memory: Memory, holder: str) -> list[Row]:
+def memory_rows(config: Config, layout: TrainingLayout, memory: Memory, holder: str) -> list[Row]:
     """Return the rows on memory and on the size of a checkpoint.
 
     Args:
         config: Configuration of the run.
-        world_size: Number of ranks.
+        layout: Ranks of the run, and their workload.
         memory: Memory of a rank.
         holder: Word for a rank, such as "GPU".
     """
-    sizes = {"data": config.data_ranks(world_size)}
+    sizes = {"data": layout.data_ranks}
     for axis, size in config.parallel.axes.items():
         if size > 1 or axis == "tensor":
             sizes[axis] = size
     ranks = " x ".join(f"{size} {axis}-parallel" for axis, size in sizes.items())
-    layout = f"ZeRO stage {config.zero.stage}, {ranks} ranks, {config.training.arithmetic}"
-    rows = [(f"bytes per {holder}", f"{format_bytes(memory.device_total)} ({layout})")]
+    division = f"ZeRO stage {config.zero.stage}, {ranks} ranks, {config.training.arithmetic}"
+    rows = [(f"bytes per {holder}", f"{format_bytes(memory.device_total)} ({division})")]
     for part, count in memory.device.items():
         rows.append((f"  {part}", format_bytes(count)))
     for part, count in memory.host.items():
         rows.append((f"  in host memory: {part}", format_bytes(count)))
-    rows.append(("bytes of a checkpoint", format_bytes(checkpoint_bytes(config))))
+    rows.append(("bytes of a checkpoint", format_bytes(checkpoint_bytes(config.model, config.training, config.optimizer))))
     return rows
 
 
-def sent_rows(config: Config, cluster: ClusterConfig) -> list[Row]:
+def sent_rows(layout: TrainingLayout, gpus_per_node: int) -> list[Row]:
     """Return the rows on bytes between GPUs."""
-    traffic = plan_traffic(config, cluster.world_size)
-    bytes_by_link = links(config, cluster)
+    traffic = plan_traffic(layout)
+    bytes_by_link = links(layout, gpus_per_node)
     groups = {
         "tensor": "tensor-parallel ranks",
         "sequence": "sequence-parallel ranks",
         "context": "context-parallel ranks",
-        "data": _describe_replicas(config.parallel),
+        "data": _describe_replicas(layout.workload.parallel),
         "hpz": "ranks with a second copy of the weights, ZeRO",
         "all": "all ranks, whole matrices",
     }
@@ -111,9 +110,9 @@ def _describe_replicas(parallel: ParallelConfig) -> str:
     return f"{', '.join(first)} and {last}parallel ranks, ZeRO"
 
 
-def offload_rows(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[Row]:
+def offload_rows(layout: TrainingLayout, gpu: Gpu) -> list[Row]:
     """Return the rows on bytes between a GPU and its host, empty without offloading."""
-    offload = plan_offload(config, cluster.world_size)
+    offload = plan_offload(layout)
     num_bytes = offload.overlapped_bytes + offload.exposed_bytes
     if not num_bytes:
         return []
@@ -125,27 +124,35 @@ def offload_rows(config: Config, cluster: ClusterConfig, gpu: Gpu) -> list[Row]:
     ]
 
 
-def speed_rows(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None, price: float | None) -> list[Row]:
+def speed_rows(
+    config: Config,
+    layout: TrainingLayout,
+    cluster: ClusterConfig,
+    gpu: Gpu,
+    step: MeasuredStep | None,
+    price: float | None,
+) -> list[Row]:
     """Return the rows on FLOPs, time and cost.
 
     Args:
         config: Configuration of the run.
+        layout: Its ranks, and their workload.
         cluster: Its cluster.
         gpu: GPU of the cluster.
         step: Measured step that corrects the step time.
         price: Price of a GPU-hour.
     """
-    estimated = plan_speed(config, cluster, gpu)
+    estimated = plan_speed(layout, cluster, gpu)
     speed = estimated
     if step is not None:
-        speed = plan_speed(config, cluster, gpu, step.correction)
+        speed = plan_speed(layout, cluster, gpu, step.correction)
     low, high = speed.seconds
     worst, best = speed.utilization
 
     rows = [
         ("FLOPs per step", f"{_flops(speed.model_flops)} of the model, {_flops(speed.hardware_flops)} done"),
     ]
-    matrix_flops = plan_matrices(config, cluster.world_size).flops
+    matrix_flops = plan_matrices(layout).flops
     if matrix_flops:
         rows.append(("  of the GPU that updates most whole matrices", _flops(matrix_flops)))
     rows.append(("seconds per step", format_range(*estimated.seconds)))
@@ -154,29 +161,29 @@ def speed_rows(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredS
         rows.append(("  corrected by it", format_range(low, high)))
     rows.append(("MFU", f"{worst:.0%} to {best:.0%}"))
 
-    gpu_tokens = config.step_tokens / cluster.world_size
+    gpu_tokens = layout.step_tokens / layout.world_size
     rows.append(("tokens/s per GPU", f"{format_count(gpu_tokens / high)} to {format_count(gpu_tokens / low)}"))
-    full_steps = _full_steps(config)
+    full_steps = _full_steps(config.tokens, layout)
     shortest = full_steps * low / SECONDS_PER_HOUR
     longest = full_steps * high / SECONDS_PER_HOUR
     if shortest < MAX_HOURS:
         rows.append(("hours for the run", format_range(shortest, longest)))
     else:
         rows.append(("days for the run", format_range(shortest / 24, longest / 24)))
-    rows += cost_rows(config, cluster, speed.seconds, price)
+    rows += cost_rows(config.tokens, layout, speed.seconds, price)
     return rows
 
 
-def cost_rows(config: Config, cluster: ClusterConfig, seconds: tuple[float, float], price: float | None) -> list[Row]:
+def cost_rows(tokens: int, layout: TrainingLayout, seconds: tuple[float, float], price: float | None) -> list[Row]:
     """Return the rows on GPU-hours and their price.
 
     Args:
-        config: Configuration of the run.
-        cluster: Its cluster.
+        tokens: Tokens of the run.
+        layout: Ranks of the run, and their workload.
         seconds: Seconds of a step, (low, high).
         price: Price of a GPU-hour.
     """
-    gpu_steps = _full_steps(config) * cluster.world_size
+    gpu_steps = _full_steps(tokens, layout) * layout.world_size
     low, high = (gpu_steps * step_seconds / SECONDS_PER_HOUR for step_seconds in seconds)
     rows = [("GPU-hours for the run", format_range(low, high))]
     if price is not None:
@@ -184,9 +191,9 @@ def cost_rows(config: Config, cluster: ClusterConfig, seconds: tuple[float, floa
     return rows
 
 
-def _full_steps(config: Config) -> float:
-    """Return the number of steps of a run if all of them had a full batch."""
-    return config.tokens / config.step_tokens
+def _full_steps(tokens: int, layout: TrainingLayout) -> float:
+    """Return the number of steps of a run with this many tokens, if all steps had a full batch."""
+    return tokens / layout.step_tokens
 
 
 def _measured_row(step: MeasuredStep) -> Row:

@@ -14,10 +14,11 @@ from itertools import combinations, product
 from math import floor, gcd, log
 
 from megatape.accounting.gpus import Gpu
-from megatape.config import ClusterConfig, Config, parse_config
+from megatape.accounting.layout import TrainingLayout
+from megatape.config import ClusterConfig, Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
-from megatape.tools.planner.memory_requirements import check_cluster
+from megatape.tools.planner.memory_requirements import check_nodes
 from megatape.tools.planner.speed import TOLERANCE
 from megatape.tools.planner.value_grids import NUM_UNORDERED, SECTIONS, Setting, SettingIndex, value_grids
 
@@ -54,12 +55,11 @@ class Space:
         self._deadline = None
         if limit is not None:
             self._deadline = time.monotonic() + limit
-        self._raw = config.model_dump()
         self._candidates: dict[SettingIndex, Candidate | None] = {}
 
         stated = {}
         for section in SECTIONS:
-            for name, value in self._raw[section].items():
+            for name, value in config.model_dump()[section].items():
                 stated[f"{section}.{name}"] = value
         start = []
         for grid in self.value_grids:
@@ -240,11 +240,10 @@ class Space:
 
     def _create(self, index: SettingIndex) -> Candidate | None:
         """Create the candidate at an index, or return None if it is invalid."""
+        settings: Setting = {}
         for grid, position in zip(self.value_grids, index, strict=True):
-            for key, value in grid[position].items():
-                section, _, name = key.partition(".")
-                self._raw[section][name] = value
-        tp, sp, cp = (self._raw["parallel"][axis] for axis in ("tp", "sp", "cp"))
+            settings |= grid[position]
+        tp, sp, cp = (settings[f"parallel.{axis}"] for axis in ("tp", "sp", "cp"))
         world_size = self._cluster.world_size
         if world_size % (tp * sp * cp):
             return None
@@ -252,11 +251,12 @@ class Space:
         if changes_context_ranks and tp * sp < gcd(self._config.model.num_kv_heads, world_size):
             return None  # Ring attention costs more than dividing heads.
         try:
-            config = parse_config(self._raw, "plan")
-            check_cluster(config, self._cluster)
+            config = with_settings(self._config, settings)
+            check_nodes(config.parallel, self._cluster.gpus_per_node)
+            layout = TrainingLayout.from_config(config, world_size)
         except UserError:
             return None
-        return Candidate(config, self._cluster, self._gpu, self._correction)
+        return Candidate(layout, self._cluster, self._gpu, self._correction)
 
 
 def needs_no_more_memory(index: SettingIndex, other: SettingIndex) -> bool:

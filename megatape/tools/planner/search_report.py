@@ -55,7 +55,7 @@ def search_report(
     if advised is not None:
         lines += [_table(space, found[:MAX_SHOWN]), ""]
         lines += _advised_lines(space, advised, len(found))
-        lines += _cost_lines(space, advised, price)
+        lines += _cost_lines(space, advised, config.tokens, price)
     if space.timed_out:
         lines.append(f"the search ended at its limit of {share:g} seconds: there may be faster settings")
     if own is None:
@@ -124,9 +124,16 @@ def _advised_lines(space: Space, index: SettingIndex, num_equal: int) -> list[st
     return [f"advised: {_options(space.changes(index))}", f"  {reason}; it leaves {MARGIN:.0%} of the memory free"]
 
 
-def _cost_lines(space: Space, index: SettingIndex, price: float | None) -> list[str]:
-    """Return the GPU-hours of the advised settings, and their price."""
+def _cost_lines(space: Space, index: SettingIndex, tokens: int, price: float | None) -> list[str]:
+    """Return the GPU-hours of the advised settings, and their price.
+
+    Args:
+        space: Settings of the run.
+        index: Index of the advised settings.
+        tokens: Tokens of the run.
+        price: Price of a GPU-hour.
+    """
     candidate = space.candidate(index)
     assert candidate is not None
-    rows = cost_rows(candidate.config, candidate.cluster, candidate.speed, price)
+    rows = cost_rows(tokens, candidate.layout, candidate.speed, price)
     return [f"  {name.strip()}: {value}" for name, value in rows]

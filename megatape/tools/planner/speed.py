@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.traffic import plan_traffic
-from megatape.config import ClusterConfig, Config
+from megatape.config import ClusterConfig
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import LINK_EFFICIENCY, DeviceTime, middle
 from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, host_work
@@ -47,30 +48,30 @@ class Speed:
     hardware_flops: int
 
 
-def plan_speed(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> Speed:
+def plan_speed(layout: TrainingLayout, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> Speed:
     """Estimate the speed of an optimizer step.
 
     Args:
-        config: Configuration of the run.
+        layout: Ranks of the run, and their workload.
         cluster: Machines of the run.
         gpu: Their GPU.
         correction: Measured seconds of a step on one GPU divided by `middle`. The remaining range comes from exchanges between
             GPUs, and from the clocks of GPUs that train together.
     """
-    training = config.training
-    model = config.model
-    sample_flops = forward_flops(model, config.data.sequence_length, training.num_shifted_groups)
-    step_forward_flops = sample_flops * training.global_batch_size
+    workload = layout.workload
+    model = workload.model
+    sample_flops = forward_flops(model, workload.sequence_length, workload.num_shifted_groups)
+    step_forward_flops = sample_flops * layout.step_samples
     model_flops = 3 * step_forward_flops
     hardware_flops = model_flops
-    if training.recomputes_blocks:
-        head_flops = 2 * model.hidden_size * model.vocab_size * config.step_tokens
+    if workload.recomputes_blocks:
+        head_flops = 2 * model.hidden_size * model.vocab_size * layout.step_tokens
         hardware_flops += step_forward_flops - head_flops
 
-    step = _Step(config, cluster, gpu, correction)
+    step = _Step(layout, cluster, gpu, correction)
     low = step.good_seconds()
     high = step.bad_seconds()
-    gpu_flops = model_flops / cluster.world_size
+    gpu_flops = model_flops / layout.world_size
     best = gpu_flops / gpu.bfloat16_flops / low
     worst = gpu_flops / gpu.bfloat16_flops / high
     return Speed((low, high), (worst, best), model_flops, hardware_flops)
@@ -80,26 +81,26 @@ class _Step:
     """Parts of an optimizer step and their overlap.
 
     Args:
-        config: Configuration of the run.
+        layout: Ranks of the run, and their workload.
         cluster: Machines of the run.
         gpu: Their GPU.
         correction: See `plan_speed`.
     """
 
-    def __init__(self, config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None) -> None:
+    def __init__(self, layout: TrainingLayout, cluster: ClusterConfig, gpu: Gpu, correction: float | None) -> None:
         self._gpu = gpu
-        self._links = links(config, cluster)
-        self._overlapped = plan_traffic(config, cluster.world_size).overlapped
-        self._offload = plan_offload(config, cluster.world_size)
-        self._host = host_work(config, cluster.world_size)
-        self._times = device_seconds(config, cluster.world_size, gpu)
+        self._links = links(layout, cluster.gpus_per_node)
+        self._overlapped = plan_traffic(layout).overlapped
+        self._offload = plan_offload(layout)
+        self._host = host_work(layout)
+        self._times = device_seconds(layout, gpu)
         if correction is not None:
             estimate = middle(self._times)
             corrected = DeviceTime(correction * estimate.compute_bound, correction * estimate.memory_bound)
             self._times = (corrected, corrected)
         self._is_measured = correction is not None
         self._slowdown = (1.0, 1.0)
-        if cluster.world_size > 1:
+        if layout.world_size > 1:
             self._slowdown = SUSTAINED_SLOWDOWN
             if gpu.name == "A100":
                 self._slowdown = A100_SUSTAINED_SLOWDOWN

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from math import prod, sqrt
 
 from megatape.accounting.gpus import Gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.trace import run_pass
 from megatape.accounting.traffic import plan_traffic
-from megatape.accounting.with_settings import with_settings
-from megatape.config import ClusterConfig, Config
+from megatape.accounting.workload import Workload
+from megatape.config import ClusterConfig, Config, with_settings
+from megatape.errors import UserError
 from megatape.tools.planner.memory_requirements import Need, memory_needs
 from megatape.tools.planner.speed import plan_speed
 from megatape.utils.tables import columns
@@ -61,12 +63,16 @@ def plan_stages(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: fl
     """
     plans = []
     for stage in STAGES:
-        candidate = _at_stage(config, stage)
-        if candidate is None:
-            continue
-        needs = memory_needs(plan_memory(candidate, cluster.world_size, on_gpu=True), cluster, gpu)
-        sent = plan_traffic(candidate, cluster.world_size).sent["data"].total()
-        seconds = plan_speed(candidate, cluster, gpu, correction).seconds
+        at_stage = config
+        if stage != config.zero.stage:
+            try:
+                at_stage = with_settings(config, {"zero.stage": stage})
+            except UserError:
+                continue
+        layout = TrainingLayout.from_config(at_stage, cluster.world_size)
+        needs = memory_needs(plan_memory(layout, on_gpu=True), cluster, gpu)
+        sent = plan_traffic(layout).sent["data"].total()
+        seconds = plan_speed(layout, cluster, gpu, correction).seconds
         plans.append(StagePlan(stage, needs, sent, seconds))
     return plans
 
@@ -110,14 +116,7 @@ def _advise(config: Config, cluster: ClusterConfig, plans: list[StagePlan]) -> l
     lines = [advice]
     if own.stage == 3:
         passes = config.accumulation(cluster.world_size)
-        hooks = len(run_pass(config).events)
+        hooks = len(run_pass(Workload.from_config(config)).events)
         lines.append(f"  in a step stage 3 also waits for the device after each of {passes} backward passes, and runs")
         lines.append(f"  {passes * hooks:,} hooks of modules in Python: {hooks} a micro-batch")
     return lines
-
-
-def _at_stage(config: Config, stage: int) -> Config | None:
-    """Return the configuration with another stage, or None if its other settings do not allow it."""
-    if stage == config.zero.stage:
-        return config
-    return with_settings(config, {"zero.stage": stage})

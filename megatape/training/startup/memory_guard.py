@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 from megatape.accounting.fitting_change import smallest_fitting_change
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import Memory, plan_memory
 from megatape.accounting.parameters import count_parameters
 from megatape.config import Config
@@ -132,7 +133,8 @@ class MemoryGuard:
 
     def _plan(self) -> Memory:
         """Return the planned memory of a rank."""
-        return plan_memory(self._config, self._topology.world_size, self._on_gpu)
+        layout = TrainingLayout.from_config(self._config, self._topology.world_size)
+        return plan_memory(layout, self._on_gpu)
 
     def _explain(self, num_steps: int) -> str:
         """Describe exhausted memory in one line: where and when, the plan, and a remedy.

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from megatape.accounting.gpus import load_gpu
+from megatape.accounting.layout import TrainingLayout
+from megatape.accounting.workload import Workload
 from megatape.config import ClusterConfig
 from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, UPDATE_SECONDS, HostWork, host_work
 from megatape.tools.planner.speed import plan_speed
@@ -24,15 +26,16 @@ def test_launches_and_hooks_of_a_step(raw_config: dict[str, Any]) -> None:
     changes = {"training.global_batch_size": 8, "training.micro_batch_size": 2}
     one = configure(raw_config, "x", changes | {"zero.stage": 1})
     three = configure(raw_config, "x", changes | {"zero.stage": 3})
-    kernels = sum(eager_work(one).values())
-    assert host_work(one, 2) == HostWork(2 * kernels, 0)
-    found = host_work(three, 2)
+    kernels = sum(eager_work(Workload.from_config(one)).values())
+    assert host_work(TrainingLayout.from_config(one, 2)) == HostWork(2 * kernels, 0)
+    found = host_work(TrainingLayout.from_config(three, 2))
     assert found.launches == 2 * kernels and found.hooks > 2 * 4 * 10
 
 
 def test_a_small_model_waits_for_its_processor(raw_config: dict[str, Any]) -> None:
     """The GPU alone would take microseconds for a step."""
     config = configure(raw_config, "x", {"zero.stage": 3})
-    low, high = plan_speed(config, ClusterConfig(nodes=1, gpus_per_node=1, gpu="h100"), load_gpu("h100")).seconds
-    work = host_work(config, 1)
+    layout = TrainingLayout.from_config(config, 1)
+    low, high = plan_speed(layout, ClusterConfig(nodes=1, gpus_per_node=1, gpu="h100"), load_gpu("h100")).seconds
+    work = host_work(TrainingLayout.from_config(config, 1))
     assert low == pytest.approx(sum(work.seconds(1))) and high == pytest.approx(sum(work.seconds(0)))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.gpus import load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig
 from megatape.tools.planner.offload import Offload, plan_offload
@@ -43,7 +44,7 @@ def test_bytes(
     config = configure(raw_config, "x", changes | sizes)
     assert config.accumulation(2) == 2
     share = count_parameters(config.model).total / 2
-    offload = plan_offload(config, 2, limits)
+    offload = plan_offload(TrainingLayout.from_config(config, 2), limits)
     # The tolerance is for padding, and for the vectors that stage 3 keeps gathered.
     assert offload.overlapped_bytes == pytest.approx(overlapped * share, rel=0.05)
     assert offload.exposed_bytes == pytest.approx(exposed * share, rel=0.05)
@@ -62,5 +63,6 @@ def test_steps_take_longer(raw_config: dict[str, Any], changes: dict[str, Any]) 
     gpu = load_gpu("h100").model_copy(update={"host_link": 1e6, "host_bandwidth": 1e6})  # slower than launching the kernels
     plain = configure(raw_config, "x", changes | {"zero.offload_optimizer": False})
     offloaded = configure(raw_config, "x", changes)
-    before, after = (plan_speed(config, cluster, gpu).seconds for config in (plain, offloaded))
+    layouts = [TrainingLayout.from_config(config, 2) for config in (plain, offloaded)]
+    before, after = (plan_speed(layout, cluster, gpu).seconds for layout in layouts)
     assert all(short < long for short, long in zip(before, after, strict=True))

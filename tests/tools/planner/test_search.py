@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.extrapolation import changed
 from megatape.accounting.gpus import load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import MARGIN, plan_memory
-from megatape.config import ClusterConfig, parse_config
+from megatape.config import ClusterConfig, parse_config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION
 from megatape.tools.planner.search import Space, needs_no_more_memory
@@ -35,8 +35,8 @@ def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[s
     """Return settings on nodes of two GPUs that have a share of the memory that the run needs."""
     config = configure(raw_config, "x", LONG | changes)
     cluster = ClusterConfig(nodes=nodes, gpus_per_node=2, gpu="h100")
-    smaller = changed(config, "training", micro_batch_size=2)
-    needed = plan_memory(smaller, cluster.world_size, on_gpu=True).device_total
+    smaller = with_settings(config, {"training.micro_batch_size": 2})
+    needed = plan_memory(TrainingLayout.from_config(smaller, cluster.world_size), on_gpu=True).device_total
     memory = (CONTEXT + share * needed) / (1 - FRAGMENTATION - MARGIN)
     gpu = load_gpu("h100").model_copy(update={"memory": memory})
     return Space(config, cluster, gpu)
@@ -72,7 +72,7 @@ def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
     changes = LONG | {"zero.stage": 1, "training.micro_batch_size": 4}
     config = configure(raw_config, "x", changes)
     cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
-    needed = plan_memory(config, cluster.world_size, on_gpu=True).device_total
+    needed = plan_memory(TrainingLayout.from_config(config, cluster.world_size), on_gpu=True).device_total
     for margin, fits in ((0.5 * MARGIN, False), (1.5 * MARGIN, True)):
         gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
         space = Space(config, cluster, gpu)

@@ -3,6 +3,7 @@
 import pytest
 
 from megatape.accounting.gpus import Gpu, load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.config import parse_config
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import middle
@@ -17,7 +18,7 @@ QUICK = [run for run in PUBLISHED if run.cluster.world_size <= 8 and ("torchtita
 
 def _gpu_tokens(run: PublishedSpeed, gpu: Gpu) -> tuple[float, float]:
     """Return the estimated tokens per second of a GPU, (low, high)."""
-    low, high = plan_speed(run.config, run.cluster, gpu).seconds
+    low, high = plan_speed(TrainingLayout.from_config(run.config, run.cluster.world_size), run.cluster, gpu).seconds
     tokens = run.config.step_tokens / run.cluster.world_size
     return tokens / high, tokens / low
 
@@ -48,7 +49,7 @@ def test_estimates_match_steps_measured_on_one_gpu(size: str) -> None:
         if key.startswith(f"step {size}/") and "config" in entry:
             config = parse_config(entry["config"], key)
             measured[key] = entry["seconds"]
-            estimated[key] = sum(middle(device_seconds(config, 1, gpu)))
+            estimated[key] = sum(middle(device_seconds(TrainingLayout.from_config(config, 1), gpu)))
     assert len(measured) > 8
     for key, seconds in measured.items():
         assert 0.95 < seconds / estimated[key] < 1.1, key

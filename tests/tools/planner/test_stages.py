@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.gpus import Gpu, load_gpu
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import MARGIN
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig, Config
@@ -37,7 +38,7 @@ def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
     assert [plan.stage for plan in plans] == [1, 2, 3]  # bfloat16 needs master weights
     for plan in plans:
         config = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": plan.stage})})
-        assert plan.sent == plan_traffic(config, 2).sent["data"].total()
+        assert plan.sent == plan_traffic(TrainingLayout.from_config(config, 2)).sent["data"].total()
     assert plans[0].sent < plans[1].sent / 2 and plans[0].middle < 0.6 * plans[2].middle
     advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
     share = plans[0].middle / plans[2].middle

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.flops import attention_flops, forward_flops
+from megatape.accounting.workload import Workload
 from megatape.config import Config, parse_config
 from megatape.tools.planner.operations import Attention, Work
 from megatape.tools.planner.work import step_work
@@ -54,15 +55,15 @@ def test_flops_of_rope_are_three_forward_passes(raw_half: dict[str, Any]) -> Non
     batch = config.training.micro_batch_size
     attention = attention_flops(config.model, length) * batch
     others = forward_flops(config.model, length) * batch - attention
-    work = step_work(config)
+    work = step_work(Workload.from_config(config))
     assert _flops(work, "product") == 3 * others
     assert _attention(work, "sdpa") == {"forward": attention / 2, "backward": 1.25 * attention}
 
 
 def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
     """Everything is recomputed but the head, and the last product of each block, which the backward pass does not need."""
-    plain = step_work(_config(raw_half, "rope", activation_checkpointing="none"))
-    checkpointed = step_work(_config(raw_half, "rope", activation_checkpointing="full"))
+    plain = step_work(Workload.from_config(_config(raw_half, "rope", activation_checkpointing="none")))
+    checkpointed = step_work(Workload.from_config(_config(raw_half, "rope", activation_checkpointing="full")))
 
     config = _config(raw_half, "rope")
     model = config.model
@@ -76,7 +77,7 @@ def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("encoding", ["alibi", "fire", "tape_vector"])
 def test_every_kind_of_attention(raw_half: dict[str, Any], encoding: str) -> None:
-    work = step_work(_config(raw_half, encoding))
+    work = step_work(Workload.from_config(_config(raw_half, encoding)))
     assert min(work.values()) > 0 and _bytes(work) > 0
 
 
@@ -87,8 +88,8 @@ def test_our_kernels_move_less(raw_half: dict[str, Any]) -> None:
     7, and 2 and 5.
     """
     pytest.importorskip("triton")
-    plain = step_work(_config(raw_half, "tape", attention="sdpa"))
-    ours = step_work(_config(raw_half, "tape", attention="triton"))
+    plain = step_work(Workload.from_config(_config(raw_half, "tape", attention="sdpa")))
+    ours = step_work(Workload.from_config(_config(raw_half, "tape", attention="triton")))
 
     config = _config(raw_half, "tape")
     num_moving = config.model.num_layers - 1

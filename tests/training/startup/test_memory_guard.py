@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from megatape.accounting.fitting_change import smallest_fitting_change
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_total
 from megatape.config import Config, parse_config
 from megatape.distributed.topology import Topology
@@ -68,7 +69,7 @@ def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
 
 def test_accepts_a_run_that_may_fit(config: Config) -> None:
     """Measured peaks are up to 20% below the plan."""
-    memory = plan_total(config, 1, on_gpu=False)
+    memory = plan_total(TrainingLayout.from_config(config, 1), on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
     MemoryGuard(config, ONE, lambda: 0.97 * total, patience=0).check()
     with pytest.raises(OutOfMemory):

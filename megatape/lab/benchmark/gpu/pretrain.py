@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
@@ -97,12 +98,13 @@ class Runs:
         # The checkpoint has gigabytes.
         shutil.rmtree(folder.directory)
         seconds = statistics.median(entry["seconds"] for entry in metrics[self.warm_up :])
+        layout = TrainingLayout.from_config(config, 1)
         return {
             "seconds": seconds,
             "bare seconds": bare_seconds,
             "ratio": seconds / bare_seconds,
             "peak bytes": metrics[-1]["peak_memory"],
-            "planned bytes": plan_memory(config, 1, device.type == "cuda").device_total,
+            "planned bytes": plan_memory(layout, device.type == "cuda").device_total,
         }
 
     def _config(self, encoding: str, stage: int, compiled: bool) -> Config:

@@ -18,6 +18,7 @@ from torch import Tensor
 from megatape.accounting.activation_memory import plan_activations
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.saved_tensors import saved_bytes
+from megatape.accounting.workload import Workload
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config
 from megatape.lab.benchmark.gpu.bench import Bench
@@ -144,7 +145,7 @@ def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> Result:
     if not config.training.compile:
         result["saved bytes"] = saved_bytes(step.model, shape.batch, shape.length)
     on_gpu = timer.device.type == "cuda"
-    result["planned bytes"] = sum(plan_activations(config, on_gpu).values())
+    result["planned bytes"] = sum(plan_activations(Workload.from_config(config), on_gpu).values())
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         # Weights, gradients and the optimizer state.

@@ -1,0 +1,74 @@
+"""Division of a run's micro-batches and training state over its ranks."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from megatape.accounting.workload import Workload
+from megatape.config import Config, OptimizerConfig, ZeroConfig
+from megatape.zero.deepspeed_config import Stage3Limits, stage3_limits
+
+
+@dataclass(frozen=True)
+class TrainingLayout:
+    """Optimizer steps of a run on a number of ranks: its micro-batches, and where its training state lies.
+
+    Attributes:
+        workload: Computation of a rank for a micro-batch.
+        world_size: Number of ranks.
+        micro_batches: Number of micro-batches of a rank in a step, after the batch-size warm-up.
+        zero: Sharding and offloading of the training state.
+        optimizer: The optimizer, which determines its state.
+        copies_state: Whether checkpoints are written in the background, from a copy of the training state in host memory.
+    """
+
+    workload: Workload
+    world_size: int
+    micro_batches: int
+    zero: ZeroConfig
+    optimizer: OptimizerConfig
+    copies_state: bool
+
+    @classmethod
+    def from_config(cls, config: Config, world_size: int) -> Self:
+        """Return the layout of a run.
+
+        Args:
+            config: Configuration of the run.
+            world_size: Number of ranks.
+
+        Raises:
+            ConfigError: The ranks or a batch do not divide evenly.
+        """
+        return cls(
+            workload=Workload.from_config(config),
+            world_size=world_size,
+            micro_batches=config.accumulation(world_size),
+            zero=config.zero,
+            optimizer=config.optimizer,
+            copies_state=config.checkpoint.background,
+        )
+
+    @property
+    def data_ranks(self) -> int:
+        """Number of data-parallel ranks, which train on different samples."""
+        return self.world_size // self.workload.parallel.sample_ranks
+
+    @property
+    def replicas(self) -> int:
+        """Number of ranks that train the same weights, over which ZeRO divides its state: all but tensor ranks."""
+        return self.world_size // self.workload.parallel.tp
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of an optimizer step, over all ranks."""
+        return self.micro_batches * self.workload.micro_batch_size * self.data_ranks
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of an optimizer step, over all ranks."""
+        return self.step_samples * self.workload.sequence_length
+
+    @property
+    def stage3_limits(self) -> Stage3Limits:
+        """Limits on gathered weights at ZeRO stage 3."""
+        return stage3_limits(self.workload.model, self.zero, self.workload.parallel.tp)

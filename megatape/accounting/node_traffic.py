@@ -1,0 +1,47 @@
+"""Bytes that leave a node, and a warning if those of a sample do."""
+
+from megatape.accounting.layout import TrainingLayout
+from megatape.accounting.model_traffic import model_traffic
+from megatape.distributed.traffic import ALL_TO_ALL, Sent
+from megatape.utils.units import format_bytes
+
+
+def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str:
+    """Return a warning about sequence-parallel ranks on several nodes, or "" if each node has all ranks of a sample.
+
+    Args:
+        layout: Ranks and micro-batches of the run.
+        ranks_per_node: Number of ranks on each node.
+    """
+    parallel = layout.workload.parallel
+    per_node = max(1, ranks_per_node // parallel.tp)
+    if parallel.sp <= per_node:
+        return ""
+    sent = model_traffic(layout.workload, "sequence")
+    outside = leaving_node(sent, parallel.sp, per_node) * layout.micro_batches
+    return (
+        f"the {parallel.tp * parallel.sp} ranks of a sample (parallel.tp {parallel.tp} x parallel.sp {parallel.sp}) are on "
+        f"nodes of {ranks_per_node}: around attention each sends {format_bytes(outside)} a step to other nodes, and waits for "
+        "it; choose a parallel.sp that fits a node if its memory holds the sample, and parallel.cp for the rest"
+    )
+
+
+def leaving_node(sent: Sent, group_size: int, members_per_node: int) -> float:
+    """Return the bytes that leave the node, averaged over the ranks of the group.
+
+    Around a ring, one in `members_per_node` ranks sends to the next node. An all-to-all sends the same to every rank.
+
+    Args:
+        sent: Bytes that a rank sends, by collective.
+        group_size: Number of ranks in the group.
+        members_per_node: Number of ranks of the group on each node.
+    """
+    if group_size <= members_per_node:
+        return 0.0
+    total = 0.0
+    for collective, count in sent.items():
+        share = 1 / members_per_node
+        if collective == ALL_TO_ALL:
+            share = (group_size - members_per_node) / (group_size - 1)
+        total += count * share
+    return total
