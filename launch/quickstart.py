@@ -1,7 +1,8 @@
 """From a fresh clone to a trained, exported, generating model; needs only Python 3.11+ and a package index.
 
     python3 launch/quickstart.py            install, prepare data, train on two processes, export, show what was learned
-    python3 launch/quickstart.py test       install, run the tests
+    python3 launch/quickstart.py test       install what the tests need as well, run the tests
+    python3 launch/quickstart.py install    only install everything, for the targets of `make`
 
 Everything goes to .venv/ and runs/. Run it again to continue where it stopped.
 """
@@ -13,10 +14,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import venv
 from pathlib import Path
 
@@ -26,6 +29,16 @@ PROGRAMS = ENVIRONMENT / "bin"
 if os.name == "nt":
     PROGRAMS = ENVIRONMENT / "Scripts"
 CONFIG = "configs/tape_tiny.json"
+
+# Index of torch's builds without CUDA. The default index has builds with CUDA, whose libraries are a large download.
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+CUDA_DOWNLOAD = "about 3 GB"
+CONNECT_SECONDS = 10
+# What is installed: "run" is enough for the demonstration, "test" adds what the tests and `make` need. The number of
+# packages is approximate and only used for showing progress.
+EXTRAS = {"run": "", "test": "[test]"}
+NUM_PACKAGES = {"run": 80, "test": 215}
+PIP_INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
 
 # Lines to hide: DeepSpeed's log about accelerators, hostfiles and process ids.
 DEEPSPEED_LOG = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \[(DEBUG|INFO|WARNING)\] ")
@@ -51,7 +64,7 @@ def main() -> int:
         print(f"error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
     try:
-        install()
+        install("run" if args.what == "demo" else "test")
         if args.what == "test":
             run("python", "-m", "pytest", "-n", "2", "--dist", "worksteal")
         elif args.what == "demo":
@@ -65,24 +78,100 @@ def main() -> int:
     return 0
 
 
-def install() -> None:
-    """Create .venv with the tested versions, again whenever pyproject.toml or constraints.txt changes."""
+def install(purpose: str) -> None:
+    """Create .venv with the tested versions, again whenever pyproject.toml or constraints.txt changes.
+
+    Args:
+        purpose: Key of EXTRAS.
+    """
     constraints = (ROOT / "constraints.txt").read_text()
-    requirements = (ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()
+    requirements = (ROOT / "pyproject.toml").read_bytes() + constraints.encode()
     requirements_hash = hashlib.sha256(requirements).hexdigest()
-    installed = ENVIRONMENT / "installed"
-    if installed.exists() and installed.read_text() == requirements_hash:
-        return
-    print(f"== installing into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
+    for sufficient in (purpose, "test"):
+        mark = ENVIRONMENT / f"installed-{sufficient}"
+        if mark.exists() and mark.read_text() == requirements_hash:
+            return
+
+    print(f"== installing about {NUM_PACKAGES[purpose]} packages into {ENVIRONMENT.relative_to(ROOT)}", flush=True)
+    started = time.monotonic()
     venv.create(ENVIRONMENT, with_pip=True)
-    # torch first: pip picks one of its builds here, and the packages that depend on it keep that build.
+    # torch first: it decides on a build with or without CUDA, and the packages that depend on it keep that build.
     torch = re.search(r"^torch==\S+", constraints, re.MULTILINE)
     assert torch, "constraints.txt pins no torch"
-    # --no-compile: pip would compile every module to bytecode, on one core. Most modules are never imported.
-    pip_install = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
-    run(*pip_install, torch.group())
-    run(*pip_install, "-c", "constraints.txt", "-e", ".[test]")
-    installed.write_text(requirements_hash)
+    install_torch(torch.group())
+    pip_install("-c", "constraints.txt", "-e", f".{EXTRAS[purpose]}", num_packages=NUM_PACKAGES[purpose])
+    (ENVIRONMENT / f"installed-{purpose}").write_text(requirements_hash)
+    print(f"   installed in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def install_torch(requirement: str) -> None:
+    """Install torch, without CUDA's libraries if there is no GPU and the index of such builds can be reached.
+
+    Args:
+        requirement: Name and version of torch as in constraints.txt.
+    """
+    if has_gpu():
+        pip_install(requirement)
+        return
+    try:
+        with urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=CONNECT_SECONDS):
+            pass
+        # The packages that torch depends on come later, in the versions of constraints.txt.
+        pip_install("--no-deps", "--index-url", CPU_INDEX, requirement)
+    except (OSError, subprocess.CalledProcessError):
+        print(f"   {CPU_INDEX} is not available: torch comes from the default index, where a build with CUDA", end=" ")
+        print(f"is {CUDA_DOWNLOAD}", flush=True)
+        pip_install(requirement)
+
+
+def has_gpu() -> bool:
+    """Whether this machine seems to have an NVIDIA GPU."""
+    return shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
+
+
+def pip_install(*arguments: str, num_packages: int | None = None) -> None:
+    """Install packages into .venv, showing progress on a terminal, and pip's own output only if it fails.
+
+    Args:
+        arguments: Arguments of `pip install`.
+        num_packages: Approximate number of packages, for the progress.
+
+    Raises:
+        CalledProcessError: pip failed.
+    """
+    # pip would compile every module to bytecode on one core, although most modules are never imported.
+    words = [str(PROGRAMS / "python"), *PIP_INSTALL, "--no-compile", *arguments]
+    lines: list[str] = []
+    num_found = 0
+    started = time.monotonic()
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+    ) as process:
+        for line in process.stdout or ():
+            lines.append(line)
+            if num_packages and line.startswith("Collecting "):
+                num_found += 1
+                show_progress(num_found, num_packages, time.monotonic() - started)
+    if num_packages and sys.stdout.isatty():
+        print("\r\033[K", end="", flush=True)
+    if process.returncode:
+        print("".join(lines), end="", file=sys.stderr)
+        raise subprocess.CalledProcessError(process.returncode, words)
+
+
+def show_progress(num_found: int, num_packages: int, seconds: float) -> None:
+    """Show on a terminal how many packages pip has found, and the time left.
+
+    Args:
+        num_found: Number of packages found so far.
+        num_packages: Approximate number of all packages.
+        seconds: Time since pip has started.
+    """
+    if not sys.stdout.isatty():
+        return
+    num_left = max(num_packages - num_found, 0)
+    seconds_left = seconds / num_found * num_left
+    print(f"\r\033[K   {num_found} of about {num_packages} packages, about {seconds_left:.0f} s left", end="", flush=True)
 
 
 def demo(steps: int | None, c4: str | None, verbose: bool) -> None:
