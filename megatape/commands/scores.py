@@ -11,7 +11,7 @@ class Options(CommandOptions):
     Attributes:
         predictions: JSON file {id: answer}, as SCROLLS takes it
         scrolls: the sets as SCROLLS' zip files unpack
-        set: the set, or NAME=METRIC (docs/evaluation.md)
+        set: the set, or NAME=METRIC (docs/evaluate.md)
         split: split of the set
     """
 

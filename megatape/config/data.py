@@ -14,7 +14,7 @@ CorpusName = Annotated[str, Field(pattern=r"^[\w-]+$")]
 
 
 class CorpusConfig(Section):
-    """One corpus of a mixture, by its name (docs/data_loading.md).
+    """One corpus of a mixture, by its name (docs/mix_and_pack.md).
 
     Attributes:
         path: data directory of the corpus; all corpora of a mixture have the same tokenizer
@@ -60,7 +60,7 @@ class DataConfig(Section):
         path: data directory written by `megatape prepare`, the folder with index.json, or its URL
             (http, s3, gs and other protocols of fsspec); set either `path` or `mixture`
         mixture: several data directories instead of `path`, and the share of each
-            (docs/data_loading.md)
+            (docs/mix_and_pack.md)
         temperature: T: shares in a mixture without weights are proportional to tokens^(1/T) of the
             corpora: 1 mixes them by size, a large T equally
         annealing: changes of the mixture's weights at numbers of tokens; changes still ahead may
@@ -70,14 +70,14 @@ class DataConfig(Section):
         cache_bytes: maximum bytes of shards in `cache`, besides those in transfer; the least
             recently used ones are evicted; default: no limit
         window: W: training reads shards in a random order and mixes the samples of W shards at a
-            time, for remote shards; 0 mixes all samples (docs/data_loading.md)
+            time, for remote shards; 0 mixes all samples (docs/mix_and_pack.md)
         sequence_length: N, tokens per sample
         length_warmup: shorter sequences at the beginning: the samples of a step are cut into
-            sequences of `length`, until the run has seen `tokens` (docs/data_loading.md)
+            sequences of `length`, until the run has seen `tokens` (docs/mix_and_pack.md)
         samples: packed cuts the stream of documents every N tokens; best_fit packs whole documents
-            into samples (docs/data_loading.md); documents pads each document to a sample; examples
+            into samples (docs/mix_and_pack.md); documents pads each document to a sample; examples
             pads each pair of prompt and answer, with only the answer as target
-            (docs/finetuning_data.md), and packs several with mask_documents
+            (docs/chat_data.md), and packs several with mask_documents
         prompt_end: text of a single token, such as `=`: only the tokens after it are targets
             (default: all tokens); needs samples documents
         missing_prompt_end: handling of documents without `prompt_end`: error refuses the data when

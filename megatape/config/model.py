@@ -19,7 +19,7 @@ LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
 class LoraConfig(Section):
-    """Low-rank adapters beside linear layers (docs/finetune.md).
+    """Low-rank adapters beside linear layers (docs/lora_and_long_context.md).
 
     Attributes:
         rank: r, width of an adapter

@@ -68,7 +68,7 @@ class TrainingConfig(Section):
         steps: optimizer steps
         global_batch_size: samples per optimizer step, over all ranks
         batch_warmup: fewer samples per step at the beginning: `samples` per step, until the run has
-            seen `tokens` (docs/training.md)
+            seen `tokens` (docs/train.md)
         micro_batch_size: samples per forward and backward pass on one rank
         seed: seed of everything random
         precision: precision of the forward and backward pass; master weights and optimizer state
@@ -169,7 +169,7 @@ class OptimizerConfig(Section):
         weight_decay: decoupled weight decay, scaled by the learning rate
         ema_decay: decay of an exponential moving average of the trained weights, kept in float32
             beside the master weights, evaluated and saved with them, and exported by `megatape
-            export --weights ema` (docs/training.md); default: no average
+            export --weights ema` (docs/train.md); default: no average
     """
 
     kind: Fixed[OptimizerName] = "adamw"

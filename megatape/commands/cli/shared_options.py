@@ -74,7 +74,7 @@ class FrozenBaseOptions(ImportOptions):
 
     Attributes:
         base: of a checkpoint that holds only what was trained: where its base is, if it moved
-            (docs/finetune.md)
+            (docs/lora_and_long_context.md)
     """
 
     base: Path | None = option(None, metavar="DIR")

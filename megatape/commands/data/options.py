@@ -47,7 +47,7 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
     """Where documents come from.
 
     Attributes:
-        source: type of source (docs/data.md)
+        source: type of source (docs/prepare_text.md)
         input: files, folders and URLs; for hub, the name of a dataset
         subset: configuration of a hub dataset
         split: split of a hub dataset

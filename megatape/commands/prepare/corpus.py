@@ -56,7 +56,7 @@ class Options(HeldOutOptions, SourceOptions):
     keep_documents: bool = False
     rule: tuple[str, ...] = option(
         (),
-        description=f"clean by a rule; repeatable, applied in order (docs/data_cleaning.md): {', '.join(RULES)}",
+        description=f"clean by a rule; repeatable, applied in order (docs/clean_text.md): {', '.join(RULES)}",
         metavar="NAME[:OPTION=VALUE,...]",
         completions=tuple(RULES),
         repeatable=True,

@@ -1,1 +1,1 @@
-"""megatape study: the studies of docs/studies.md."""
+"""megatape study: the studies of docs/compare_encodings.md."""

@@ -12,7 +12,7 @@ class Options(RunsOptions, ConfigOptions):
 
     Attributes:
         encodings: encodings to compare, such as rope,tape,tape+yarn,tape:position_size=12
-            (docs/studies.md)
+            (docs/compare_encodings.md)
         seeds: runs per encoding
     """
 

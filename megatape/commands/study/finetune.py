@@ -14,7 +14,7 @@ class Options(RunsOptions, OverrideOptions, ImportOptions):
     Attributes:
         base: model of transformers, or what megatape import made of one
         data: data directory, prepared with the base's tokenizer
-        methods: methods to compare with the base (docs/studies.md)
+        methods: methods to compare with the base (docs/compare_encodings.md)
         length: tokens per sample (default: twice those of the base)
         steps: steps of each method
     """

@@ -1,4 +1,4 @@
-"""Writes the training and validation split of a synthetic task as a data directory of examples (docs/finetuning_data.md).
+"""Writes the training and validation split of a synthetic task as a data directory of examples (docs/chat_data.md).
 
 Tests are not written. They are drawn again when a model is scored.
 """

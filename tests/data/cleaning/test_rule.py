@@ -84,5 +84,5 @@ def test_rules_are_described_with_versions_and_travel_to_workers(monkeypatch: py
 
 
 def test_every_rule_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs/data_cleaning.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/clean_text.md").read_text()
     assert [name for name in RULES if f"| `{name}` |" not in page] == []

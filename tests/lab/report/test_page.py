@@ -173,7 +173,7 @@ def test_a_long_run_of_many_evaluations(command: Command, data_directory: Path, 
 
 
 def test_twenty_runs(command: Command, data_directory: Path, tmp_path: Path) -> None:
-    """Stay in the size that docs/report.md states for their position views."""
+    """Stay in the size that docs/watch.md states for their position views."""
     runs = [make_run(tmp_path / str(number), data_directory, evaluated=2, position_size=number + 1) for number in range(20)]
     _, content, _ = page_of(command, tmp_path / "out", *(run.directory for run in runs))
     assert len(content["labels"]) == 20 and content["labels"][3] == "3"
