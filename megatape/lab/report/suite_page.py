@@ -15,7 +15,8 @@ from megatape.lab.report.curves import Chart, Series
 from megatape.lab.report.template import fill
 from megatape.lab.study.comparison.variants import parse_variants
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL
-from megatape.lab.study.suite.analysis.summary import REFERENCE, Summary
+from megatape.lab.study.suite.analysis.score_table import REFERENCE
+from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.plan import Plan
 from megatape.lab.study.suite.scores.baselines import BASELINES
 from megatape.lab.study.suite.scores.record import Record

@@ -6,6 +6,7 @@ rank.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +43,26 @@ class LayerInputs:
         return self.positions.tensor(self.encoding.config.num_kv_heads)
 
 
+class ForwardPass(NamedTuple):
+    """Forward pass of a model.
+
+    Attributes:
+        logits: Logits [B, N, V].
+        layers: Inputs of attention in each layer.
+    """
+
+    logits: Tensor
+    layers: list[LayerInputs]
+
+
 @torch.no_grad()
-def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, list[LayerInputs]]:
+def run(model: Transformer, tokens: Tensor, positions: Tensor) -> ForwardPass:
     """Run a model, and record the inputs of attention in every layer.
 
     Args:
         model: The model.
         tokens: Token ids [B, N].
         positions: Position ids [B, N].
-
-    Returns:
-        Logits [B, N, V], and the inputs of each layer.
     """
     layers: list[LayerInputs] = []
 
@@ -68,7 +78,7 @@ def run(model: Transformer, tokens: Tensor, positions: Tensor) -> tuple[Tensor, 
     finally:
         for hook in hooks:
             hook.remove()
-    return logits, layers
+    return ForwardPass(logits, layers)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ Shapes as in model/transformer.py.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +24,17 @@ PANEL_INCHES = 2.0
 # attention, would leave the rest white.
 SCALE_QUANTILE = 0.99
 
-# Label, and an image [N, N] for each layer.
-Row = tuple[str, list[Tensor]]
+
+class Row(NamedTuple):
+    """Row of the plot.
+
+    Attributes:
+        label: Label of the row.
+        images: Image [N, N] of each layer.
+    """
+
+    label: str
+    images: list[Tensor]
 
 
 def draw(models: list[ExaminedModel], out: Path) -> Iterator[str]:
@@ -68,11 +78,11 @@ def _rows(models: list[ExaminedModel], layers: list[int]) -> list[Row]:
     rows: list[Row] = []
     for label, (products, _) in patterns.items():
         if products:
-            rows.append((f"dot products:\n{label}", products))
+            rows.append(Row(f"dot products:\n{label}", products))
     for label, (_, attention) in patterns.items():
         if label != first:
             difference = [own - base for own, base in zip(attention, first_attention, strict=True)]
-            rows.append((f"attention:\n{label}\n- {first}", difference))
+            rows.append(Row(f"attention:\n{label}\n- {first}", difference))
     return rows
 
 

@@ -16,14 +16,11 @@ from torch import Tensor
 from megatape.errors import UserError
 from megatape.lab.paper import SHIFT_ATTENTION, SHIFT_DOT_PRODUCTS, SHIFT_LAYERS
 from megatape.lab.study.attention.examined_model import ExaminedModel
-from megatape.lab.study.attention.layer_inputs import LayerInputs, dot_products, probabilities, run
+from megatape.lab.study.attention.layer_inputs import ForwardPass, dot_products, probabilities, run
 from megatape.utils.tables import markdown
 
 ADDED = "added tokens"
 SHIFTED = "shifted ids"
-
-# Logits, and the inputs of each layer.
-Pass = tuple[Tensor, list[LayerInputs]]
 
 
 @dataclass(frozen=True)
@@ -70,21 +67,19 @@ def dot_product_difference(before: Tensor, after: Tensor) -> float:
     return float(change.norm() / before.norm())
 
 
-def compare(before: Pass, after: Pass) -> Change:
+def compare(before: ForwardPass, after: ForwardPass) -> Change:
     """Compare two forward passes of a model, the second with S >= 0 more tokens in front."""
-    logits, layers = before
-    later_logits, later_layers = after
     attention = []
     products = []
-    for layer, later_layer in zip(layers, later_layers, strict=True):
+    for layer, later_layer in zip(before.layers, after.layers, strict=True):
         attention.append(attention_difference(probabilities(layer), probabilities(later_layer)))
         original = dot_products(layer)
         changed = dot_products(later_layer)
         if original is not None and changed is not None:
             products.append(dot_product_difference(original, changed))
-    length = logits.shape[1]
-    largest_change = (later_logits[:, -length:] - logits).abs().max()
-    return Change(attention, products, float(largest_change / logits.abs().max()))
+    length = before.logits.shape[1]
+    largest_change = (after.logits[:, -length:] - before.logits).abs().max()
+    return Change(attention, products, float(largest_change / before.logits.abs().max()))
 
 
 def changes(examined: ExaminedModel, shift: int) -> dict[str, Change]:

@@ -16,6 +16,7 @@ from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
 from megatape.lab.study.execution.study import Study
+from megatape.lab.study.outcomes.curves import Row
 from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.run_folder import RunFolder
 
@@ -71,7 +72,7 @@ class Comparison:
         for variant in self.variants:
             outcomes = self.read_outcomes(variant)
             if outcomes:
-                rows.append((variant.label, outcomes))
+                rows.append(Row(variant.label, outcomes))
             if variant.control:
                 notes.append(variant.describe_control(self._config_of(variant)))
         if rows:

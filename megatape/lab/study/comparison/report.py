@@ -27,7 +27,7 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
         command: Command line of the user.
         out: Folder of the comparison.
     """
-    config = rows[0][1][0].config
+    config = rows[0].outcomes[0].config
     setting = f"{describe_shape(config.model)}, {describe_training(config)}. Mean over seeds (minimum to maximum)."
     all_outcomes: list[Outcome] = []
     for _, outcomes in rows:
@@ -37,7 +37,7 @@ def report(rows: list[Row], notes: list[str], command: str, out: Path) -> str:
     paragraphs = [f"    {command}", setting, *notes, _table(rows, metrics)]
     differences = _differences(rows, distinguish)
     if any(differences.values()):
-        first = rows[0][0]
+        first = rows[0].label
         paragraphs += [f"Difference from `{first}` of the same seed:", _table(rows[1:], differences)]
     return write_report("comparison", paragraphs, lambda figure: draw_curves(figure, rows), out)
 

@@ -15,22 +15,37 @@ from megatape.lab.encodings import parse_encodings, with_encoding
 from megatape.nn.limits import FP8_MULTIPLE
 from megatape.registry import ENCODINGS
 
-# Quantities that a control can share with another encoding.
-CONTROLS = ("params", "flops")
 # Kinds of model.scaling. llama3 takes more than two lengths.
 SCALINGS = ("linear", "theta", "yarn")
 
 
 class Cost(NamedTuple):
-    """Cost of a model. The fields are in the order of CONTROLS.
+    """Cost of a model.
 
     Attributes:
-        parameters: Number of weights.
+        params: Number of weights.
         flops: FLOPs of the forward pass of a sample.
     """
 
-    parameters: int
+    params: int
     flops: int
+
+
+class Control(NamedTuple):
+    """A model that costs as much as the model with another encoding.
+
+    Attributes:
+        quantity: Shared quantity, a field of Cost.
+        encoding: The other encoding.
+    """
+
+    quantity: str
+    encoding: str
+
+    def amount(self, cost: Cost) -> int:
+        """Return the shared quantity of a cost."""
+        amount: int = getattr(cost, self.quantity)
+        return amount
 
 
 @dataclass(frozen=True)
@@ -41,13 +56,13 @@ class Variant:
         trained: Label without the scaling. Variants with the same one share their training.
         settings: Overrides of the configuration for training.
         scaling: Kind of model.scaling for tests that are longer than training, or None.
-        control: For a control, the shared quantity (of CONTROLS) and the other encoding. None for other variants.
+        control: Shared quantity and the other encoding of a control. None for other variants.
     """
 
     trained: str
     settings: tuple[str, ...]
     scaling: str | None
-    control: tuple[str, str] | None = None
+    control: Control | None = None
 
     @property
     def label(self) -> str:
@@ -70,14 +85,13 @@ class Variant:
         """
         if self.control is None:
             return config.model.mlp_size
-        kind, encoding = self.control
-        quantity = CONTROLS.index(kind)
         unit = config.parallel.tp
         if config.training.fp8 != "none":
             unit *= FP8_MULTIPLE
-        goal = _cost(config, with_encoding(config.model, encoding), config.model.mlp_size)[quantity]
-        first = _cost(config, config.model, unit)[quantity]
-        second = _cost(config, config.model, 2 * unit)[quantity]
+        other = with_encoding(config.model, self.control.encoding)
+        goal = self.control.amount(_cost(config, other, config.model.mlp_size))
+        first = self.control.amount(_cost(config, config.model, unit))
+        second = self.control.amount(_cost(config, config.model, 2 * unit))
         num_units = 1 + round((goal - first) / (second - first))
         if num_units < 1:
             raise UserError(f"encodings: {self.label}: even an MLP of width {unit} has more: exchange the two encodings")
@@ -101,14 +115,14 @@ class Variant:
             config: Configuration with `settings`.
         """
         assert self.control is not None
-        _, encoding = self.control
+        encoding = self.control.encoding
         width = self.mlp_size(config)
         own = _cost(config, config.model, width)
         other = _cost(config, with_encoding(config.model, encoding), config.model.mlp_size)
         return (
-            f"`{self.label}` has mlp_size {width} instead of {config.model.mlp_size}: {own.parameters:,} parameters and "
+            f"`{self.label}` has mlp_size {width} instead of {config.model.mlp_size}: {own.params:,} parameters and "
             f"{own.flops:,} FLOPs in the forward pass of {config.data.sequence_length} tokens; `{encoding}` has "
-            f"{other.parameters:,} and {other.flops:,}."
+            f"{other.params:,} and {other.flops:,}."
         )
 
 
@@ -139,7 +153,7 @@ def _parse(entry: str) -> Variant:
     parse_encodings(encoding)
     if plus:
         _check_scaling(head, encoding, scaling)
-    prefixes = tuple(f"{kind}=" for kind in CONTROLS)
+    prefixes = tuple(f"{quantity}=" for quantity in Cost._fields)
     controls = [change for change in all_changes if change.startswith(prefixes)]
     changes = [change for change in all_changes if change not in controls]
     sets_mlp_size = any(change.startswith("mlp_size=") for change in changes)
@@ -148,10 +162,10 @@ def _parse(entry: str) -> Variant:
     _check_changes(entry, changes)
     control = None
     if controls:
-        kind, _, other = controls[0].partition("=")
+        quantity, _, other = controls[0].partition("=")
         if parse_encodings(other) == [encoding]:
-            raise UserError(f"encodings: {entry}: {encoding} is its own encoding: name another one, as in rope:{kind}=tape")
-        control = (kind, other)
+            raise UserError(f"encodings: {entry}: {encoding} is its own encoding: name another one, as in rope:{quantity}=tape")
+        control = Control(quantity, other)
     return Variant(
         trained=":".join([encoding, *changes, *controls]),
         settings=(f"model.encoding={encoding}", *(f"model.{change}" for change in changes)),

@@ -19,7 +19,7 @@ def draw_extension(figure: Figure, rows: list[Row], original: int) -> None:
     losses.set_yscale("linear")
     measured.set_yscale("log")
     measured.axvline(original, color="grey", linewidth=0.8)
-    lengths = list(rows[0][1][0].curve)
+    lengths = list(rows[0].outcomes[0].curve)
     measured.set_xticks(lengths, [str(length) for length in lengths])
     # Numbers in place of powers of ten.
     measured.yaxis.set_major_formatter(LogFormatter())

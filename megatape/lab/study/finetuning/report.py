@@ -7,6 +7,7 @@ from megatape.accounting.parameters import count_trainable
 from megatape.lab.paper import EXTENSION_PASSKEY, EXTENSION_PERPLEXITY, PaperTable
 from megatape.lab.study.finetuning.curves import draw_extension
 from megatape.lab.study.finetuning.methods import BASE
+from megatape.lab.study.outcomes.curves import Row
 from megatape.lab.study.outcomes.outcome import Outcome
 from megatape.lab.study.outcomes.report import (
     are_evaluated_differently,
@@ -46,7 +47,7 @@ def report(outcomes: Outcomes, original: int, command: str, out: Path) -> str:
         published = _published(list(outcomes), table)
         if published is not None:
             paragraphs += [title, published]
-    rows = [(name, [outcome]) for name, outcome in outcomes.items()]
+    rows = [Row(name, [outcome]) for name, outcome in outcomes.items()]
     return write_report("finetune", paragraphs, lambda figure: draw_extension(figure, rows, original), out)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib import rcParams
 from matplotlib.axes import Axes
@@ -12,8 +12,18 @@ from megatape.lab.study.outcomes.outcome import Outcome
 
 # Values by step or length.
 Curve = dict[int, float]
-# Label of a variant or a method, and an outcome for each seed.
-Row = tuple[str, list[Outcome]]
+
+
+class Row(NamedTuple):
+    """Results of a variant or a method.
+
+    Attributes:
+        label: Label of the variant, or name of the method.
+        outcomes: An outcome for each seed.
+    """
+
+    label: str
+    outcomes: list[Outcome]
 
 
 def draw_curves(figure: Figure, rows: list[Row]) -> None:
@@ -30,7 +40,7 @@ def draw_curves(figure: Figure, rows: list[Row]) -> None:
             _draw_band(losses, [outcome.losses for outcome in outcomes], style)
         _draw_band(measured, [outcome.curve for outcome in outcomes], style | {"label": label, "marker": "."})
     losses.set(xlabel="step", ylabel="training loss (nats)", yscale="log")
-    first = rows[0][1][0]
+    first = rows[0].outcomes[0]
     length, metric = first.axes
     measured.set(xlabel=length, ylabel=metric)
     if length == "tokens":

@@ -43,7 +43,7 @@ def test_probabilities_match_the_model(encoding: str) -> None:
         assert weights.shape == (2, 4, 40, 40)
         assert not weights.triu(1).any()
         assert_close(weights.sum(-1), torch.ones(2, 4, 40), bounds.PROBABILITIES)
-        values = layer.attention.value(layer.h).unflatten(-1, (2, 8)).transpose(1, 2).repeat_interleave(2, 1)
+        values = layer.attention.value(layer.h).output.unflatten(-1, (2, 8)).transpose(1, 2).repeat_interleave(2, 1)
         ours = layer.attention.output((weights @ values).transpose(1, 2).flatten(2))
         assert_close(ours, expected, bounds.LOGITS)
 

@@ -3,7 +3,7 @@
 import torch
 from matplotlib.figure import Figure
 
-from megatape.lab.study.attention.patterns import draw_panels, shown
+from megatape.lab.study.attention.patterns import Row, draw_panels, shown
 
 
 def test_shown_layers() -> None:
@@ -15,7 +15,7 @@ def test_panels_show_their_images_under_their_layers() -> None:
     """Each row has one symmetric color scale, from its own values."""
     images = {label: [torch.full((4, 4), scale * layer) for layer in (1, -2)] for label, scale in (("a", 1.0), ("b", 10.0))}
     figure = Figure()
-    draw_panels(figure, list(images.items()), [1, 8])
+    draw_panels(figure, [Row(*item) for item in images.items()], [1, 8])
     panels = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title() for axes in panels] == ["layer 1", "layer 8", "", ""]
     assert [axes.get_ylabel() for axes in panels] == ["a", "", "b", ""]

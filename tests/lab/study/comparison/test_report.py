@@ -9,6 +9,7 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.lab.study.comparison.report import report
+from megatape.lab.study.outcomes.curves import Row
 from megatape.lab.study.outcomes.outcome import Outcome
 from tests.helpers.cells import cells
 
@@ -22,13 +23,13 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
         return Outcome(config, {"data": "d"}, scaling, figures, {1: 5.0, 2: 3.0}, {1: figure, 2: 2.0}, ("tokens", "figure"))
 
     rows = [
-        ("rope", [outcome("rope", 1, 10.0, 3.0), outcome("rope", 2, 14.0, 4.0)]),
-        ("tape", [outcome("tape", 1, 9.0, 2.5), outcome("tape", 2, 12.0, 3.7), outcome("tape", 3, 1.0, 1.0)]),
-        ("tape+yarn", [outcome("tape", 1, 8.0)]),
+        Row("rope", [outcome("rope", 1, 10.0, 3.0), outcome("rope", 2, 14.0, 4.0)]),
+        Row("tape", [outcome("tape", 1, 9.0, 2.5), outcome("tape", 2, 12.0, 3.7), outcome("tape", 3, 1.0, 1.0)]),
+        Row("tape+yarn", [outcome("tape", 1, 8.0)]),
     ]
     kept = tmp_path / "outcome.json"
-    rows[0][1][0].write(kept)
-    assert Outcome.read(kept) == rows[0][1][0]
+    rows[0].outcomes[0].write(kept)
+    assert Outcome.read(kept) == rows[0].outcomes[0]
     kept.write_text(kept.read_text()[:-10])
     with pytest.raises(ValueError, match="outcome.json is corrupted"):
         Outcome.read(kept)
@@ -48,8 +49,8 @@ def test_table_and_picture(raw_config: dict[str, Any], tmp_path: Path) -> None:
     ]
 
     # An earlier version evaluated on the first samples: its losses have a separate column and no difference.
-    earlier = [(label, [replace(one, selection="first") for one in outcomes]) for label, outcomes in rows[:1]]
-    newer = [(label, [replace(one, selection="spread") for one in outcomes]) for label, outcomes in rows[1:]]
+    earlier = [Row(label, [replace(one, selection="first") for one in outcomes]) for label, outcomes in rows[:1]]
+    newer = [Row(label, [replace(one, selection="spread") for one in outcomes]) for label, outcomes in rows[1:]]
     text = report([*earlier, *newer], [], "the command", tmp_path)
     header, *lines = [cells(line) for line in text.splitlines() if line.startswith("|") and "---" not in line]
     samples = ["validation loss (the first samples)", "validation loss (samples of the whole split)"]

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -136,7 +137,21 @@ def seeds_needed(mean: float, spread: float, level: float) -> int | None:
     return numbers[first]
 
 
-def rank(tasks: Sequence[np.ndarray]) -> tuple[np.ndarray, float, float]:
+class Ranking(NamedTuple):
+    """Mean ranks of methods, and their tests.
+
+    Attributes:
+        means: Mean rank of each method [methods], 1 for the best.
+        p: p-value of the Friedman test, whose null hypothesis is that all methods are equally good.
+        critical: Critical difference of two mean ranks.
+    """
+
+    means: np.ndarray
+    p: float
+    critical: float
+
+
+def rank(tasks: Sequence[np.ndarray]) -> Ranking:
     """Rank methods by their scores.
 
     Methods are ranked on each split, ties share the mean of their ranks, and a task's rank is the mean over its splits. The
@@ -146,17 +161,13 @@ def rank(tasks: Sequence[np.ndarray]) -> tuple[np.ndarray, float, float]:
 
     Args:
         tasks: Scores of each task, [splits, methods]. Larger is better. There are at least one task and two methods.
-
-    Returns:
-        Mean rank of each method [methods], 1 for the best; the p-value of the Friedman test, whose null hypothesis is that all
-        methods are equally good; the critical difference of two mean ranks.
     """
     ranks = np.array([stats.rankdata(-scores, axis=1).mean(axis=0) for scores in tasks])
     blocks, methods = ranks.shape
     means = ranks.mean(axis=0)
     chi_squared = 12 * blocks / (methods * (methods + 1)) * ((means - (methods + 1) / 2) ** 2).sum()
     critical = _nemenyi_quantile(methods) * np.sqrt(methods * (methods + 1) / (6 * blocks))
-    return means, float(stats.chi2.sf(chi_squared, methods - 1)), float(critical)
+    return Ranking(means, float(stats.chi2.sf(chi_squared, methods - 1)), float(critical))
 
 
 @cache

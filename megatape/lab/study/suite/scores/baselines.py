@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from megatape.data.synthetic.task import TRAIN, SyntheticSample, SyntheticTask
 from megatape.lab.study.suite.scores.answers import score_answers, token_places
-from megatape.lab.study.suite.scores.record import Record
+from megatape.lab.study.suite.scores.record import Record, ScoredSplit
 
 # Number of training samples that baselines are fitted on.
 NUM_TRAINING_SAMPLES = 1000
@@ -102,7 +102,7 @@ def baseline_records(task: SyntheticTask, count: int) -> Iterator[Record]:
                 tokens = zip(predict(sample), _answer_tokens(task, sample), strict=True)
                 predicted.append([guess == token for guess, token in tokens])
             score = score_answers(task, samples, predicted)
-            yield Record.of(score, task=task.name, split=split, row=row, kind="baseline", seed=None, learning_rate=None)
+            yield Record.of(ScoredSplit(task.name, split, row, "baseline"), score)
 
 
 def _answer_tokens(task: SyntheticTask, sample: SyntheticSample) -> list[str]:

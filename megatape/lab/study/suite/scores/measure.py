@@ -21,7 +21,7 @@ from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.lab.study.outcomes.training_metrics import TrainingMetrics
 from megatape.lab.study.suite.scores.answers import Score, score_answers, token_places
 from megatape.lab.study.suite.scores.model_scores import Scores
-from megatape.lab.study.suite.scores.record import Record
+from megatape.lab.study.suite.scores.record import Record, ScoredSplit
 from megatape.model.transformer import Transformer
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
 from megatape.run_folder import RunFolder
@@ -55,8 +55,7 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
         score: Score | str | None = inapplicable(task, split, encoding)
         if score is None:
             score = score_split(model, task, split, count, seed)
-        record = Record.of(
-            score,
+        scored = ScoredSplit(
             task=task.name,
             split=split,
             row=row,
@@ -64,7 +63,7 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
             seed=seed,
             learning_rate=config.optimizer.learning_rate,
         )
-        records.append(record)
+        records.append(Record.of(scored, score))
     metrics = TrainingMetrics.read(folder)
     seconds = sum(metrics.seconds) + time.monotonic() - started
     return Scores(

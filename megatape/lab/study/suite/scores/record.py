@@ -1,11 +1,31 @@
 """Record of a score: a line of results.jsonl."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from megatape.errors import UserError
 from megatape.lab.study.suite.scores.answers import Score
+
+
+class ScoredSplit(NamedTuple):
+    """A model and a split of its task.
+
+    Attributes:
+        task: Name of the task.
+        split: Name of the split.
+        row: Label of the encoding, or name of the baseline.
+        kind: Kind of row.
+        seed: training.seed of the run, None for a baseline.
+        learning_rate: Learning rate of the run, None for a baseline.
+    """
+
+    task: str
+    split: str
+    row: str
+    kind: Literal["encoding", "baseline"]
+    seed: int | None = None
+    learning_rate: float | None = None
 
 
 class Record(BaseModel):
@@ -46,16 +66,17 @@ class Record(BaseModel):
         return self
 
     @classmethod
-    def of(cls, found: Score | str, **place: Any) -> Self:
+    def of(cls, scored: ScoredSplit, found: Score | str) -> Self:
         """Return the record of a score.
 
         Args:
+            scored: Model and split.
             found: The score, or the reason why there is none.
-            place: The other fields.
         """
+        fields = scored._asdict()
         if isinstance(found, str):
-            return cls(score=None, reason=found, asked=0, curve=(), **place)
-        return cls(reason=None, **found._asdict(), **place)
+            return cls(score=None, reason=found, asked=0, curve=(), **fields)
+        return cls(reason=None, **found._asdict(), **fields)
 
     @property
     def model(self) -> tuple[str, str, str, str, int]:

@@ -6,8 +6,11 @@ from itertools import product
 from statistics import fmean, stdev
 
 from megatape.data.synthetic.task import TEST
+from megatape.lab.study.suite.analysis.differences import Difference
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL, MAX_SEEDS, POWER
-from megatape.lab.study.suite.analysis.summary import REFERENCE, Difference, Ranks, Summary
+from megatape.lab.study.suite.analysis.ranks import Ranks
+from megatape.lab.study.suite.analysis.score_table import REFERENCE
+from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
 from megatape.utils.tables import Table, markdown
 from megatape.utils.units import plural

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from megatape.lab.study.suite.analysis import hypothesis_tests as statistics
+from megatape.lab.study.suite.analysis import hypothesis_tests
 from megatape.lab.study.suite.analysis.hypothesis_tests import seeds_needed
-from megatape.lab.study.suite.analysis.summary import ALL_OR_NOTHING, Summary
+from megatape.lab.study.suite.analysis.score_table import ALL_OR_NOTHING
+from megatape.lab.study.suite.analysis.summary import Summary
 from megatape.lab.study.suite.scores.record import Record
 from tests.helpers.suite_records import make_records
 
@@ -36,10 +37,10 @@ def test_false_findings_where_seeds_learn_or_not(records: list[Record], monkeypa
     template = records[0]
     generator = np.random.default_rng(0)
     trials = 150
-    exact_p = statistics.exact_p
+    exact_p = hypothesis_tests.exact_p
     by_count = cache(lambda seeds, a, b: exact_p(np.arange(seeds) < a, np.arange(seeds) < b))
-    monkeypatch.setattr(statistics, "exact_p", lambda a, b: by_count(len(a), int(a.sum()), int(b.sum())))
-    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # which takes the most time, and decides nothing
+    monkeypatch.setattr(hypothesis_tests, "exact_p", lambda a, b: by_count(len(a), int(a.sum()), int(b.sum())))
+    monkeypatch.setattr(hypothesis_tests, "seeds_needed", lambda *_: None)  # which takes the most time, and decides nothing
 
     def marked(seeds: int, all_or_nothing_spread: float = ALL_OR_NOTHING) -> bool:
         found = []
