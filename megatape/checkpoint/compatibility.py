@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from megatape.checkpoint.state import StepSamples
 from megatape.config import DataConfig, Difference, ResumeRule
 from megatape.config.data import ReweightingConfig
 from megatape.data.tokenizers.tokenizer import Tokenizer
@@ -133,24 +133,23 @@ def recipe_changes(origin: Path, changed: Iterable[Difference], allow_changes: b
     return [f"{field.path}: {field.theirs} -> {field.ours}" for field in recipe]
 
 
-def check_order(origin: Path, state: dict[str, Any], order: SampleOrder) -> None:
+def check_order(origin: Path, last: StepSamples | None, order: SampleOrder) -> None:
     """Check that the order of samples is that of the run's last step before a checkpoint.
 
     Args:
         origin: Folder of the checkpoint.
-        state: State of the checkpoint.
+        last: Samples of the last step, None if the checkpoint does not record them.
         order: Order of the samples that follow.
 
     Raises:
         UserError: The order has other samples in that step.
     """
-    last = state.get("last_step")
-    if not last:  # written by an earlier version
+    if last is None:
         return
-    found = order.digest(range(last["first"], last["last"] + 1))
-    if found != last["digest"]:
+    found = order.digest(range(last.first, last.last + 1))
+    if found != last.digest:
         raise UserError(
-            f"{origin}: samples {last['first']:,} to {last['last']:,}, of its last step, had the digest {last['digest']}; this "
+            f"{origin}: samples {last.first:,} to {last.last:,}, of its last step, had the digest {last.digest}; this "
             f"version of MegaTAPE would take others there ({found}), so the run would see some samples twice and some never: "
             "continue with the version that wrote the checkpoint"
         )

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from megatape.checkpoint.pruning import prune
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.rng import rng_snapshot
 from megatape.checkpoint.selection import find_stable_checkpoint
+from megatape.checkpoint.state import State
 from megatape.checkpoint.tensors import StoredWeights
 from megatape.checkpoint.writer import COLLECTIVE_ERRORS, CheckpointContents, write_checkpoint
 from megatape.config import CheckpointConfig
@@ -83,7 +84,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         config: Number of checkpoints to keep, and whether to save in the background.
         engine: Engine with the weights and the optimizer state.
         step: Returns the present step.
-        state_dict: Returns the rest of the present state, a JSON object with `step` and `updates`.
+        state: Returns the rest of the present state, for state.json.
         tokenizer: Name -> content of the tokenizer's files.
         protected: Returns the steps of checkpoints to keep besides the newest ones, given the steps of all checkpoints and the
             step of the newest.
@@ -99,7 +100,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         config: CheckpointConfig,
         engine: Engine,
         step: Callable[[], int],
-        state_dict: Callable[[], dict[str, Any]],
+        state: Callable[[], State],
         tokenizer: Mapping[str, bytes],
         protected: Callable[[Iterable[int], int], Collection[int]],
         listener: SaveListener,
@@ -108,7 +109,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._config = config
         self._engine = engine
         self._present_step = step
-        self._state_dict = state_dict
+        self._present_state = state
         self._tokenizer = tokenizer
         self._protected = protected
         self._listener = listener
@@ -205,7 +206,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         with self._environment.pace.waiting("the return to a checkpoint"):
             return find_stable_checkpoint(self._environment, stable)
 
-    def close(self) -> Path:
+    def ensure_saved(self) -> Path:
         """Finish the save in flight, and save the present step unless this process has saved it.
 
         Training may continue afterwards.
@@ -261,7 +262,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._waited = time.perf_counter() - started
 
     def _save_with_retries(self, step: int) -> None:
-        """Save the present step, and retry for some seconds if that fails. Raises as `close`."""
+        """Save the present step, and retry for some seconds if that fails. Raises as `ensure_saved`."""
         environment = self._environment
 
         def attempt() -> Path:
@@ -283,7 +284,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         self._listener.on_checkpoint(checkpoint)
 
     def _wait(self) -> None:
-        """Wait for the save in flight, if there is one. Raises as `close`."""
+        """Wait for the save in flight, if there is one. Raises as `ensure_saved`."""
         if self._background is not None and self._background.in_flight:
             self._enter(self._step_in_flight, SavePhase.FINISH)
             self._conclude(self._background.finish)
@@ -302,7 +303,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         """
         environment = self._environment
         environment.log.sync_metrics()
-        contents = CheckpointContents(self._state_dict(), tensors, rng_snapshot(), self._tokenizer, self._base)
+        contents = CheckpointContents(self._present_state(), tensors, rng_snapshot(), self._tokenizer, self._base)
 
         def write() -> Path:
             checkpoint = write_checkpoint(environment, contents)
@@ -330,7 +331,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             is_last = self._num_failures == MAX_CONSECUTIVE_FAILED_SAVES
             self._report_failure(error, is_last)
             if is_last:
-                self.close()
+                self.ensure_saved()
             return
         # Outside of the try block, because an error of the listener is not a failed save.
         self._listener.on_checkpoint(checkpoint)

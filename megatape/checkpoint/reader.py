@@ -57,10 +57,10 @@ class CheckpointReader:
 
         check_file(directory, self.manifest, STATE)
         self.state = read_state(directory / STATE)
-        self.step: int = self.state["step"]
-        self.updates: int = self.state["updates"]
-        self.samples: int = self.state["samples"]
-        self.tokens: int = self.state["tokens"]
+        self.step = self.state.step
+        self.updates = self.state.updates
+        self.samples = self.state.samples
+        self.tokens = self.state.tokens
         if re.fullmatch(r"step-\d+", directory.name) and named_step(directory) != self.step:
             raise UserError(
                 f"{directory} holds step {self.step}: it was copied or renamed; rename it to step-{self.step:08d}, or remove it"
@@ -71,7 +71,7 @@ class CheckpointReader:
     @cached_property
     def config(self) -> Config:
         """Resolved configuration of the run that wrote the checkpoint."""
-        return parse_config(self.state["config"], str(self.directory / STATE))
+        return parse_config(self.state.config, str(self.directory / STATE))
 
     @cached_property
     def base(self) -> Base | None:

@@ -1,9 +1,9 @@
 """Training state in a checkpoint: the content of state.json."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, FiniteFloat, field_validator
+from pydantic import BaseModel, FiniteFloat, field_serializer, field_validator, model_validator
 
 from megatape.checkpoint.manifest import ANOTHER
 from megatape.data.counts import Count
@@ -16,7 +16,7 @@ from megatape.utils.validation import as_type
 MAX_STEP_SAMPLES = 2**24
 
 
-class SpikeState(BaseModel, extra="allow"):
+class SpikeState(BaseModel, extra="allow", frozen=True):
     """State of the spike policy.
 
     Attributes:
@@ -30,7 +30,27 @@ class SpikeState(BaseModel, extra="allow"):
     troubled: list[Count] = []
 
 
-class Average(BaseModel):
+class StepSamples(BaseModel, extra="forbid", frozen=True):
+    """Samples of one step.
+
+    Attributes:
+        first: First sample, counted from the start of the run.
+        last: Last sample.
+        digest: Digest of the samples (order.samples_digest).
+    """
+
+    first: Count
+    last: Count
+    digest: int
+
+    @model_validator(mode="after")
+    def _check_number(self) -> Self:
+        if not 0 <= self.last - self.first < MAX_STEP_SAMPLES:
+            raise UserError(f"{self.first} to {self.last} are no samples of a step")
+        return self
+
+
+class Average(BaseModel, frozen=True):
     """Checkpoints whose weights were averaged.
 
     Attributes:
@@ -44,56 +64,70 @@ class Average(BaseModel):
     shares: list[FiniteFloat]
 
 
-class State(BaseModel, extra="allow"):
-    """Content of state.json. A run gets back all of it; the fields here are checked. Earlier versions wrote fewer fields.
+class State(BaseModel, extra="allow", frozen=True):
+    """Content of state.json. Keys of other versions are kept. Earlier versions wrote fewer keys.
 
     Attributes:
         step: Number of steps of the run.
         updates: Number of steps that the optimizer has taken.
         samples: Number of samples consumed.
         tokens: Number of tokens consumed.
+        last_step: Samples of the last step. None before the first step, and if an earlier version wrote the state.
+        validation_selection: How the run selects validation samples.
+        world_size: Number of ranks of the run, None if it is not recorded.
         fingerprints: Fingerprints of tokenizer and data.
-        config: Resolved configuration of the run.
-        attention: Name of the attention backend.
+        attention: Name of the attention backend, None if it is not recorded.
         guard: State of the spike policy.
         callbacks: State of the callbacks by name.
-        last_step: First sample, last sample and digest of the last step's samples. Empty before the first step.
-        validation_selection: How the run selects validation samples.
+        config: Resolved configuration of the run.
         average: Set in an average that `megatape average` wrote. Everything else is from the newest of its checkpoints.
     """
 
     step: Count
-    updates: Count = 0
+    updates: Count
     samples: Count
     tokens: Count
+    last_step: StepSamples | None = None
+    validation_selection: Selection = EARLIER_SELECTION
+    world_size: int | None = None
     fingerprints: dict[str, str]
-    config: dict[str, Any]
-    attention: str = ""
+    attention: str | None = None
     guard: SpikeState = SpikeState()
     callbacks: dict[str, Any] = {}
-    last_step: dict[str, int] = {}
-    validation_selection: Selection = EARLIER_SELECTION
+    config: dict[str, Any]
     average: Average | None = None
 
-    @field_validator("last_step")
+    @model_validator(mode="before")
     @classmethod
-    def _check_last_step(cls, last: dict[str, int]) -> dict[str, int]:
-        if not last:
-            return last
-        has_fields = last.keys() == {"first", "last", "digest"}
-        if not has_fields or not 0 <= last["last"] - last["first"] < MAX_STEP_SAMPLES:
-            raise UserError(f"{last} are no samples of a step")
-        return last
+    def _count_updates(cls, content: Any) -> Any:
+        # Runs of earlier versions took every step.
+        if isinstance(content, dict) and "step" in content:
+            return {"updates": content["step"]} | content
+        return content
+
+    @field_validator("last_step", mode="before")
+    @classmethod
+    def _read_last_step(cls, value: Any) -> Any:
+        if value == {}:
+            return None
+        return value
+
+    @field_serializer("last_step")
+    def _write_last_step(self, value: StepSamples | None) -> dict[str, int]:
+        if value is None:
+            return {}
+        return value.model_dump()
+
+    def content(self) -> dict[str, Any]:
+        """Return the JSON object of state.json."""
+        return self.model_dump(exclude_unset=True)
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> State:
     """Read state.json.
 
     Raises:
         UserError: Its content is not what a run writes.
     """
     with content_errors(f"{path}: no state of a run", ANOTHER):
-        state = as_type(read_json(path), State).model_dump(exclude_unset=True)
-    # Runs of earlier versions took every step.
-    state.setdefault("updates", state["step"])
-    return state
+        return as_type(read_json(path), State)

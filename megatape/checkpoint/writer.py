@@ -19,6 +19,7 @@ from megatape.checkpoint.hashed_files import as_json, write_file
 from megatape.checkpoint.manifest import RNG, STATE, save_manifest
 from megatape.checkpoint.partial_folder import hide, make_partial, partial_name
 from megatape.checkpoint.records import FileRecord
+from megatape.checkpoint.state import State
 from megatape.checkpoint.tensors import StoredWeights, save_tensors
 from megatape.data.tokenizers.tokenizer import check_file_name
 from megatape.distributed.exchange import gather_values, on_all, on_main
@@ -56,14 +57,14 @@ class CheckpointContents:
     """Contents of a checkpoint.
 
     Attributes:
-        state: JSON object for state.json, with `step` and `updates`.
+        state: Content of state.json.
         tensors: Master weights and optimizer state.
         rng: State of this rank's generators (checkpoint/rng.py).
         tokenizer: Name -> content of the tokenizer's files.
         base: Frozen weights to leave out, None to write all weights.
     """
 
-    state: dict[str, Any]
+    state: State
     tensors: TensorSource
     rng: Tensor
     tokenizer: Mapping[str, bytes]
@@ -89,7 +90,7 @@ def write_checkpoint(environment: RunEnvironment, contents: CheckpointContents) 
         LeaseLost: On every rank, another run has taken the lease.
     """
     topology = environment.topology
-    checkpoint = environment.folder.checkpoint(contents.state["step"])
+    checkpoint = environment.folder.checkpoint(contents.state.step)
     try:
         _write(environment, contents, checkpoint)
     except (OSError, UserError) as error:
@@ -209,7 +210,7 @@ def _write_rest(partial: Path, contents: CheckpointContents, rng_states: list[Te
         UserError: A file name is not one of a tokenizer.
     """
     records = {}
-    records[STATE] = write_file(partial / STATE, [as_json(contents.state, STATE)])
+    records[STATE] = write_file(partial / STATE, [as_json(contents.state.content(), STATE)])
     records[RNG] = save_tensors({f"rank{rank}": state for rank, state in enumerate(rng_states)}, partial / RNG)
     for name, content in contents.tokenizer.items():
         with content_errors(f"tokenizer file {name!r}", "remove it from the data directory"):
@@ -257,7 +258,7 @@ def _complete(
     if contents.base is not None:
         base = base_record(contents.base, checkpoint)
     features = []
-    if contents.state["updates"] != contents.state["step"]:
+    if contents.state.updates != contents.state.step:
         features.append(Feature.SKIPPED_STEPS)
     save_manifest(partial, written, file_of, base, features)
     sync(partial)

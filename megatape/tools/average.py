@@ -72,8 +72,8 @@ def average(readers: Sequence[CheckpointReader], weighting: str, out: Path) -> A
             link_file(newest.directory / file, folder / file)
             files[file] = newest_files[file]
 
-        state = newest.state | {"average": entry.model_dump()}
-        files[STATE] = write_file(folder / STATE, [as_json(state)])
+        state = newest.state.model_copy(update={"average": entry})
+        files[STATE] = write_file(folder / STATE, [as_json(state.content())])
         base = None
         if newest.base:
             base = base_record(newest.base, out)
@@ -102,7 +102,7 @@ def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
         if field.rule in IMMUTABLE:
             reasons.append(f"{field.path} is {field.theirs} and {field.ours}")
     for name in ("data", "tokenizer"):
-        if one.state["fingerprints"].get(name) != other.state["fingerprints"].get(name):
+        if one.state.fingerprints.get(name) != other.state.fingerprints.get(name):
             reasons.append(f"they were trained on another {name}")
     if _base_hashes(one) != _base_hashes(other):
         reasons.append("their frozen weights are of another base")
@@ -111,7 +111,7 @@ def _check_pair(one: CheckpointReader, other: CheckpointReader) -> None:
     if one.step == other.step:
         reasons.append(f"both have step {one.step}")
     for reader in (one, other):
-        if "average" in reader.state:
+        if reader.state.average is not None:
             reasons.append(f"{reader.directory} is an average already")
     if reasons:
         raise UserError(

@@ -33,9 +33,9 @@ def branch(reader: CheckpointReader, decay_tokens: int, out: Path | None = None)
         UserError: The learning rate after the checkpoint is not at its peak, the folder exists, or `out` is None and the run's
             folder is missing.
     """
-    average = reader.state.get("average")
-    if average:
-        run_directory = Path(average["run"])
+    average = reader.state.average
+    if average is not None:
+        run_directory = Path(average.run)
     else:
         run_directory = Path(os.path.abspath(reader.directory)).parent.parent
     origin = RunFolder(run_directory)

@@ -36,7 +36,7 @@ class SaveSchedule:
         if output.step % self._interval == 0:
             self._is_due = True
         if is_final:
-            self._checkpoints.close()
+            self._checkpoints.ensure_saved()
             return True
         # Do not save after a skipped step: nothing has changed, and broken weights must not replace a good checkpoint.
         if self._is_due and not output.skipped:
@@ -56,7 +56,7 @@ class SaveSchedule:
         """
         if state.step <= self._checkpoints.saved_step:
             return ""
-        return str(self._checkpoints.close())
+        return str(self._checkpoints.ensure_saved())
 
     @contextmanager
     def saving_on_data_error(self, state: TrainState) -> Iterator[None]:

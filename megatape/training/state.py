@@ -1,9 +1,9 @@
 """Progress of a run: the counts that checkpoints store besides weights and optimizer state."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION, Selection
+from megatape.checkpoint.state import State, StepSamples
+from megatape.data.training.selection import NEW_SELECTION, Selection
 
 
 @dataclass
@@ -15,7 +15,7 @@ class TrainState:
         step: Number of completed steps, including skipped ones.
         samples: Number of samples in these steps, over all ranks.
         updates: Number of steps that changed the weights, as the optimizer counts them.
-        last_step: First and last sample of the last step, and their digest.
+        last_step: Samples of the last step, None before the first step.
         selection: Selection of the evaluations' samples. A run keeps its first selection, so that its whole curve is measured
             on the same samples.
     """
@@ -24,7 +24,7 @@ class TrainState:
     step: int = 0
     samples: int = 0
     updates: int = 0
-    last_step: dict[str, int] = field(default_factory=dict)
+    last_step: StepSamples | None = None
     selection: Selection = NEW_SELECTION
 
     @property
@@ -40,26 +40,15 @@ class TrainState:
             digest: Digest of the samples.
             updated: Whether the step changed the weights.
         """
-        self.last_step = {"first": samples[0], "last": samples[-1], "digest": digest}
+        self.last_step = StepSamples(first=samples[0], last=samples[-1], digest=digest)
         self.step += 1
         self.samples = samples.stop
         self.updates += updated
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counts for a checkpoint."""
-        return {
-            "step": self.step,
-            "updates": self.updates,
-            "samples": self.samples,
-            "tokens": self.tokens,
-            "last_step": self.last_step,
-            "validation_selection": self.selection,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the counts of a checkpoint. Earlier versions stored neither `last_step` nor the selection."""
-        self.step = state["step"]
-        self.samples = state["samples"]
-        self.updates = state["updates"]
-        self.last_step = state.get("last_step", {})
-        self.selection = state.get("validation_selection", EARLIER_SELECTION)
+    def restore(self, saved: State) -> None:
+        """Continue from the counts of a checkpoint."""
+        self.step = saved.step
+        self.samples = saved.samples
+        self.updates = saved.updates
+        self.last_step = saved.last_step
+        self.selection = saved.validation_selection

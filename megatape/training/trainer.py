@@ -16,6 +16,7 @@ from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.rng import restore_rng
 from megatape.checkpoint.selection import find_checkpoint
+from megatape.checkpoint.state import State
 from megatape.config import Config, save_config
 from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import make_mesh
@@ -81,7 +82,7 @@ class Start:
 
 
 class Trainer:
-    """A run, ready to continue from `state.step`. Collective over the ranks, like all its methods but `state_dict`.
+    """A run, ready to continue from `state.step`. Collective over the ranks, like all its methods but `saved_state`.
 
     Args:
         config: Configuration of the run.
@@ -157,7 +158,7 @@ class Trainer:
             config.checkpoint,
             self.engine,
             lambda: self.state.step,
-            self.state_dict,
+            self.saved_state,
             data.tokenizer.files,
             self.policy.protected,
             self.callbacks,
@@ -267,16 +268,22 @@ class Trainer:
         self.divergence.check_validation(validation.loss, step)
         return validation
 
-    def state_dict(self) -> dict[str, Any]:
+    def saved_state(self) -> State:
         """Return the rest of the training state, for the checkpoint's state.json."""
-        return self.state.state_dict() | {
-            "world_size": self.topology.world_size,
-            "fingerprints": self.data.fingerprints,
-            "attention": self.attention,
-            "guard": self.policy.state_dict(),
-            "callbacks": self.callbacks.state_dict(),
-            "config": mask_values(self.config.model_dump()),
-        }
+        return State(
+            step=self.state.step,
+            updates=self.state.updates,
+            samples=self.state.samples,
+            tokens=self.state.tokens,
+            last_step=self.state.last_step,
+            validation_selection=self.state.selection,
+            world_size=self.topology.world_size,
+            fingerprints=self.data.fingerprints,
+            attention=self.attention,
+            guard=self.policy.saved_state(),
+            callbacks=self.callbacks.state_dict(),
+            config=mask_values(self.config.model_dump()),
+        )
 
     # Building and loading.
 
@@ -333,7 +340,7 @@ class Trainer:
             reader = find_checkpoint(self.start.resume, self.environment, self._check_continues)
             if reader is not None:
                 self._restore(reader)
-                self.policy.load_state_dict(reader.state.get("guard", {}))
+                self.policy.restore(reader.state.guard)
                 return reader.directory
             restart(self.environment)
         parameters = self.engine.state.parameters
@@ -347,8 +354,8 @@ class Trainer:
     def _restore(self, reader: CheckpointReader) -> None:
         """Return to the step of a checkpoint."""
         self.checkpoints.load(reader)
-        self.state.load_state_dict(reader.state)
-        self.callbacks.load_state_dict(reader.state.get("callbacks", {}))
+        self.state.restore(reader.state)
+        self.callbacks.load_state_dict(reader.state.callbacks)
         self.stepper.forget_next_batch()
         snapshot = reader.rng_state(self.topology.rank)
         if snapshot is not None:

@@ -76,7 +76,7 @@ def test_state_of_another_version(tmp_path: Path) -> None:
     (copy / "state.json").write_bytes(text)
     files = manifest.files | {"state.json": FileRecord(bytes=len(text), sha256=hashlib.sha256(text).hexdigest())}
     save_manifest(copy, files, manifest.tensors)
-    assert json.loads(json.dumps(CheckpointReader(copy).state)) == {"updates": state["step"], **state}
+    assert json.loads(json.dumps(CheckpointReader(copy).state.content())) == {"updates": state["step"], **state}
 
 
 def test_a_manifest_without_weights(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def _writing_late(held: bool, failing: bool) -> Iterator[None]:
 
     def written(environment: RunEnvironment, contents: CheckpointContents) -> Path:
         deadline = time.monotonic() + 2
-        step = contents.state["step"]
+        step = contents.state.step
         background = RUNNING[0].checkpoints._background
         while held and background and background.in_flight and RUNNING[0].state.step == step and time.monotonic() < deadline:
             time.sleep(0.005)

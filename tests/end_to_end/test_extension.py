@@ -156,9 +156,9 @@ def test_train_resume_and_export(own: list[Path], config: Path, tmp_path: Path) 
         with Workers(["pretrain", *changed], ranks, tmp_path / f"start{number}") as workers:
             assert workers.statuses() == [0] * ranks, workers.logs()
     checkpoint = CheckpointReader(run / "checkpoints" / "step-00000004")
-    assert checkpoint.state["callbacks"] == {"tally": {"steps": 4}}
-    assert checkpoint.state["config"]["run"]["imports"] == [str(path) for path in own]
-    assert checkpoint.state["config"]["optimizer"]["momentum"] == 0.5
+    assert checkpoint.state.callbacks == {"tally": {"steps": 4}}
+    assert checkpoint.state.config["run"]["imports"] == [str(path) for path in own]
+    assert checkpoint.state.config["optimizer"]["momentum"] == 0.5
     kinds = {"momentum", "norms", "count", "average"}
     assert kinds <= checkpoint.manifest.tensors.keys()
     assert [int(line.split()[0]) for line in (run / "table.txt").read_text().splitlines()] == [1, 2, 3, 4]

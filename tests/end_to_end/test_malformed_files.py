@@ -104,9 +104,9 @@ def checkpoint_state(folder: Path) -> Malformed:
 
     def read() -> None:
         state = CheckpointReader(checkpoint).state
-        assert all(isinstance(value, str) for value in state["fingerprints"].values())
-        SpikePolicy(training, BatchSizes(8)).load_state_dict(state.get("guard", {}))
-        check_order(checkpoint, state, ShuffledOrder("", 1, 0))
+        assert all(isinstance(value, str) for value in state.fingerprints.values())
+        SpikePolicy(training, BatchSizes(8)).restore(state.guard)
+        check_order(checkpoint, state.last_step, ShuffledOrder("", 1, 0))
 
     return Malformed(path, read, ("config",), write)
 

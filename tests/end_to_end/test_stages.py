@@ -110,4 +110,4 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
             inputs = [on_device(sample, run.engine.device)] * repetitions
             gradients = run.engine.forward_backward(inputs, repetitions * sample.num_targets)
             run.engine.update(1e-3, *run.engine.sum_over_ranks(gradients.loss, gradients.num_nonfinite, gradients.square))
-            run.checkpoints.close()
+            run.checkpoints.ensure_saved()

@@ -293,7 +293,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
         run = Trainer(config, open_data(config), topology, lease)
-        resumed = _measured(run.engine.state, CheckpointReader(run.checkpoints.close()).read)
+        resumed = _measured(run.engine.state, CheckpointReader(run.checkpoints.ensure_saved()).read)
     whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
     return {"model": whole, "started": started, "resumed": resumed}
 

@@ -57,7 +57,7 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
                 if topology.is_main:
                     shutil.rmtree(case["remove"])
             if case.get("only_save"):
-                run.checkpoints.close()
+                run.checkpoints.ensure_saved()
             else:
                 run.train()
     except (ValueError, OSError, TrainingDiverged) as error:

@@ -103,7 +103,7 @@ def _compare_checkpoints(path: Path, undisturbed: Path, fixed: bool) -> None:
     for name, entry in other.manifest.files.items():
         if name != STATE and one.manifest.files.get(name) != entry:
             raise Failure(f"{path / name} has other bytes than that of the undisturbed run")
-    states = [reader.state | {"config": None} for reader in (one, other)]
+    states = [reader.state.content() | {"config": None} for reader in (one, other)]
     if states[0] != states[1]:
         raise Failure(f"{path / STATE}: {states[0]}, undisturbed {states[1]}")
 

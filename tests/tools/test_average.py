@@ -50,7 +50,8 @@ def test_is_the_mean(stable: Path, command: Command, weighting: str, parts: tupl
     assert status == 0 and f"{parts[2] / sum(parts):.1%} of step 4; the rest is that of step 4" in printed, errors
     reader = verified_checkpoint(out)
     newest = verified_checkpoint(checkpoints(stable, 4)[0])
-    assert reader.state["average"]["steps"] == [2, 3, 4] and reader.state["average"]["run"] == str(stable)
+    average = reader.state.average
+    assert average is not None and (average.steps, average.run) == ([2, 3, 4], str(stable))
     for name in newest.names():
         total = sum(
             part / sum(parts) * step_tensors(stable, "weight", step)[name].double()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from megatape.checkpoint.compatibility import check_order
+from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
 from megatape.data.training.run_data import open_data
 from megatape.run_folder import RunFolder
@@ -99,13 +100,14 @@ def test_repeated_sample() -> None:
 
 def test_another_order_is_refused(runs: Path, raw_config: dict[str, Any]) -> None:
     checkpoint = RunFolder(runs / "alone").checkpoint(3)
-    state = json.loads((checkpoint / "state.json").read_text())
-    assert state["last_step"]["first"] == 16 and state["last_step"]["last"] == 23
-    config = parse_config(state["config"], "state")
+    state = CheckpointReader(checkpoint).state
+    last = state.last_step
+    assert last is not None and (last.first, last.last) == (16, 23)
+    config = parse_config(state.config, "state")
     order = open_data(config).train.order
-    check_order(checkpoint, state, order)
-    check_order(checkpoint, {}, order)
-    state["config"]["training"]["seed"] += 1
-    other = open_data(parse_config(state["config"], "state")).train.order
+    check_order(checkpoint, last, order)
+    check_order(checkpoint, None, order)
+    state.config["training"]["seed"] += 1
+    other = open_data(parse_config(state.config, "state")).train.order
     with pytest.raises(ValueError, match="samples 16 to 23, of its last step, had the digest"):
-        check_order(checkpoint, state, other)
+        check_order(checkpoint, last, other)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -21,8 +20,6 @@ class Checkpoints:
         self.polled: list[float] = []
         self.saved_step = 0
         self._answers = list(answers)
-        # A final save, by either name that the manager has had for it.
-        self.close = self._save_last
 
     def poll(self, num_ended: float) -> None:
         self.polled.append(num_ended)
@@ -33,9 +30,16 @@ class Checkpoints:
             return self._answers.pop(0)
         return True
 
-    def _save_last(self) -> Path:
+    def ensure_saved(self) -> Path:
         self.saves.append("last")
         return Path("checkpoint")
+
+
+class FullDisk(Checkpoints):
+    """Manager that cannot save the last step."""
+
+    def ensure_saved(self) -> Path:
+        raise NotSaved("no space")
 
 
 def output_of(step: int, skipped: str = "") -> StepOutput:
@@ -92,8 +96,6 @@ def test_lost_data_leaves_a_checkpoint(step: int, saved: str) -> None:
 
 
 def test_lost_data_and_a_full_disk() -> None:
-    checkpoints = Checkpoints()
-    checkpoints.close = Mock(side_effect=NotSaved("no space"))
-    schedule = schedule_of(checkpoints)
+    schedule = schedule_of(FullDisk())
     with pytest.raises(NotSaved, match="shard not found; no space"), schedule.saving_on_data_error(TrainState(8, step=2)):
         raise DataError("shard not found")

@@ -29,7 +29,7 @@ from megatape.config import Config, ModelConfig, differences
 from megatape.data.tokenizers.files import load_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.run_data import RunData
-from megatape.data.training.selection import EARLIER_SELECTION, NEW_SELECTION
+from megatape.data.training.selection import NEW_SELECTION
 from megatape.distributed.exchange import on_all
 from megatape.errors import UserError, path_errors
 from megatape.model.init import initial_block
@@ -224,27 +224,27 @@ def check_continues(
         UserError: The run would train another model, see other samples, or change a setting that must be confirmed.
     """
     origin = reader.directory
+    state = reader.state
     theirs = reader.config
     changed = list(differences(theirs, config))
     check_same_settings(origin, changed)
-    check_same_data(origin, reader.state["fingerprints"], data.fingerprints, config.data)
+    check_same_data(origin, state.fingerprints, data.fingerprints, config.data)
     check_end_token(origin, reader.tokenizer(), data.tokenizer)
-    environment.on_main(lambda: check_order(origin, reader.state, data.train.order))
+    environment.on_main(lambda: check_order(origin, state.last_step, data.train.order))
     check_annealing(origin, theirs.data.annealing, config.data.annealing, reader.tokens)
     lines = recipe_changes(origin, changed, allow_changes)
     # Checkpoints of earlier versions do not record the backend.
-    before = reader.state.get("attention", attention)
+    before = state.attention or attention
     if before != attention:
         lines.append(f"attention by {before} -> {attention}, which rounds differently")
 
     samples = plural(reader.samples, "sample")
     tokens = plural(reader.tokens, "token")
     environment.log.info(f"resumed from {origin}: {samples} and {tokens} seen")
-    average = reader.state.get("average")
-    if average:
-        steps = ", ".join(str(step) for step in average["steps"])
+    if state.average is not None:
+        steps = ", ".join(str(step) for step in state.average.steps)
         environment.log.info(f"its weights are the average of those after steps {steps}")
-    if reader.state.get("validation_selection", EARLIER_SELECTION) != NEW_SELECTION:
+    if state.validation_selection != NEW_SELECTION:
         environment.log.info(
             "the run is still evaluated on the first evaluation.samples validation samples, as it began; new runs are "
             "evaluated on samples from the whole split"

@@ -56,7 +56,7 @@ class Rollbacks:
             return ""
         with self._pace.waiting("the return to a checkpoint"):
             self._restore(reader)
-        self._policy.roll_back(reader.state.get("guard", {}), range(reader.samples, samples))
+        self._policy.roll_back(reader.state.guard, range(reader.samples, samples))
         first, last = self._policy.rolled_back[-1]
         return f"to {reader.directory}; samples {first} to {last} will be skipped"
 

@@ -3,10 +3,10 @@
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
+from megatape.checkpoint.state import SpikeState
 from megatape.config import TrainingConfig
 from megatape.config.batches import BatchSizes
 from megatape.optim.gated import Decision
@@ -148,32 +148,31 @@ class SpikePolicy:
         num_stable = sum(saved + STABLE_STEPS <= step for saved in candidates)
         return candidates[max(num_stable - 1, 0) : num_stable + 1]
 
-    def roll_back(self, state: dict[str, Any], samples: range) -> None:
+    def roll_back(self, state: SpikeState, samples: range) -> None:
         """Continue from the state of a checkpoint, and skip the samples of the steps that led to a spike.
 
         Args:
-            state: State that the checkpoint stores, see `state_dict`.
+            state: State that the checkpoint stores, see `saved_state`.
             samples: Samples seen since the checkpoint.
         """
         earlier = self.rolled_back
         first_step = max(0, self._batches.steps(samples.stop) - STABLE_STEPS)
         first = max(samples.start, self._batches.consumed(first_step))
-        self.load_state_dict(state)
+        self.restore(state)
         self.rolled_back = [*earlier, (first, samples.stop - 1)]
 
-    def state_dict(self) -> dict[str, Any]:
+    def saved_state(self) -> SpikeState:
         """Return the state for a checkpoint."""
         window = {name: list(values) for name, values in self._window.items()}
-        return {"spikes": window, "left_out": self.rolled_back, "troubled": self._unstable_steps}
+        return SpikeState(spikes=window, left_out=self.rolled_back, troubled=list(self._unstable_steps))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def restore(self, state: SpikeState) -> None:
         """Continue from the state of a checkpoint. Those of earlier versions store less."""
-        window = state.get("spikes", {})
         for name, values in self._window.items():
             values.clear()
-            values.extend(window.get(name, []))
-        self.rolled_back = [(first, last) for first, last in state.get("left_out", [])]
-        self._unstable_steps = tuple(state.get("troubled", ()))
+            values.extend(state.spikes.get(name, []))
+        self.rolled_back = list(state.left_out)
+        self._unstable_steps = tuple(state.troubled)
 
     def _describe_anomaly(self, loss: float, grad_norm: float) -> str:
         """Return a description of a spike, or ""."""

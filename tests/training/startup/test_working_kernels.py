@@ -195,7 +195,7 @@ def test_all_ranks_use_the_same_backends(raw_config: dict[str, Any], tmp_path: P
     )
     assert "attention" not in told[1] and "update" not in told[1]
     checkpoints = RunFolder(Path(raw_config["run"]["directory"])).checkpoints
-    assert CheckpointReader(checkpoints / "step-00000000").state["attention"] == "sdpa"
+    assert CheckpointReader(checkpoints / "step-00000000").state.attention == "sdpa"
 
 
 def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
@@ -211,7 +211,7 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
             run = Trainer(config, open_data(config), topology, lease, Start(resume))
             chosen.append(run.backends[:1])
             if resume is None:
-                run.checkpoints.close()
+                run.checkpoints.ensure_saved()
     raw["model"]["encoding"] = "tape"
     with (
         patch.object(working_kernels, "has_kernels", lambda device: topology.is_main),  # on the other rank triton is missing

@@ -1,12 +1,12 @@
 """The decisions of the spike policy, without a run."""
 
-import json
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
+from megatape.checkpoint.state import SpikeState
 from megatape.config import TrainingConfig, parse_config
 from megatape.config.batches import BatchSizes
 from megatape.training.steps import spike_policy
@@ -24,7 +24,7 @@ def policy_of(config: TrainingConfig, on_spike: str) -> SpikePolicy:
 def copy_of(policy: SpikePolicy, config: TrainingConfig, on_spike: str) -> SpikePolicy:
     """Return a policy that continues from another one's state in a checkpoint."""
     copied = policy_of(config, on_spike)
-    copied.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    copied.restore(SpikeState.model_validate_json(policy.saved_state().model_dump_json()))
     return copied
 
 
@@ -102,16 +102,16 @@ def test_rollback_in_a_batch_size_warmup(config: TrainingConfig) -> None:
     batches = BatchSizes(64, ((8, 4000),))
     policy = SpikePolicy(config, batches)
     assert policy.may_roll_back(batches.consumed(70))
-    policy.roll_back({}, range(batches.consumed(100), batches.consumed(400)))
+    policy.roll_back(SpikeState(), range(batches.consumed(100), batches.consumed(400)))
     assert policy.rolled_back == [(336 * 8, 400 * 8 - 1)]
     assert not policy.may_roll_back(batches.consumed(400))
     assert not policy.may_roll_back(batches.consumed(464))
     assert policy.may_roll_back(batches.consumed(465))
 
     # The checkpoint is nearer than 64 steps.
-    policy.roll_back({}, range(batches.consumed(500), batches.consumed(510)))
+    policy.roll_back(SpikeState(), range(batches.consumed(500), batches.consumed(510)))
     assert policy.rolled_back[1] == (4000, 4000 + 10 * 64 - 1)
-    policy.roll_back({}, range(batches.consumed(500), batches.consumed(600)))
+    policy.roll_back(SpikeState(), range(batches.consumed(500), batches.consumed(600)))
     assert policy.rolled_back[2] == (4000 + 36 * 64, 4000 + 100 * 64 - 1)
 
 

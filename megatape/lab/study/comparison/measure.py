@@ -104,7 +104,7 @@ def measure(folder: str, scaling: str | None) -> Outcome:
     run = RunFolder(Path(folder))
     config = load_config(run.config)
     checkpoint = run.checkpoint(config.training.steps)
-    fingerprints: dict[str, str] = CheckpointReader(checkpoint).state["fingerprints"]
+    fingerprints: dict[str, str] = CheckpointReader(checkpoint).state.fingerprints
     metrics = TrainingMetrics.read(run)
     if is_addition(config.data.directory):
         evaluation = measure_addition(config, checkpoint, scaling)

@@ -85,7 +85,7 @@ class Run(Generic[ResultT]):
             except (ValueError, OSError):
                 # Training warns of a corrupted checkpoint and resumes from an older one.
                 continue
-            self._check_origin(path, reader.config, reader.state["fingerprints"], fingerprints)
+            self._check_origin(path, reader.config, reader.state.fingerprints, fingerprints)
 
     def finish(self, children: Children, environments: SimpleQueue[Environment]) -> None:
         """Train and measure the model, unless it is done.

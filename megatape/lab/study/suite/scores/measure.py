@@ -68,7 +68,7 @@ def measure(directory: str, row: str, splits: list[str], count: int) -> Scores:
     seconds = sum(metrics.seconds) + time.monotonic() - started
     return Scores(
         config=config,
-        fingerprints=checkpoint.state["fingerprints"],
+        fingerprints=checkpoint.state.fingerprints,
         definition=task.definition,
         validation_loss=metrics.validation_loss,
         seconds=seconds,
