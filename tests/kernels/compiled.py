@@ -27,7 +27,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from megatape.attention.kernels import attention
+from megatape.attention.kernels import tile_sizes
 from megatape.encodings.kernels.update import PROGRAMS
 from megatape.utils.tables import markdown
 from tests.kernels.launches import Launch, launches, update_launches
@@ -108,7 +108,7 @@ def _loops(code: str) -> Iterator[tuple[int, int, int]]:
 
 def tiles_of(architecture: int) -> AbstractContextManager[object]:
     """A context with the tiles of a compute capability."""
-    return patch.object(attention, "shared_memory", lambda device: SHARED[architecture] * 1024)
+    return patch.object(tile_sizes, "shared_memory", lambda device: SHARED[architecture] * 1024)
 
 
 def attention_launches(head_dim: int, dtype: torch.dtype, biased: bool = False) -> list[Launch]:

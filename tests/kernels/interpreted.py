@@ -24,8 +24,8 @@ from triton.runtime import interpreter
 from megatape.attention.attend import get_backend
 from megatape.attention.bias import DistanceBias
 from megatape.attention.kernels import attention
-from megatape.attention.kernels.attention import Tile
 from megatape.attention.kernels.rotation import Rotation
+from megatape.attention.kernels.tile_sizes import Tile
 from megatape.attention.rotation import PositionState, rotate
 from megatape.config import ModelConfig
 from megatape.distributed.mesh import SINGLE, Axis

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from megatape.attention.kernels import attention, rotation
-from megatape.attention.kernels.attention import Tile, fused_attention
+from megatape.attention.kernels.attention import fused_attention
 from megatape.attention.kernels.rotation import Rotation
+from megatape.attention.kernels.tile_sizes import Tile
 from megatape.attention.rotation import PositionState
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings.kernels import update
@@ -32,8 +33,8 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
     recorded: list[Launch] = []
     outputs: tuple[Tensor, ...]
 
-    def record(kernel: Any, grid: tuple[int, ...], flops: float, tile: Tile, **arguments: Any) -> None:
-        recorded.append(Launch(kernel, grid, tile, arguments))
+    def record(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:
+        recorded.append(Launch(kernel, grid, Tile(arguments["QUERIES"], arguments["KEYS"], warps, stages), arguments))
 
     q, k, v, added = (
         torch.empty(batch, length, count, size, dtype=dtype, device="meta", requires_grad=True)
@@ -41,7 +42,7 @@ def launches(shape: tuple[int, int, int, int, int], dtype: torch.dtype, document
     )
     initial = torch.empty(batch, length, 1, size, device="meta")
     starts = torch.empty(batch, length, dtype=torch.long, device="meta") if documents else None
-    with patch.object(attention, "_run", record):
+    with patch.object(attention, "launch", record):
         if biased:
             by_distance = torch.empty(heads, length, device="meta", requires_grad=True)
             content, _ = fused_attention(q, k, v, None, by_distance, starts, False)
@@ -79,9 +80,8 @@ def update_launches(shape: tuple[int, int, int, int, int], inner: int, dtype: to
     batch, length, heads, channels, size = shape
     recorded: list[Launch] = []
 
-    def record(kernel: Any, **arguments: Any) -> None:
-        warps = update.num_warps(kernel, arguments["CHANNELS_P"], arguments["SIZE_P"])
-        recorded.append(Launch(kernel, (programs,), Tile(1, 1, warps, 1), arguments))
+    def record(kernel: Any, grid: tuple[int, ...], flops: float, warps: int, stages: int, arguments: dict[str, Any]) -> None:
+        recorded.append(Launch(kernel, grid, Tile(1, 1, warps, stages), arguments))
 
     def empty(*sizes: int) -> Tensor:
         return torch.empty(*sizes, dtype=dtype, device="meta", requires_grad=True)
@@ -89,7 +89,7 @@ def update_launches(shape: tuple[int, int, int, int, int], inner: int, dtype: to
     initial = torch.empty(batch, length, 1, size, device="meta")
     delta = empty(batch, length, channels, size)
     attended = empty(batch, length, heads, size)
-    with patch.object(update, "_run", record), patch.object(update, "PROGRAMS", programs):
+    with patch.object(update, "launch", record), patch.object(update, "PROGRAMS", programs):
         out = fused_update(
             initial, delta, attended, empty(heads), empty(batch, length, inner), empty(inner, channels), empty(channels, inner)
         )

@@ -1,11 +1,10 @@
-"""Attention by the kernels as one differentiable function, and the sizes of their tiles.
+"""Attention by the kernels as one differentiable function.
 
+The plain counterpart is attention/backends/blocked.py, which supports every encoding on every device.
 Shapes as in model/transformer.py.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,32 +17,13 @@ from megatape.attention.kernels.backward import keys_kernel, queries_kernel
 from megatape.attention.kernels.distances import distances_kernel
 from megatape.attention.kernels.forward import LOG2_E, forward_kernel
 from megatape.attention.kernels.rotation import rotated, rotated_with_state
+from megatape.attention.kernels.tile_sizes import select_tile
 from megatape.attention.kernels.tiles import width
 from megatape.attention.rotation import PositionState
-from megatape.nn.kernels.launch import launch
+from megatape.nn.kernels.launch import Argument, Kernel, launch
 
-# Shared memory that a program can have
-H100_SHARED_BYTES = 227 * 1024
-A100_SHARED_BYTES = 163 * 1024
 # Index of the bias by distance among the arguments of _FusedAttention
 BY_DISTANCE = 6
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Tile sizes of a Triton kernel.
-
-    Attributes:
-        queries: Number of queries per program and step.
-        keys: Number of keys per program and step.
-        warps: Number of warps of a program.
-        stages: Number of pipeline stages.
-    """
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
 
 
 @dataclass(frozen=True)
@@ -58,34 +38,6 @@ class Products:
     content: int
     state: int
 
-
-# Tiles by kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200. TAPE's attention takes 0.72 to 0.79 of
-# the time that it takes with tiles chosen by registers and shared memory alone (docs/kernels.md).
-TILES = {
-    (forward_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=3),
-    (forward_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=3),
-    (queries_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=2),
-    (queries_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=2),
-    (keys_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=2),
-    (keys_kernel, 128): Tile(queries=32, keys=128, warps=8, stages=2),
-    (distances_kernel, 64): Tile(queries=64, keys=64, warps=8, stages=2),
-    (distances_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
-}
-# Tiles for devices with less shared memory: large, but within it, and with hardly a register spilled inside the loops. Compiled
-# for these devices, but not measured.
-TILES_BELOW_H100 = {
-    (forward_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
-    (queries_kernel, 128): Tile(queries=128, keys=32, warps=8, stages=2),
-    (keys_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
-}
-TILES_BELOW_A100 = TILES_BELOW_H100 | {
-    (queries_kernel, 128): Tile(queries=64, keys=32, warps=4, stages=2),
-    (keys_kernel, 128): Tile(queries=32, keys=64, warps=8, stages=2),
-}
-# Tile of all kernels in float32
-FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
-# Tiles to try, by name of the kernel. They take the place of all tiles above (lab/benchmark/gpu/tiles.py).
-TRIAL_TILES: dict[str, Tile] = {}
 
 PRODUCTS = {
     forward_kernel: Products(content=2, state=1),
@@ -117,31 +69,6 @@ def fused_attention(
     """
     initial, delta = state or (None, None)
     return _FusedAttention.apply(q, k, v, initial, delta, moves_state, by_distance, document_starts)
-
-
-def select_tile(kernel: Callable[..., Any], x: Tensor) -> Tile:
-    """Return the tile of `kernel` for x, by the dtype, the head size and the device of x."""
-    if kernel.__name__ in TRIAL_TILES:
-        return TRIAL_TILES[kernel.__name__]
-    if x.dtype == torch.float32:
-        return FLOAT_TILE
-    key = kernel, max(width(x.shape[-1]), 64)
-    available_bytes = shared_memory(x.device)
-    if available_bytes < A100_SHARED_BYTES and key in TILES_BELOW_A100:
-        return TILES_BELOW_A100[key]
-    if available_bytes < H100_SHARED_BYTES and key in TILES_BELOW_H100:
-        return TILES_BELOW_H100[key]
-    return TILES[key]
-
-
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Return the bytes of shared memory that a program can have. The meta device stands in for an H100."""
-    if device.type != "cuda":
-        return H100_SHARED_BYTES
-    # The stub of the properties lacks the field.
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.shared_memory_per_block_optin)
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -319,7 +246,7 @@ def _ends(starts: Tensor) -> Tensor:
     return torch.searchsorted(starts, tokens.expand_as(starts).contiguous(), right=True)
 
 
-def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
+def _launch(kernel: Kernel, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> None:
     """Run a kernel on every head.
 
     keys_kernel runs on blocks of keys, distances_kernel on diagonals of square tiles, and the others on blocks of queries.
@@ -336,24 +263,18 @@ def _launch(kernel: Any, q: Tensor, k: Tensor, /, **tensors: Tensor | None) -> N
         num_products += PRODUCTS[kernel].state
     # Two for each multiply-add. Half of the scores are masked.
     flops = num_products * batch * heads * length**2 * size
-    _run(
-        kernel,
-        (triton.cdiv(length, rows), programs, batch),
-        flops,
-        tile,
+    arguments: dict[str, Argument] = {
         **tensors,
         # Sizes
-        length=length,
-        heads=heads,
-        scale=size**-0.5,
+        "length": length,
+        "heads": heads,
+        "scale": size**-0.5,
         # Compile-time sizes
-        GROUP=heads // k.shape[2],
-        SIZE=size,
-        WIDTH=width(size),
-        QUERIES=tile.queries,
-        KEYS=tile.keys,
-    )
-
-
-def _run(kernel: Any, grid: tuple[int, ...], flops: int, tile: Tile, /, **arguments: Any) -> None:
+        "GROUP": heads // k.shape[2],
+        "SIZE": size,
+        "WIDTH": width(size),
+        "QUERIES": tile.queries,
+        "KEYS": tile.keys,
+    }
+    grid = (triton.cdiv(length, rows), programs, batch)
     launch(kernel, grid, flops, tile.warps, tile.stages, arguments)

@@ -1,6 +1,6 @@
 """Rotation of queries and keys by the position tensor, for kernels that read them more than once: one pass over their memory.
 
-Shapes as in model/transformer.py.
+The plain counterpart is attention/rotation.py. Shapes as in model/transformer.py.
 """
 
 from typing import Any

@@ -1,5 +1,7 @@
 """TAPE's update of the position tensor by Triton kernels: one pass over its memory forward, one backward.
 
+The plain counterpart is TapeUpdate in encodings/tape.py.
+
 With E = e0 + D + g U, the state after attention's update, and a = silu(W_x m), for each token separately:
 
     Y = W_up E          Z = diag(a) Y           D' = E - e0 + W_down Z
@@ -8,11 +10,12 @@ With E = e0 + D + g U, the state after attention's update, and a = silu(W_x m), 
     dE = dD' + W_up^T dY = dD        dU_h = g_h dE_l         dg_h = sum of dE_l * U_h
     dW_up = sum over tokens of dY E^T       dW_down = sum over tokens of dD' Z^T
 
-encodings/tape.py multiplies W_down diag(a) W_up first, which needs less arithmetic. Here memory limits the time, and the L x L
-matrices of all tokens need not exist. Shapes as there.
+The plain update multiplies W_down diag(a) W_up first, which needs less arithmetic. Here memory limits the time, and the L x L
+matrices of all tokens need not exist. Shapes as in encodings/tape.py.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatape.nn.kernels.launch import launch
+from megatape.nn.kernels.launch import Kernel, launch
 
 # Precision of float32 products
 PRECISION = tl.constexpr("tf32x3")
@@ -67,6 +70,7 @@ class _Update(torch.autograd.Function):
         out = active.new_empty(batch, length, down.shape[0], initial.shape[-1])
         _run(
             update_kernel,
+            _sizes(initial, attended, active, down),
             # Inputs
             initial=initial,
             delta=delta,
@@ -77,7 +81,6 @@ class _Update(torch.autograd.Function):
             down=down,
             # Output
             out=out,
-            **_sizes(initial, attended, active, down),
         )
         ctx.save_for_backward(initial, delta, attended, gain, active, up, down)
         return out
@@ -96,6 +99,7 @@ class _Update(torch.autograd.Function):
         d_gain_parts, d_up_parts, d_down_parts = parts.split(sizes, 1)
         _run(
             update_backward_kernel,
+            {**_sizes(initial, attended, active, down), "PARTS": parts.shape[1]},
             # Inputs
             initial=initial,
             delta=delta,
@@ -112,8 +116,6 @@ class _Update(torch.autograd.Function):
             d_active=d_active,
             d_up=d_up_parts,
             d_down=d_down_parts,
-            PARTS=parts.shape[1],
-            **_sizes(initial, attended, active, down),
         )
         d_gain, d_up, d_down = parts.sum(0).to(up.dtype).split(sizes)
         if gain is None:
@@ -149,7 +151,7 @@ def _padded(size: int) -> int:
     return max(MIN_SIZE, triton.next_power_of_2(size))
 
 
-def num_warps(kernel: Any, channels: int, size: int) -> int:
+def num_warps(kernel: Kernel, channels: int, size: int) -> int:
     """Return the number of warps of a program, for padded numbers of channels and of their elements.
 
     With few warps, several programs share a multiprocessor. A token with a large state needs more (docs/kernels.md).
@@ -160,12 +162,13 @@ def num_warps(kernel: Any, channels: int, size: int) -> int:
     return 4 if is_small else 8
 
 
-def _run(kernel: Any, **arguments: Any) -> None:
+def _run(kernel: Kernel, sizes: Mapping[str, int], **tensors: Tensor | None) -> None:
+    """Run a kernel. `sizes` come from _sizes."""
     # Padding is multiplied as well.
-    multiplied = math.prod(arguments[size] for size in ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P"))
+    multiplied = math.prod(sizes[size] for size in ("tokens", "CHANNELS_P", "INNER_P", "SIZE_P"))
     flops = 2 * PRODUCTS[kernel] * multiplied
-    warps = num_warps(kernel, arguments["CHANNELS_P"], arguments["SIZE_P"])
-    launch(kernel, (PROGRAMS,), flops, warps, 1, arguments)
+    warps = num_warps(kernel, sizes["CHANNELS_P"], sizes["SIZE_P"])
+    launch(kernel, (PROGRAMS,), flops, warps, 1, {**tensors, **sizes})
 
 
 @triton.jit

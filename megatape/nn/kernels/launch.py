@@ -1,11 +1,26 @@
 """Launches of our own kernels. On the meta device a launch is an operator of PyTorch that computes nothing."""
 
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
+
+# Argument of a kernel
+Argument = Tensor | int | float | bool | None
+
+
+class Kernel(Protocol):
+    """A kernel that Triton compiles."""
+
+    __name__: str
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        """Return a function that launches a grid of programs."""
+        ...
+
 
 torch.library.define("megatape::launch", "(Tensor[] tensors, float flops, str kernel) -> ()")
 torch.library.impl("megatape::launch", "Meta")(lambda tensors, flops, kernel: None)
@@ -18,12 +33,12 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def launch(
-    kernel: Any,
+    kernel: Kernel,
     grid: tuple[int, ...],
     flops: float,
     warps: int,
     stages: int,
-    arguments: dict[str, Any],
+    arguments: Mapping[str, Argument],
 ) -> None:
     """Run a Triton kernel.
 

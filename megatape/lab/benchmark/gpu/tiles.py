@@ -4,7 +4,7 @@ One kernel at a time gets another tile. It is timed beside the default tiles, an
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 
 from megatape.lab.benchmark.gpu.attention_problem import BASELINE, Problem, Variant, relative_error
@@ -79,7 +79,7 @@ def measure(bench: Bench) -> None:
 
 def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
     """Time a tile beside the default, forward or, for the other kernels, with the backward pass."""
-    trial = variant._replace(context=partial(trial_tile, kernel, tile))
+    trial = variant._replace(context=partial(_using_tile, kernel, tile))
     errors = []
     for found, expected in zip(problem.step(trial), problem.step(variant), strict=True):
         errors.append(relative_error(found, expected))
@@ -90,21 +90,11 @@ def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str,
     return {"seconds": seconds, "ratio": ratio, "difference": max(errors)}
 
 
-@contextmanager
-def trial_tile(kernel: str, tile: tuple[int, ...]) -> Iterator[None]:
-    """Run a kernel with another tile inside the block.
+def _using_tile(kernel: str, tile: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Return a context inside which a kernel has this tile. It needs Triton."""
+    from megatape.attention.kernels.tile_sizes import Tile, trial_tile
 
-    Args:
-        kernel: Name of the kernel.
-        tile: Arguments of Tile.
-    """
-    from megatape.attention.kernels.attention import TRIAL_TILES, Tile
-
-    TRIAL_TILES[kernel] = Tile(*tile)
-    try:
-        yield
-    finally:
-        del TRIAL_TILES[kernel]
+    return trial_tile(kernel, Tile(*tile))
 
 
 def table(results: Results) -> Iterator[str]:

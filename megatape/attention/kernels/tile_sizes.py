@@ -1,0 +1,107 @@
+"""Sizes of the tiles of the attention kernels, by the width of a head and the shared memory of a GPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatape.attention.kernels.backward import keys_kernel, queries_kernel
+from megatape.attention.kernels.distances import distances_kernel
+from megatape.attention.kernels.forward import forward_kernel
+from megatape.attention.kernels.tiles import width
+from megatape.nn.kernels.launch import Kernel
+
+# Shared memory that a program can have
+H100_SHARED_BYTES = 227 * 1024
+A100_SHARED_BYTES = 163 * 1024
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Tile sizes of a Triton kernel.
+
+    Attributes:
+        queries: Number of queries per program and step.
+        keys: Number of keys per program and step.
+        warps: Number of warps of a program.
+        stages: Number of pipeline stages.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# Tiles by kernel and width of a head, in bfloat16: the fastest of up to 17 on an H200. TAPE's attention takes 0.72 to 0.79 of
+# the time that it takes with tiles chosen by registers and shared memory alone (docs/kernels.md).
+TILES = {
+    (forward_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=3),
+    (forward_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=3),
+    (queries_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=2),
+    (queries_kernel, 128): Tile(queries=128, keys=64, warps=8, stages=2),
+    (keys_kernel, 64): Tile(queries=64, keys=64, warps=4, stages=2),
+    (keys_kernel, 128): Tile(queries=32, keys=128, warps=8, stages=2),
+    (distances_kernel, 64): Tile(queries=64, keys=64, warps=8, stages=2),
+    (distances_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
+}
+# Tiles for devices with less shared memory: large, but within it, and with hardly a register spilled inside the loops. Compiled
+# for these devices, but not measured.
+TILES_BELOW_H100 = {
+    (forward_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
+    (queries_kernel, 128): Tile(queries=128, keys=32, warps=8, stages=2),
+    (keys_kernel, 128): Tile(queries=64, keys=64, warps=8, stages=2),
+}
+TILES_BELOW_A100 = TILES_BELOW_H100 | {
+    (queries_kernel, 128): Tile(queries=64, keys=32, warps=4, stages=2),
+    (keys_kernel, 128): Tile(queries=32, keys=64, warps=8, stages=2),
+}
+# Tile of all kernels in float32
+FLOAT_TILE = Tile(queries=32, keys=32, warps=8, stages=1)
+
+# Tiles to try, by name of the kernel
+_trial_tiles: dict[str, Tile] = {}
+
+
+@contextmanager
+def trial_tile(kernel: str, tile: Tile) -> Iterator[None]:
+    """Run a kernel with another tile inside the block, in place of all tiles above.
+
+    Args:
+        kernel: Name of the kernel.
+        tile: The tile.
+    """
+    _trial_tiles[kernel] = tile
+    try:
+        yield
+    finally:
+        del _trial_tiles[kernel]
+
+
+def select_tile(kernel: Kernel, x: Tensor) -> Tile:
+    """Return the tile of `kernel` for x, by the dtype, the head size and the device of x."""
+    if kernel.__name__ in _trial_tiles:
+        return _trial_tiles[kernel.__name__]
+    if x.dtype == torch.float32:
+        return FLOAT_TILE
+    key = kernel, max(width(x.shape[-1]), 64)
+    available_bytes = shared_memory(x.device)
+    if available_bytes < A100_SHARED_BYTES and key in TILES_BELOW_A100:
+        return TILES_BELOW_A100[key]
+    if available_bytes < H100_SHARED_BYTES and key in TILES_BELOW_H100:
+        return TILES_BELOW_H100[key]
+    return TILES[key]
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Return the bytes of shared memory that a program can have. The meta device stands in for an H100."""
+    if device.type != "cuda":
+        return H100_SHARED_BYTES
+    # The stub of the properties lacks the field.
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
