@@ -6,7 +6,7 @@ B batch, N tokens, T tensor-parallel ranks.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -51,11 +51,12 @@ class _Pending:
         # Kept until it has left, because the collective reads its memory.
         self.sent: Tensor | None = given.split(x, axis.size).contiguous()
         received = torch.empty_like(self.sent)
-        self.work: Any = dist.all_to_all_single(received, self.sent, group=axis.group, async_op=True)
+        self.work: dist.Work | None = dist.all_to_all_single(received, self.sent, group=axis.group, async_op=True)
         return received
 
     def finish(self, wanted: Pieces, received: Tensor, axis: Axis) -> Tensor:
         """Wait for the pieces of all ranks, and join them."""
+        assert self.work is not None
         self.work.wait()
         self.sent = None
         self.work = None
@@ -92,6 +93,20 @@ class AsyncShift:
         return self.received
 
 
+class _GatheredHalf(NamedTuple):
+    """Some samples of an all-gather in flight.
+
+    Attributes:
+        work: The collective; None if it has ended.
+        stacked: Its output, [T, samples, N/T, ...].
+        whole: Place of the samples in the gathered tensor, as a view of the same shape.
+    """
+
+    work: dist.Work | None
+    stacked: Tensor
+    whole: Tensor
+
+
 class AsyncAllGather:
     """An all-gather of tokens in flight, [B, N/T, ...] -> [B, N, ...]. T > 1; no gradient.
 
@@ -107,31 +122,31 @@ class AsyncAllGather:
         count = 2 if in_halves else 1
         # Through `data`, because autograd counts writes to `whole`, and would notice those after it has seen the tensor.
         halves = zip(part.chunk(count), self.whole.data.chunk(count), strict=True)
-        self.arriving: list[tuple[Any, Tensor, Tensor]] = []
+        self.arriving: list[_GatheredHalf] = []
         for index, (part_half, whole_half) in enumerate(halves):
             overlap = not in_halves or index > 0
             self.arriving.append(self._begin(part_half, whole_half, overlap))
 
-    def _begin(self, part: Tensor, whole: Tensor, overlap: bool) -> tuple[Any, Tensor, Tensor]:
-        """Begin to gather some samples. Returns the collective, its output, and the same shape as a view of `whole`."""
+    def _begin(self, part: Tensor, whole: Tensor, overlap: bool) -> _GatheredHalf:
+        """Begin to gather some samples into a view of `whole`."""
         if len(part) == 1:
             # Pieces arrive rank by rank, which is the order of the tokens of a single sample.
             stacked = whole.view(self.axis.size, *part.shape)
         else:
             stacked = part.new_empty(self.axis.size, *part.shape)
         work = dist.all_gather_into_tensor(stacked.flatten(0, 1), part.contiguous(), group=self.axis.group, async_op=overlap)
-        return work, stacked, whole.unflatten(1, (self.axis.size, -1)).transpose(0, 1)
+        return _GatheredHalf(work, stacked, whole.unflatten(1, (self.axis.size, -1)).transpose(0, 1))
 
     def rows(self) -> Iterator[slice]:
         """Yield the samples of each half as they arrive."""
         first = 0
         while self.arriving:
-            work, stacked, whole = self.arriving.pop(0)
-            if work is not None:
-                work.wait()
-            if stacked.shape[1] > 1:
-                whole.copy_(stacked)
-            end = first + whole.shape[1]
+            half = self.arriving.pop(0)
+            if half.work is not None:
+                half.work.wait()
+            if half.stacked.shape[1] > 1:
+                half.whole.copy_(half.stacked)
+            end = first + half.whole.shape[1]
             yield slice(first, end)
             first = end
 

@@ -1,7 +1,7 @@
 """The exchange of small values between all ranks."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,12 +12,13 @@ from megatape.distributed.topology import Topology, name_ranks
 from megatape.errors import UserError
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 # Maximum size of a rank's value. Real values have a few megabytes at most.
 MAX_BYTES = 2**30
 
 
-def gather_values(value: Any, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Any]:
+def gather_values(value: Value, topology: Topology, group: dist.ProcessGroup | None = None) -> list[Value]:
     """Return the values of all ranks, in order, on every rank. Collective.
 
     Values are sent as JSON: torch's all_gather_object would unpickle data from other processes, which can run code.
@@ -125,19 +126,20 @@ def on_all(
     except (UserError, OSError) as error:
         own_error = error
 
-    outcomes: list[list[Any]] = gather_values([value, own_error], topology, group)
+    outcomes = gather_values((value, own_error), topology, group)
     errors: dict[int, Failure] = {}
     for rank, (_, rank_error) in enumerate(outcomes):
         if rank_error is not None:
             errors[rank] = rank_error
     if not errors:
-        return [result for result, _ in outcomes]
+        return [result for result, _ in outcomes]  # type: ignore[misc]
 
-    first: Any = next(iter(errors.values()))
-    failure: Any = type(first)(context + _message(errors, topology, names))
-    failure.everywhere = True
-    if isinstance(failure, OSError):
+    first = next(iter(errors.values()))
+    failure = type(first)(context + _message(errors, topology, names))
+    if isinstance(failure, OSError) and isinstance(first, OSError):
         failure.errno = first.errno
+    # Python's own errors have no such attribute; commands read it of any error.
+    failure.everywhere = True  # type: ignore[union-attr]
     raise failure from own_error
 
 

@@ -11,7 +11,7 @@ but attention such a share is a sample of N/P tokens.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple, cast
 
 import torch
 from torch import Tensor
@@ -126,21 +126,22 @@ def heads_to_tokens(axis: Axis, *parts: *Parts) -> tuple[*Parts]:
     return _exchange(axis, parts, TOKENS, HEADS)
 
 
-def _exchange(axis: Axis, parts: Any, given: Pieces, wanted: Pieces) -> Any:
+def _exchange(axis: Axis, parts: tuple[*Parts], given: Pieces, wanted: Pieces) -> tuple[*Parts]:
     """Exchange the pieces of all parts (see Parts) side by side, with one copy before and one after."""
     if axis.size == 1:
         return parts
-    sent = [given.split(part, axis.size) for part in parts if part is not None]
+    tensors = cast(tuple[Tensor | None, ...], parts)
+    sent = [given.split(part, axis.size) for part in tensors if part is not None]
     packed = torch.cat([pieces.flatten(3) for pieces in sent], dim=-1)
     exchanged = paired(packed, axis, all_to_all, all_to_all)
     widths = [pieces[0, 0, 0].numel() for pieces in sent]
     received = iter(zip(exchanged.split(widths, dim=-1), sent, strict=True))
     results: list[Tensor | None] = []
-    for part in parts:
+    for part in tensors:
         if part is None:
             results.append(None)
             continue
         pieces, pieces_sent = next(received)
         # A copy: a view that is saved for the backward pass would keep the memory of all parts.
         results.append(wanted.join(pieces.unflatten(-1, pieces_sent.shape[3:])))
-    return tuple(results)
+    return cast(tuple[*Parts], tuple(results))

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from megatape.distributed.topology import name_ranks
 
 
-def find_disagreement(hosts: Sequence[str], faults: Sequence[str], values: Sequence[Mapping[str, Any]]) -> str:
+def find_disagreement(hosts: Sequence[str], faults: Sequence[str], values: Sequence[Mapping[str, object]]) -> str:
     """Return the reason why ranks cannot train together, or "".
 
     Args:
@@ -31,7 +30,7 @@ def find_disagreement(hosts: Sequence[str], faults: Sequence[str], values: Seque
     return f"the ranks cannot train together: {'; '.join(reasons)}. Give all of them the same command, code and data"
 
 
-def differing_values(hosts: Sequence[str], values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def differing_values(hosts: Sequence[str], values: Sequence[Mapping[str, object]]) -> dict[str, str]:
     """Describe the values that differ between ranks, by name, such as `4 on ranks 0, 2 (n0), 7 on rank 1 (n1)`.
 
     Args:

@@ -85,7 +85,7 @@ class Messages:
         prefix: Prefix of the messages' keys.
     """
 
-    def __init__(self, store: Any, prefix: str) -> None:
+    def __init__(self, store: dist.Store, prefix: str) -> None:
         self._store = store
         self._prefix = prefix
         self._secret: bytes | None = None
@@ -98,7 +98,7 @@ class Messages:
         """
         self._secret = secret
 
-    def put(self, name: str, *values: Any) -> None:
+    def put(self, name: str, *values: object) -> None:
         """Write a message, replacing an earlier one of this name.
 
         Args:
@@ -107,7 +107,7 @@ class Messages:
         """
         self._store.set(self._prefix + name, self._seal(name, values))
 
-    def put_first(self, name: str, *values: Any) -> bool:
+    def put_first(self, name: str, *values: object) -> bool:
         """Write a message, unless a rank has already written one of this name.
 
         Args:
@@ -122,7 +122,7 @@ class Messages:
         found = self._store.compare_set(key, "", text)
         if found != text.encode() and self._open(name, found) is None:
             # A process that is not a rank wrote the value, so replace it.
-            found = self._store.compare_set(key, found, text)
+            found = self._store.compare_set(key, found, text)  # type: ignore[arg-type]  # takes bytes, too
         return bool(found == text.encode())
 
     def get(self, name: str) -> list[Any] | None:
@@ -136,7 +136,7 @@ class Messages:
             return None
         return self._open(name, self._store.get(key))
 
-    def _seal(self, name: str, values: Any) -> str:
+    def _seal(self, name: str, values: object) -> str:
         content = json.dumps(values)
         return self._signature(name, content) + content
 

@@ -6,7 +6,7 @@ shift sends a tensor to the next rank of a ring.
 """
 
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from megatape.distributed.mesh import Axis
-from megatape.utils.torch_internals import TorchDispatchMode, tree_leaves
+from megatape.utils.torch_internals import OpOverload, TorchDispatchMode, tree_leaves
 
 ALL_GATHER = "all-gather"
 REDUCE_SCATTER = "reduce-scatter"
@@ -83,8 +83,12 @@ class CountTraffic(TorchDispatchMode):
         self.overlapped: Counter[str] = Counter()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func.namespace != "c10d":
             return func(*args, **kwargs)
@@ -98,7 +102,7 @@ class CountTraffic(TorchDispatchMode):
         with record_function(label):
             return func(*args, **kwargs)
 
-    def _count(self, func: Any, args: tuple[Any, ...], group: dist.ProcessGroup, name: str, collective: str) -> str:
+    def _count(self, func: OpOverload, args: tuple[object, ...], group: dist.ProcessGroup, name: str, collective: str) -> str:
         """Count one call of a collective in the group `name`. Returns the collective, which may be a shift."""
         # The outputs and the inputs.
         sides = [_tensors(arg) for arg in args[:2]]
@@ -112,7 +116,7 @@ class CountTraffic(TorchDispatchMode):
         whole = max(sum(tensor.nbytes for tensor in side) for side in sides)
         sent = sent_bytes(collective, whole, group.size())
         splits = _argument(func, "input_split_sizes", args)
-        if splits:
+        if isinstance(splits, list | tuple) and splits:
             # An uneven exchange: count the elements that leave this rank.
             _, inputs = sides
             sent = (sum(splits) - splits[group.rank()]) * inputs[0].element_size()
@@ -124,7 +128,7 @@ class CountTraffic(TorchDispatchMode):
         return collective
 
 
-def _process_group(args: tuple[Any, ...]) -> dist.ProcessGroup:
+def _process_group(args: tuple[object, ...]) -> dist.ProcessGroup:
     """Return the process group among the arguments of a collective."""
     for arg in args:
         if isinstance(arg, torch.ScriptObject) and str(arg._type()).endswith("c10d.ProcessGroup"):
@@ -132,12 +136,12 @@ def _process_group(args: tuple[Any, ...]) -> dist.ProcessGroup:
     raise TypeError("a collective has no process group among its arguments")
 
 
-def _tensors(arg: Any) -> list[Tensor]:
+def _tensors(arg: object) -> list[Tensor]:
     """Return the tensors of an argument, which may be nested lists."""
     return [leaf for leaf in tree_leaves(arg) if isinstance(leaf, Tensor)]
 
 
-def _argument(func: Any, name: str, args: tuple[Any, ...]) -> Any:
+def _argument(func: OpOverload, name: str, args: tuple[object, ...]) -> object:
     """Return the argument of this name, or False if the operator has none, as in older versions of torch."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.name == name:

@@ -99,7 +99,7 @@ def _division_failure(model: ModelConfig, data: DataConfig, axis: Axis, topology
             failure = f"its outputs are off by {difference:.0%}"
         sums = _signed_sums(gradients)
 
-    failures, sums_by_rank = zip(*gather_values([failure, sums], topology), strict=True)
+    failures, sums_by_rank = zip(*gather_values((failure, sums), topology), strict=True)
     for failure_of_rank in failures:
         if failure_of_rank is not None:
             return str(failure_of_rank)

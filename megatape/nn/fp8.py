@@ -7,7 +7,6 @@ which layers share, and the weight, neither of them in FP8.
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +61,7 @@ def fp8_product(recipe: str, device: torch.device) -> Product:
     return multiply
 
 
-def _saving_remat(x: Tensor, remat: Remat | None) -> AbstractContextManager[Any]:
+def _saving_remat(x: Tensor, remat: Remat | None) -> AbstractContextManager[None]:
     """Return a context inside which autograd saves what x is rebuilt from, in place of x."""
     if remat is None:
         return nullcontext()

@@ -6,30 +6,40 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, copy_context
-from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import TypeVar, TypeVarTuple, cast
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+Args = TypeVarTuple("Args")
+Result = TypeVar("Result")
+# Tensors of tokens, or None
+Outputs = TypeVarTuple("Outputs")
+
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
-def recompute(function: Callable[..., Any], *args: Any) -> Any:
+def recompute(function: Callable[[*Args], Result], *args: *Args) -> Result:
     """Return function(*args). Autograd saves only the arguments; the backward pass runs the function again.
 
     Both runs see the context variables of this call.
     """
     if torch.compiler.is_compiling():
         # torch.compile cannot trace contexts. Only dropout and tensor parallelism need them, and neither is compiled.
-        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+        result: Result = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+        return result
     if not torch.is_grad_enabled():
         return function(*args)
     context = copy_context()
     context.run(_inside.set, True)
-    return checkpoint(partial(context.run, function), *args, use_reentrant=False, preserve_rng_state=False)
+
+    def run(*args: *Args) -> Result:
+        return context.run(function, *args)
+
+    result = checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False)
+    return result
 
 
 def is_recomputed() -> bool:
@@ -41,7 +51,7 @@ def is_recomputed() -> bool:
     return _inside.get()
 
 
-def in_chunks(function: Callable[..., Any], size: int, *args: Tensor | None) -> tuple[Any, ...]:
+def in_chunks(function: Callable[..., tuple[*Outputs]], size: int, *args: Tensor | None) -> tuple[*Outputs]:
     """Return function(*args), computed for one chunk of tokens after the other, each by `recompute`.
 
     Args:
@@ -63,13 +73,16 @@ def in_chunks(function: Callable[..., Any], size: int, *args: Tensor | None) -> 
         return [chunk.flatten(1, 2) for chunk in by_rank.split(size, dim=2)]
 
     outputs = [recompute(function, *chunk) for chunk in zip(*map(chunks, args), strict=False)]
-    joined = []
+    joined: list[Tensor | None] = []
     for parts in zip(*outputs, strict=True):
-        joined.append(None if parts[0] is None else torch.cat(parts, dim=1))
-    return tuple(joined)
+        if parts[0] is None:
+            joined.append(None)
+        else:
+            joined.append(torch.cat(parts, dim=1))
+    return cast(tuple[*Outputs], tuple(joined))
 
 
-def keep_on_host(*tensors: Tensor | None) -> AbstractContextManager[Any]:
+def keep_on_host(*tensors: Tensor | None) -> AbstractContextManager[None]:
     """Return a context inside which autograd saves these tensors in host memory. On a CPU it saves copies.
 
     The copies are made in the stream that computes. A stream of their own would need the device's memory until they are done.

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d
 from torch.nn.attention import SDPBackend
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Names imported for other modules, which also import every name below.
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "tree_leaves", "tree_map_only"]
+__all__ = ["FakeTensorMode", "OpOverload", "TorchDispatchMode", "tree_leaves", "tree_map_only"]
 
 # Attention as one operator on any device -> operator with the same FLOPs, for which torch has a formula.
 ATTENTION_OPERATORS = {

@@ -34,7 +34,7 @@ class WholeMatrices:
         self._rank = state.topology.rank
         coordinates = {axis: state.mesh[axis].rank for axis in ("replicate", "tensor")}
         pieces = {name: _describe(state.piece(name, WEIGHT)) for name in self._owners}
-        ranks = gather_values([coordinates, pieces], state.topology)
+        ranks = gather_values((coordinates, pieces), state.topology)
         # Coordinates in the mesh of every rank.
         self._coordinates = [coordinates for coordinates, _ in ranks]
         # All ranks' pieces of the matrices that this rank owns, with the size of their values, but no values.

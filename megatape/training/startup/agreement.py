@@ -45,7 +45,7 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
         values |= _data_hashes(data)
     except (UserError, OSError) as error:
         fault = str(error)
-    hosts, faults, values_of_ranks = zip(*gather_values([socket.gethostname(), fault, values], topology), strict=True)
+    hosts, faults, values_of_ranks = zip(*gather_values((socket.gethostname(), fault, values), topology), strict=True)
     disagreement = find_disagreement(hosts, faults, values_of_ranks)
     if disagreement:
         raise RankMismatch(disagreement)
