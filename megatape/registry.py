@@ -334,6 +334,7 @@ SYNTHETIC_TASKS: dict[str, Entry] = {
 # Component -> table of the settings that it does not support (megatape/config/limits.py), in a file that imports no torch. The
 # first limit that a configuration violates is its error.
 LIMITS: dict[str, str] = {
+    "positions": "megatape.model.limits:LENGTH_LIMITS",
     "ZeRO": "megatape.config.distribution_limits:ZERO_LIMITS",
     "LoRA": "megatape.model.limits:LORA_LIMITS",
     "tensor-parallel ranks": "megatape.config.distribution_limits:TENSOR_LIMITS",

@@ -11,7 +11,8 @@ from megatape.config.data import DataConfig
 from megatape.config.differences import Difference, differences, shared_values
 from megatape.config.distribution import ClusterConfig, ParallelConfig, ZeroConfig
 from megatape.config.file import load_config, load_recorded_config, parse_config, parse_model, save_config
-from megatape.config.model import LoraConfig, ModelConfig
+from megatape.config.lora import LoraConfig
+from megatape.config.model import ModelConfig
 from megatape.config.run import CheckpointConfig, EvaluationConfig, ExportConfig, LoggingConfig, RunConfig, families_with
 from megatape.config.scaling import Llama3Scaling, ScalingConfig, YarnScaling
 from megatape.config.section import ResumeRule, Section

@@ -45,25 +45,10 @@ class Config(Section):
     def _check(self, info: ValidationInfo) -> Self:
         if is_recorded(info):
             return self
-        self._check_length()
         self._check_family()
         check_limits(self, all_limits())
         self._check_schedule()
         return self
-
-    def _check_length(self) -> None:
-        length = self.data.sequence_length
-        limit = self.model.max_positions
-        window = self.model.sliding_window
-        if length > limit:
-            raise ConfigError(
-                f"data.sequence_length {length} is longer than model.max_positions {limit}: shorten the samples, or raise "
-                "max_positions"
-            )
-        if window is not None and length > window:
-            raise ConfigError(
-                f"data.sequence_length {length} is longer than model.sliding_window {window}: shorten the samples"
-            )
 
     def _check_family(self) -> None:
         family = self.export.family

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from megatape.config.limits import Contradiction, Limit, check_limits
 from megatape.config.section import Compared, FixedSamples, Free, JsonList, Local, PathText, Section, check_growing
 from megatape.errors import ConfigError
 
@@ -135,19 +136,12 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_source()
+        check_limits(self, DATA_LIMITS)
         self._check_weights()
         self._check_annealing()
-        self._check_loading()
-        self._check_lengths()
-        self._check_samples()
+        self._check_paths()
+        self._check_length_warmup()
         return self
-
-    def _check_source(self) -> None:
-        if self.path and self.mixture:
-            raise ConfigError("path and mixture are both given: give a data directory, or several with their weights")
-        if not self.path and not self.mixture:
-            raise ConfigError("path and mixture are both missing: give a data directory, or several with their weights")
 
     def _check_weights(self) -> None:
         weights = [corpus.weight for corpus in self.mixture.values()]
@@ -160,10 +154,6 @@ class DataConfig(Section):
             _check_positive(weights)
 
     def _check_annealing(self) -> None:
-        if self.annealing and not self.mixture:
-            raise ConfigError(
-                "annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing"
-            )
         for change in self.annealing:
             if change.weights.keys() != self.mixture.keys():
                 raise ConfigError(
@@ -175,19 +165,12 @@ class DataConfig(Section):
             if earlier.tokens >= later.tokens:
                 raise ConfigError(f"annealing at {later.tokens} tokens follows {earlier.tokens}: give changes in their order")
 
-    def _check_loading(self) -> None:
-        if not self.cache:
-            for path in self.paths:
-                if "://" in path:
-                    raise ConfigError(f"{path} is read by way of a cache: set cache to a folder on each node's local disk")
-        if not self.cache and self.cache_bytes is not None:
-            raise ConfigError(f"cache_bytes {self.cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes")
-        if self.window and self.samples not in ("packed", "best_fit"):
-            raise ConfigError(f"window {self.window} needs samples packed or best_fit, samples is {self.samples}: set it to 0")
+    def _check_paths(self) -> None:
+        for path in self.paths:
+            if "://" in path and not self.cache:
+                raise ConfigError(f"{path} is read by way of a cache: set cache to a folder on each node's local disk")
 
-    def _check_lengths(self) -> None:
-        if self.length_warmup and self.samples != "packed":
-            raise ConfigError(f"length_warmup cuts samples, which are whole with samples {self.samples}: set samples to packed")
+    def _check_length_warmup(self) -> None:
         for stage in self.length_warmup:
             is_divisor = self.sequence_length % stage.length == 0
             if not is_divisor or stage.length == self.sequence_length:
@@ -197,21 +180,51 @@ class DataConfig(Section):
                 )
         check_growing("length_warmup", self.length_warmup)
 
-    def _check_samples(self) -> None:
-        if self.samples == "best_fit" and not self.mask_documents:
-            raise ConfigError("samples best_fit needs mask_documents true: its documents have nothing to do with each other")
-        if self.samples == "documents" and self.mask_documents:
-            raise ConfigError(
-                "mask_documents true has no effect with samples documents, where each sample holds one document: remove it, or "
-                "set samples to packed"
-            )
-        if self.samples != "documents" and self.prompt_end is not None:
-            raise ConfigError(
-                f"prompt_end {self.prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
-                f"{self.samples}: change it, or remove prompt_end"
-            )
-        if self.missing_prompt_end == "skip" and self.prompt_end is None:
-            raise ConfigError("missing_prompt_end skip needs prompt_end: set it, or remove missing_prompt_end")
+
+DATA_LIMITS: tuple[Limit[DataConfig], ...] = (
+    Contradiction(
+        when=lambda data: bool(data.path and data.mixture),
+        message="path and mixture are both given: give a data directory, or several with their weights",
+    ),
+    Contradiction(
+        when=lambda data: not data.path and not data.mixture,
+        message="path and mixture are both missing: give a data directory, or several with their weights",
+    ),
+    Contradiction(
+        when=lambda data: bool(data.annealing) and not data.mixture,
+        message="annealing changes the weights of a mixture, and there is none: give mixture, or remove annealing",
+    ),
+    Contradiction(
+        when=lambda data: not data.cache and data.cache_bytes is not None,
+        message="cache_bytes {cache_bytes} limits cache, which is empty: set cache, or remove cache_bytes",
+    ),
+    Contradiction(
+        when=lambda data: data.window > 0 and data.samples not in ("packed", "best_fit"),
+        message="window {window} needs samples packed or best_fit, samples is {samples}: set it to 0",
+    ),
+    Contradiction(
+        when=lambda data: bool(data.length_warmup) and data.samples != "packed",
+        message="length_warmup cuts samples, which are whole with samples {samples}: set samples to packed",
+    ),
+    Contradiction(
+        when=lambda data: data.samples == "best_fit" and not data.mask_documents,
+        message="samples best_fit needs mask_documents true: its documents have nothing to do with each other",
+    ),
+    Contradiction(
+        when=lambda data: data.samples == "documents" and data.mask_documents,
+        message="mask_documents true has no effect with samples documents, where each sample holds one document: remove it, or "
+        "set samples to packed",
+    ),
+    Contradiction(
+        when=lambda data: data.samples != "documents" and data.prompt_end is not None,
+        message="prompt_end {prompt_end!r} needs samples documents, where every sample begins with a prompt; samples is "
+        "{samples}: change it, or remove prompt_end",
+    ),
+    Contradiction(
+        when=lambda data: data.missing_prompt_end == "skip" and data.prompt_end is None,
+        message="missing_prompt_end skip needs prompt_end: set it, or remove missing_prompt_end",
+    ),
+)
 
 
 def _check_positive(weights: Sequence[float | None]) -> None:

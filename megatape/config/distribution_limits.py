@@ -1,7 +1,9 @@
 """Settings that ZeRO, and ranks dividing samples or the model, do not support."""
 
 from megatape.config.config import Config
+from megatape.config.distribution import ParallelConfig
 from megatape.config.limits import Incompatibility, Limit, MultipleOf
+from megatape.config.model import ModelConfig
 from megatape.registry import ENCODINGS
 
 ZERO_LIMITS: tuple[Limit[Config], ...] = (
@@ -22,34 +24,19 @@ ZERO_LIMITS: tuple[Limit[Config], ...] = (
 )
 
 
-def _tensor_sizes(config: Config) -> list[tuple[str, int]]:
-    return [
-        ("model.num_heads", config.model.num_heads),
-        ("model.num_kv_heads", config.model.num_kv_heads),
-        ("model.mlp_size", config.model.mlp_size),
-        *config.data.lengths,
-    ]
+def _heads(model: ModelConfig) -> list[tuple[str, int]]:
+    return [("model.num_heads", model.num_heads), ("model.num_kv_heads", model.num_kv_heads)]
 
 
-def _sequence_sizes(config: Config) -> list[tuple[str, int]]:
-    return [
-        ("model.num_heads", config.model.num_heads),
-        ("model.num_kv_heads", config.model.num_kv_heads),
-        *config.data.lengths,
-    ]
-
-
-def _sequence_reason(config: Config) -> str:
-    tp = config.parallel.tp
-    sp = config.parallel.sp
+def _sequence_reason(parallel: ParallelConfig) -> str:
+    ranks = parallel.tp * parallel.sp
     return (
-        f"parallel.tp {tp} x parallel.sp {sp} = {tp * sp}: each of these ranks has an equal share of a sample's tokens and, in "
-        "attention, of the heads; lower parallel.sp"
+        f"parallel.tp {parallel.tp} x parallel.sp {parallel.sp} = {ranks}: each of these ranks has an equal share of a "
+        "sample's tokens and, in attention, of the heads; lower parallel.sp"
     )
 
 
-def _context_reason(config: Config) -> str:
-    parallel = config.parallel
+def _context_reason(parallel: ParallelConfig) -> str:
     parts = parallel.parts_of_chunk
     return (
         f"parallel.cp {parallel.cp} x {parts} = {parallel.cp * parts}: each of these ranks has two equal chunks of a sample, "
@@ -59,7 +46,11 @@ def _context_reason(config: Config) -> str:
 
 TENSOR_LIMITS: tuple[Limit[Config], ...] = (
     MultipleOf(
-        sizes=_tensor_sizes,
+        sizes=lambda config: [
+            *_heads(config.model),
+            ("model.mlp_size", config.model.mlp_size),
+            *config.data.lengths,
+        ],
         divisor=lambda config: config.parallel.tp,
         reason=lambda config: f"parallel.tp {config.parallel.tp}: every tensor-parallel rank holds an equal share",
         when=lambda config: True,
@@ -75,9 +66,9 @@ SEQUENCE_LIMITS: tuple[Limit[Config], ...] = (
         remedy="let its per-head weights follow the ranks (docs/own_encodings.md), or set parallel.sp to 1 and use parallel.tp",
     ),
     MultipleOf(
-        sizes=_sequence_sizes,
+        sizes=lambda config: [*_heads(config.model), *config.data.lengths],
         divisor=lambda config: config.parallel.tp * config.parallel.sp,
-        reason=_sequence_reason,
+        reason=lambda config: _sequence_reason(config.parallel),
         when=lambda config: config.parallel.sp > 1,
     ),
 )
@@ -108,7 +99,7 @@ CONTEXT_LIMITS: tuple[Limit[Config], ...] = (
     MultipleOf(
         sizes=lambda config: config.data.lengths,
         divisor=lambda config: config.parallel.cp * config.parallel.parts_of_chunk,
-        reason=_context_reason,
+        reason=lambda config: _context_reason(config.parallel),
         when=lambda config: config.parallel.cp > 1,
     ),
 )

@@ -1,4 +1,4 @@
-"""Tables of what a setting does not support.
+"""Tables of what a setting does not support, and of values that contradict each other.
 
 A component declares its limits beside its definition, in a file that imports no torch, and the registry lists the tables
 (LIMITS in megatape/registry.py). A configuration is checked against all of them when it is parsed.
@@ -83,6 +83,24 @@ class MultipleOf(Limit[Checked_contra]):
         if not self.when(section):
             return None
         return indivisible(self.sizes(section), self.divisor(section), self.reason(section))
+
+
+@dataclass(frozen=True)
+class Contradiction(Limit[Checked_contra]):
+    """Values that contradict each other.
+
+    Attributes:
+        when: Whether a section has them.
+        message: The values and what to do. It may refer to values of the section, as in "stage is {stage}".
+    """
+
+    when: Callable[[Checked_contra], bool]
+    message: str
+
+    def problem(self, section: Checked_contra) -> str | None:
+        if not self.when(section):
+            return None
+        return self.message.format_map(_Values(section))
 
 
 class _Values(dict[str, Any]):

@@ -5,9 +5,10 @@ from typing import Annotated, Literal, Self, cast
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationInfo, model_validator
 
 from megatape.config.kinds import Registered
-from megatape.config.limits import Incompatibility, Limit, MultipleOf, check_limits
+from megatape.config.limits import Contradiction, Incompatibility, Limit, MultipleOf, check_limits
+from megatape.config.lora import LoraConfig
 from megatape.config.scaling import SCALING_KINDS, ScalingConfig
-from megatape.config.section import Fixed, Free, JsonList, Section, is_recorded
+from megatape.config.section import Fixed, Free, Section, is_recorded
 from megatape.entries import EncodingEntry
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, NORMALIZATIONS
@@ -15,31 +16,7 @@ from megatape.registry import ENCODINGS, NORMALIZATIONS
 EncodingName = Annotated[str, AfterValidator(Registered(ENCODINGS))]
 NormalizationName = Annotated[str, AfterValidator(Registered(NORMALIZATIONS))]
 
-LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
-
-
-class LoraConfig(Section):
-    """Low-rank adapters beside linear layers (docs/lora_and_long_context.md).
-
-    Attributes:
-        rank: r, width of an adapter
-        alpha: scale of the adapters, whose outputs are multiplied by alpha / rank
-        dropout: probability of zeroing an input of an adapter in training
-        targets: layers with an adapter, in every block: query, key, value, output of attention,
-            gate, up, down of the MLP
-    """
-
-    rank: Fixed[PositiveInt] = Field(le=2**16)
-    alpha: Fixed[float] = Field(gt=0)
-    dropout: Fixed[float] = Field(0.0, ge=0, lt=1)
-    targets: Fixed[JsonList[LoraTarget]] = Field(("query", "key", "value", "output"), min_length=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for target in self.targets:
-            if self.targets.count(target) > 1:
-                raise ConfigError(f"targets names {target} twice: remove one")
-        return self
+ROUNDING = 1e-6  # A share of the channels may round to less or more than a whole number of them.
 
 
 class ModelConfig(Section):
@@ -120,41 +97,18 @@ class ModelConfig(Section):
         self._default("head_dim", self.hidden_size // self.num_heads)
         self._default("position_size", 4 * self.num_kv_heads)
         if not is_recorded(info):
-            self._check_encoding()
+            check_limits(self, ENCODING_LIMITS)
         return self
-
-    def _check_encoding(self) -> None:
-        """Raise ConfigError for settings that the encoding does not support, and sizes that do not fit it."""
-        check_limits(self, ENCODING_LIMITS)
-        traits = self.traits
-        if traits.max_positions is not None and self.max_positions > traits.max_positions:
-            raise ConfigError(
-                f"max_positions {self.max_positions} exceeds {traits.max_positions}, the most that encoding {self.encoding} "
-                "can represent: lower it, or choose another encoding"
-            )
-        if self.nope_every is not None and self.nope_every > self.num_layers:
-            raise ConfigError(
-                f"nope_every {self.nope_every} is more than num_layers {self.num_layers}, so every layer would have positions: "
-                "remove it, or lower it"
-            )
-        rotated = self.head_dim * self.rotary_fraction
-        channels = round(rotated)
-        is_whole = abs(rotated - channels) < 1e-6
-        if self.rotary_fraction < 1 and not (is_whole and channels > 0 and channels % 2 == 0):
-            raise ConfigError(
-                f"rotary_fraction {self.rotary_fraction} of head_dim {self.head_dim} is {rotated:g} channels: it must be an "
-                "even number of them, which rotate in pairs"
-            )
-        if self.scaling is not None and self.scaling.kind == "theta" and channels == 2:
-            raise ConfigError(
-                "scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is "
-                "1, whatever the base"
-            )
 
     @property
     def traits(self) -> EncodingEntry:
         """Registry entry of the encoding, with what it supports."""
         return ENCODINGS[self.encoding]
+
+    @property
+    def rotated_channels(self) -> float:
+        """Number of a head's channels that rotate, for encodings that rotate heads."""
+        return self.head_dim * self.rotary_fraction
 
     @property
     def switches(self) -> dict[str, object]:
@@ -190,6 +144,17 @@ def _in_some_layers(model: ModelConfig) -> bool:
 
 def _with_changed_scores(model: ModelConfig) -> bool:
     return model.attention_scale is not None and model.traits.reads_scores
+
+
+def _rotates_pairs(model: ModelConfig) -> bool:
+    """Whether the rotating share of a head's channels is an even number of channels."""
+    channels = round(model.rotated_channels)
+    is_whole = abs(model.rotated_channels - channels) < ROUNDING
+    return is_whole and channels > 0 and channels % 2 == 0
+
+
+def _has_scaled_base(model: ModelConfig) -> bool:
+    return model.scaling is not None and model.scaling.kind == "theta"
 
 
 # Settings that encodings do not support. The registry entry of an encoding claims what it supports.
@@ -255,5 +220,25 @@ ENCODING_LIMITS: tuple[Limit[ModelConfig], ...] = (
         when=lambda model: model.scaling is not None and not model.traits.scalable,
         because="",
         remedy=_encodings_with_scaling,
+    ),
+    Contradiction(
+        when=lambda model: model.traits.max_positions is not None and model.max_positions > model.traits.max_positions,
+        message="max_positions {max_positions} exceeds {traits.max_positions}, the most that encoding {encoding} can "
+        "represent: lower it, or choose another encoding",
+    ),
+    Contradiction(
+        when=lambda model: model.nope_every is not None and model.nope_every > model.num_layers,
+        message="nope_every {nope_every} is more than num_layers {num_layers}, so every layer would have positions: remove it, "
+        "or lower it",
+    ),
+    Contradiction(
+        when=lambda model: model.rotary_fraction < 1 and not _rotates_pairs(model),
+        message="rotary_fraction {rotary_fraction} of head_dim {head_dim} is {rotated_channels:g} channels: it must be an even "
+        "number of them, which rotate in pairs",
+    ),
+    Contradiction(
+        when=lambda model: _has_scaled_base(model) and round(model.rotated_channels) == 2,
+        message="scaling of kind theta needs a head_dim above 2, of which more than 2 channels rotate: a single frequency is "
+        "1, whatever the base",
     ),
 )

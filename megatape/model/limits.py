@@ -1,7 +1,22 @@
-"""Settings that LoRA adapters and compiled blocks do not support."""
+"""Settings that the model's positions, LoRA adapters and compiled blocks do not support."""
 
 from megatape.config import Config
-from megatape.config.limits import Incompatibility, Limit
+from megatape.config.limits import Contradiction, Incompatibility, Limit
+
+LENGTH_LIMITS: tuple[Limit[Config], ...] = (
+    Contradiction(
+        when=lambda config: config.data.sequence_length > config.model.max_positions,
+        message="data.sequence_length {data.sequence_length} is longer than model.max_positions {model.max_positions}: "
+        "shorten the samples, or raise max_positions",
+    ),
+    Contradiction(
+        when=lambda config: (
+            config.model.sliding_window is not None and config.data.sequence_length > config.model.sliding_window
+        ),
+        message="data.sequence_length {data.sequence_length} is longer than model.sliding_window {model.sliding_window}: "
+        "shorten the samples",
+    ),
+)
 
 LORA_LIMITS: tuple[Limit[Config], ...] = (
     Incompatibility(

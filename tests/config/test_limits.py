@@ -1,14 +1,19 @@
 """What settings do not support: one mechanism for all tables of the registry."""
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from megatape.config import Config
 from megatape.config.config import all_limits
-from megatape.config.limits import Incompatibility, MultipleOf, check_limits
+from megatape.config.data import DATA_LIMITS
+from megatape.config.distribution import STAGE_LIMITS
+from megatape.config.limits import Contradiction, Incompatibility, Limit, MultipleOf, check_limits
 from megatape.config.model import ENCODING_LIMITS
+from megatape.config.section import Section
 from megatape.errors import ConfigError
 from megatape.registry import ENCODINGS, LIMITS, EncodingEntry
 from tests.helpers.raw_config import parse
@@ -62,12 +67,19 @@ OWN = (STEPS,)
 def test_every_message_can_be_written(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The names in its texts exist in every configuration."""
     config = parse(**changes)
-    for limits, section in ((all_limits(), config), (ENCODING_LIMITS, config.model)):
+    tables: tuple[tuple[Iterable[Limit[Any]], Section], ...] = (
+        (all_limits(), config),
+        (ENCODING_LIMITS, config.model),
+        (DATA_LIMITS, config.data),
+        (STAGE_LIMITS, config.zero),
+    )
+    for limits, section in tables:
         for limit in limits:
-            if isinstance(limit, Incompatibility) and "lora.dropout" not in limit.case:
-                always = Incompatibility[Any](limit.setting, limit.case, lambda _: True, limit.because, limit.remedy)
-                message = always.problem(section)
-                assert message is not None and not re.search(r"[{}]", message)
+            if isinstance(limit, MultipleOf) or (isinstance(limit, Incompatibility) and "lora.dropout" in limit.case):
+                continue
+            assert isinstance(limit, Incompatibility | Contradiction)
+            message = replace(limit, when=lambda _: True).problem(section)
+            assert message is not None and not re.search(r"[{}]", message)
 
 
 def test_limits_follow_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
