@@ -21,7 +21,8 @@ from megatape.config.kinds import ByKind
 from megatape.config.limits import Incompatibility, Limit
 from megatape.config.model import ENCODING_LIMITS
 from megatape.registry import TASKS
-from megatape.utils.options import CommandOptions, split_docstring
+from megatape.utils.documented_model import split_docstring
+from megatape.utils.options import CommandOptions
 
 COMMANDS_HEAD = """# Commands
 

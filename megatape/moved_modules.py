@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 MOVED = {
     "megatape": {
         "files": "megatape.utils.files",
-        "masking": "megatape.utils.masking",
+        "masking": "megatape.utils.url_secrets",
         "options": "megatape.utils.options",
         "paper": "megatape.lab.paper",
         "pictures": "megatape.lab.pictures",
         "tables": "megatape.utils.tables",
-        "targets": "megatape.utils.targets",
+        "targets": "megatape.nn.targets",
         "torch_internals": "megatape.utils.torch_internals",
         "units": "megatape.utils.units",
     },
@@ -132,6 +132,7 @@ RENAMED = {
         "Settings": "megatape.nn.parameters:ParameterSpec",
         "settings": "megatape.nn.parameters:spec_of",
     },
+    "megatape.nn.targets": {"HIDES_ANSWERS": "megatape.data.training.example_dataset:HIDES_ANSWERS"},
     "megatape.optim.schedules": {
         "CosineRestartsOptions": "megatape.optim.legacy_schedules:CosineRestartsOptions",
         "InverseSqrtOptions": "megatape.optim.legacy_schedules:InverseSqrtOptions",

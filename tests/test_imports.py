@@ -21,7 +21,7 @@ from tests.helpers.import_graph import (
 WITHOUT_TORCH = (
     "megatape.registry",
     "megatape.utils.units",
-    "megatape.utils.targets",
+    "megatape.nn.targets",
     "megatape.run_folder",
     "megatape.utils.files",
     "megatape.config",

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from megatape.checkpoint.records import FileRecord
-from megatape.utils.files import create_file, named_if_full, open_regular
+from megatape.utils.files import create_file, open_regular
+from megatape.utils.full_disk import named_if_full
 from megatape.utils.json_files import json_content
 
 

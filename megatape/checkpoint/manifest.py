@@ -32,8 +32,8 @@ from megatape.data.tokenizers.tokenizer import FILES as TOKENIZER_FILES
 from megatape.errors import MissingPath, UserError, content_errors
 from megatape.run_folder import RunFolder
 from megatape.utils.atomic import write_atomically
-from megatape.utils.files import FileName
 from megatape.utils.json_files import read_json
+from megatape.utils.paths import FileName
 from megatape.utils.validation import as_type
 from megatape.zero.kinds import EMA
 

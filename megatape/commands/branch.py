@@ -5,8 +5,8 @@ from pathlib import Path
 
 from megatape.commands.cli.shared_options import FrozenBaseOptions
 from megatape.hf.folder_name import CHECKPOINT, check_model_folder
-from megatape.utils.masking import is_masked
 from megatape.utils.options import option
+from megatape.utils.url_secrets import is_masked
 
 
 class Options(FrozenBaseOptions):

@@ -1,7 +1,7 @@
 """megatape constraints: `megatape constraints`."""
 
 from megatape.utils.options import CommandOptions as Options
-from megatape.utils.software import project_file
+from megatape.utils.project_files import project_file
 
 
 def run(options: Options) -> None:

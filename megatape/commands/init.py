@@ -7,7 +7,7 @@ from megatape.errors import UserError, path_errors
 from megatape.errors.suggestions import choose_one
 from megatape.utils.atomic import check_absent, write_atomically
 from megatape.utils.options import CommandOptions, option
-from megatape.utils.software import project_file
+from megatape.utils.project_files import project_file
 
 
 class Options(CommandOptions):

@@ -16,7 +16,7 @@ from megatape.errors import ConfigError, MissingPath, path_errors
 from megatape.utils.atomic import write_atomically
 from megatape.utils.files import create_private
 from megatape.utils.json_files import json_content, parse_json, read_json
-from megatape.utils.masking import mask_values
+from megatape.utils.url_secrets import mask_secrets_in_json
 
 Parsed = TypeVar("Parsed", bound=Section)
 
@@ -56,7 +56,7 @@ def load_recorded_config(path: Path, overrides: Sequence[str] = (), masked: bool
     """
     raw = _read(path)
     if masked:
-        raw = mask_values(raw)
+        raw = mask_secrets_in_json(raw)
     if not imports.not_given(_recorded_imports(raw)):
         return parse_config(raw, str(path), overrides)
     for item in overrides:
@@ -142,7 +142,7 @@ def save_config(config: Config, path: Path, with_secrets: bool = False) -> None:
         UserError: The file would be too large to be read again.
     """
     content = json_content(config.model_dump(), str(path), indent=2) + b"\n"
-    masked = json_content(mask_values(config.model_dump()), str(path), indent=2) + b"\n"
+    masked = json_content(mask_secrets_in_json(config.model_dump()), str(path), indent=2) + b"\n"
     if with_secrets and masked != content:
         create_private(path, content)
     else:

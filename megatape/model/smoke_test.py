@@ -21,7 +21,7 @@ from megatape.distributed.mesh import SINGLE
 from megatape.encodings import encoding_of
 from megatape.nn.kernels.launch import has_kernels
 from megatape.nn.loss import LossFormula, cross_entropy
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from megatape.errors import UserError
 from megatape.nn.linear import Product
 from megatape.nn.remat import Remat
-from megatape.utils.software import install_command
+from megatape.utils.project_files import install_command
 
 # Lowest compute capability with FP8 matrix products (Ada); Hopper is (9, 0)
 CAPABILITY = (8, 9)

@@ -18,7 +18,7 @@ from megatape.distributed.collectives import all_gather, every_rank, reduce_scat
 from megatape.distributed.layout import own_rows
 from megatape.distributed.mesh import Axis
 from megatape.nn.kernels.launch import has_kernels
-from megatape.utils.targets import target_mask
+from megatape.nn.targets import target_mask
 
 # Logits that a rank computes at a time: 128 MiB in float32, enough rows for efficient products up
 # to a vocabulary of 131072

@@ -11,7 +11,7 @@ from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.utils.files import sync
 from megatape.utils.json_lines import append_lines
-from megatape.utils.masking import mask_values
+from megatape.utils.url_secrets import mask_secrets_in_json
 
 LOG = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class RunLog:
         """
         if self.is_main:
             entry = event_entry(event, self.step, detail) | facts
-            self._events.append(_shortened(mask_values(entry)))
+            self._events.append(_shortened(mask_secrets_in_json(entry)))
             self.flush()
 
     def flush(self) -> None:

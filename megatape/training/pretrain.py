@@ -23,8 +23,8 @@ from megatape.training.startup.introduction import introduction
 from megatape.training.startup.memory_guard import MemoryGuard
 from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import without_links
-from megatape.utils.masking import mask
 from megatape.utils.terminal import show_lines
+from megatape.utils.url_secrets import mask_secrets
 from megatape.zero.distributed import initialize_distributed, shut_down
 
 LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def pretrain(
     except RankFailed as error:
         if error.status == ExitStatus.DIED:
             LOG.error("error on rank %d: %s", topology.rank, error)
-            _append(folder.stacks(topology.rank), mask(traceback.format_exc()))
+            _append(folder.stacks(topology.rank), mask_secrets(traceback.format_exc()))
         return ExitStatus(error.status)
     finally:
         shut_down()

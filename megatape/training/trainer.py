@@ -56,7 +56,6 @@ from megatape.training.steps.step import StepOutput
 from megatape.training.steps.stepper import Stepper
 from megatape.training.steps.unreadable import check_readable
 from megatape.training.validation.evaluator import Validation
-from megatape.utils.masking import mask_values
 from megatape.utils.units import plural
 
 # Callbacks of every run.

@@ -8,7 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from megatape.errors import ExistingPath
-from megatape.utils.files import DEFAULT_MODE, create_file, name_path, named_if_full, temporary_name
+from megatape.utils.files import DEFAULT_MODE, create_file
+from megatape.utils.full_disk import name_path, named_if_full
+from megatape.utils.paths import temporary_name
 from megatape.utils.retries import retry_transient_errors
 
 

@@ -8,22 +8,15 @@ import io
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
-from typing import IO, Annotated
-
-from pydantic import AfterValidator
+from typing import IO
 
 from megatape.errors import ExistingPath, PathError, UserError
+from megatape.utils.full_disk import named_if_full
+from megatape.utils.paths import temporary_name
 
-# Suffix of the folder in which a data directory is prepared.
-PARTIAL = ".partial"
-
-
-# Errors of a full disk.
-FULL = {errno.ENOSPC, errno.EDQUOT}
 # Permissions of a new file, before the umask is applied.
 DEFAULT_MODE = 0o666
 NO_OUTPUT = "a link, a pipe or a device, through which nothing is written: remove it, or replace it by the file"
@@ -123,46 +116,6 @@ def without_links(name: str | Path, flags: int) -> int:
     """
     # Without O_NONBLOCK, opening a pipe would wait for its other end.
     return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, DEFAULT_MODE)
-
-
-def _check_file_name(name: str) -> str:
-    if name in ("", ".", "..") or set(name) & set("/\0"):
-        raise UserError("not a plain file name")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_check_file_name)]  # in a folder: no path that leads elsewhere
-
-
-def temporary_name(path: Path) -> Path:
-    """Return a new name in the same folder, for a file or folder that is renamed to `path` once it is complete."""
-    return path.with_name(f"{path.name}.{token_hex(8)}.tmp")
-
-
-def name_path(error: BaseException, path: Path) -> None:
-    """Let the error of a full disk, which names no file, name the path that was being written."""
-    if isinstance(error, OSError) and error.errno in FULL and error.strerror and error.filename is None:
-        error.filename = str(path)
-
-
-@contextmanager
-def named_if_full(path: Path) -> Iterator[None]:
-    """Add the path to the error of a full disk in the block."""
-    try:
-        yield
-    except OSError as error:
-        name_path(error, path)
-        raise
-
-
-def real_paths(folders: Sequence[Path]) -> list[Path]:
-    """Return the paths of folders without links. Raises UserError if one is given twice."""
-    # Not Path.resolve, which raises no OSError for a loop of links.
-    paths = [Path(os.path.realpath(folder)) for folder in folders]
-    for folder, path in zip(folders, paths, strict=True):
-        if paths.count(path) > 1:
-            raise UserError(f"{folder} is given twice")
-    return paths
 
 
 def create_private(path: Path, content: bytes) -> None:

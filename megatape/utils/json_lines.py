@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from megatape.errors import UserError
-from megatape.utils.files import named_if_full, open_in_place, open_regular
+from megatape.utils.files import open_in_place, open_regular
+from megatape.utils.full_disk import named_if_full
 
 # Maximum size of a line with JSON. Longer lines are skipped. Our lines have less than a tenth of this.
 MAX_LINE_BYTES = 2**20

@@ -3,16 +3,15 @@
 Descriptions of fields stand in the docstring of their class.
 """
 
-import inspect
-import re
 import shlex
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from megatape.errors import UserError
+from megatape.utils.documented_model import DocumentedModel
 from megatape.utils.validation import describe_fault
 
 Value = TypeVar("Value")
@@ -44,31 +43,6 @@ Words = Annotated[str, AfterValidator(check_words)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 # Values with commas between them.
 Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]
-
-
-class DocumentedModel(BaseModel):
-    """Base of models whose docstrings describe their fields in a section "Attributes"."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
-        _, descriptions = split_docstring(cls)
-        for name in descriptions.keys() & cls.model_fields.keys():
-            cls.model_fields[name].description = descriptions[name]
-
-
-def split_docstring(kind: type) -> tuple[str, dict[str, str]]:
-    """Split the docstring of a class at its section "Attributes".
-
-    Returns:
-        The text before the section, and the descriptions in it by name, each on one line.
-    """
-    docstring = inspect.cleandoc(kind.__doc__ or "")
-    text, _, attributes = docstring.partition("\n\nAttributes:\n")
-    descriptions: dict[str, str] = {}
-    for name, description in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE):
-        descriptions[name] = " ".join(description.split())
-    return text, descriptions
 
 
 def option(

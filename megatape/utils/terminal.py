@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from megatape.utils.masking import mask
+from megatape.utils.url_secrets import mask_secrets
 
 # Escape sequences of ANSI terminals.
 BOLD = "\x1b[1m"
@@ -39,7 +39,7 @@ class LineHandler(logging.Handler):
         if record.levelno == logging.WARNING and rank != "0":
             origin = f"rank {rank}: "
         with suppress(OSError):
-            text = f"{origin}{mask(self.format(record))}"
+            text = f"{origin}{mask_secrets(self.format(record))}"
             if has_colour(stream):
                 text = _coloured(text, record.levelno)
             stream.write(f"{text}\n")

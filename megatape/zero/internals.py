@@ -18,7 +18,7 @@ from deepspeed.utils import nvtx
 from torch import nn
 from torch.autograd import Function
 
-from megatape.utils.replacing import replaced
+from megatape.utils.replaced_attribute import replaced_attribute
 
 TESTED_VERSION = "0.19.8"  # Version of DeepSpeed with the internals used here.
 
@@ -83,7 +83,7 @@ def same_optimizer_at_stages_1_and_2() -> Iterator[None]:
             return ZERO_OPTIMIZATION
         return None
 
-    with replaced(DeepSpeedEngine, "_do_optimizer_sanity_check", choose):
+    with replaced_attribute(DeepSpeedEngine, "_do_optimizer_sanity_check", choose):
         yield
 
 
@@ -97,5 +97,5 @@ def import_muon_uncompiled() -> None:
     def leave_uncompiled() -> Any:
         return lambda kernel: kernel
 
-    with replaced(compiler, "compile", leave_uncompiled):
+    with replaced_attribute(compiler, "compile", leave_uncompiled):
         importlib.import_module("deepspeed.runtime.zero.muon.original_muon")

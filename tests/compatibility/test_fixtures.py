@@ -25,7 +25,7 @@ from megatape.data.training.order import sample_index
 from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.model.init import initial_weight
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.workers import run_workers

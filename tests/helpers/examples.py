@@ -14,7 +14,7 @@ from megatape.data.finetuning.prepare import prepare_examples
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.example_dataset import ExampleDataset
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 
 Prepare = Callable[..., tuple[Path, ExampleCounts]]
 

@@ -34,7 +34,7 @@ from megatape.encodings.tape import TapeUpdate
 from megatape.nn import loss
 from megatape.nn.kernels import loss as loss_kernel
 from megatape.nn.loss import LossFormula
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers import biased_attention
 from tests.helpers.attention import initial_state, inputs, plain, random_document_starts
 from tests.kernels.launches import Launch, launches, loss_launches, rotation_launches, update_launches

@@ -15,8 +15,8 @@ from megatape.distributed.mesh import SINGLE, Axis, make_mesh
 from megatape.distributed.topology import Topology
 from megatape.nn import loss
 from megatape.nn.loss import LossFormula
+from megatape.nn.targets import IGNORE_INDEX
 from megatape.tools.planner.counting import count
-from megatape.utils.targets import IGNORE_INDEX
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, assert_within, relative_difference
 from tests.helpers.workers import run_workers

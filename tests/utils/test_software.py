@@ -1,73 +1,11 @@
-"""Files of the project that a wheel has, too, and what differs between a clone and a wheel."""
+"""Versions of the running software."""
 
-import shutil
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError
-from pathlib import Path
 
 import pytest
 
 from megatape.utils import software
-from megatape.utils.software import install_command, package_version, project_file, typed_command
-from tests.helpers.command import Command
-from tests.helpers.load import scaled
-from tests.helpers.workers import ROOT
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as a wheel has it."""
-    source = tmp_path_factory.mktemp("source")
-    built = tmp_path_factory.mktemp("built")
-    for name in ("megatape", "configs"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "constraints.txt", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=scaled(120))
-    return built / "megatape"
-
-
-def test_a_wheel_has_constraints_and_configurations(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("configs", "constraints.txt"):
-        assert project_file(name) == ROOT / name
-    monkeypatch.setattr(software, "IN_WHEEL", built / "project")
-    assert project_file("constraints.txt").read_bytes() == (ROOT / "constraints.txt").read_bytes()
-    found, wanted = (
-        {str(path.relative_to(root)) for path in root.rglob("*.json")} for root in (project_file("configs"), ROOT / "configs")
-    )
-    assert found == wanted and "finetune/tape_tiny.json" in found
-    assert install_command("suite") == 'pip install "megatape[suite]"'
-
-
-def test_commands_that_write_these_files(
-    built: Path, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(software, "IN_WHEEL", built / "project")
-    monkeypatch.chdir(tmp_path)
-    assert command("constraints") == (0, (ROOT / "constraints.txt").read_text(), "")
-    status, printed, _ = command("init")
-    assert status == 0 and {"tape_tiny", "finetune/tape_tiny"} < {*printed.splitlines()}
-    assert command("init", "finetune/tape_tiny")[0] == 0
-    assert Path("tape_tiny.json").read_bytes() == (ROOT / "configs/finetune/tape_tiny.json").read_bytes()
-    status, _, errors = command("init", "tape_tiny")
-    assert status == 2 and "tape_tiny.json exists" in errors
-    assert command("init", "tape_tiny", "--output", "b.json")[0] == 0 and command("plan", "--config", "b.json")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["/x/bin/megatape", "pretrain", "--set", "run.directory=a b"], "megatape pretrain --set 'run.directory=a b'"),
-        (["/x/megatape/__main__.py", "pretrain"], "megatape pretrain"),
-        (["launch/pretrain.py", "--local_rank=1", "--config", "a.json"], "launch/pretrain.py --config a.json"),
-    ],
-)
-def test_typed_command(words: list[str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user can type it again, wherever the program lies and whatever a launcher adds."""
-    monkeypatch.setattr(sys, "argv", words)
-    assert typed_command() == command
+from megatape.utils.software import package_version
 
 
 def test_the_version_of_a_clone_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from megatape.utils.masking import mask
 from megatape.utils.paragraphs import Line
+from megatape.utils.url_secrets import mask_secrets
 
 
 def print_paragraphs(paragraphs: Iterable[str]) -> None:
@@ -17,7 +17,7 @@ def print_paragraphs(paragraphs: Iterable[str]) -> None:
         is_line = isinstance(paragraph, Line)
         if in_list and not is_line:
             print()
-        print(mask(paragraph), flush=True)
+        print(mask_secrets(paragraph), flush=True)
         if not is_line:
             print(flush=True)
         in_list = is_line

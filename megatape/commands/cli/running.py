@@ -24,10 +24,10 @@ from megatape.commands.cli.arguments import flag_of
 from megatape.distributed.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
-from megatape.utils.masking import mask
 from megatape.utils.options import CommandOptions, Options, read_options
-from megatape.utils.software import install_command
+from megatape.utils.project_files import install_command
 from megatape.utils.terminal import RED, RESET, has_colour
+from megatape.utils.url_secrets import mask_secrets
 
 LOG = logging.getLogger(__name__)
 
@@ -144,5 +144,5 @@ def fail(text: str, status: int) -> int:
     label = "error:"
     if has_colour(sys.stderr):
         label = f"{RED}error:{RESET}"
-    print(f"{label} {mask(text)}", file=sys.stderr, flush=True)
+    print(f"{label} {mask_secrets(text)}", file=sys.stderr, flush=True)
     return status

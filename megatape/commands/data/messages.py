@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from megatape.errors import UserError
-from megatape.utils.masking import mask
 from megatape.utils.units import plural
+from megatape.utils.url_secrets import mask_secrets
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -62,7 +62,7 @@ def report_skipped(counts: "RecordCounts", max_record_bytes: int) -> None:
         records = plural(counts.bad, "bad record")
         print(f"skipped {records}, the first ones:")
         for example in counts.bad_examples:
-            print(f"  {mask(example)}")
+            print(f"  {mask_secrets(example)}")
 
 
 def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
@@ -70,7 +70,7 @@ def report_skipped_files(skipped: "Mapping[str, SkippedFiles]") -> None:
     from megatape.data.printable import printable
 
     for name, files in skipped.items():
-        print(f"{mask(printable(name))}: {files}")
+        print(f"{mask_secrets(printable(name))}: {files}")
 
 
 def report_written(index: "Index", output: Path) -> None:

@@ -9,7 +9,8 @@ from pydantic import create_model
 
 from megatape.commands.cli.shared_options import ModelOptions
 from megatape.registry import TASKS
-from megatape.utils.options import Count, option, split_docstring
+from megatape.utils.documented_model import split_docstring
+from megatape.utils.options import Count, option
 
 
 class EvaluationOptions(ModelOptions):

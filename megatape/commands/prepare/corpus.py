@@ -9,9 +9,9 @@ from megatape.commands.data.messages import read_tokenizer, report_skipped, repo
 from megatape.commands.data.options import HeldOutOptions, SourceOptions
 from megatape.errors import UserError
 from megatape.registry import RULES
-from megatape.utils.masking import mask
 from megatape.utils.options import Count, option
 from megatape.utils.units import plural
+from megatape.utils.url_secrets import mask_secrets
 
 if TYPE_CHECKING:
     from megatape.data.shards.entries import Index
@@ -132,7 +132,7 @@ def _report_inputs(index: "Index", output: Path) -> None:
     """Print the number of read, written and dropped documents of each input."""
     for name, documents in islice(index.ledger.items(), MAX_PRINTED_INPUTS):
         read = plural(documents.read, "document")
-        line = f"{mask(name)}: {read} read, {documents.written:,} written"
+        line = f"{mask_secrets(name)}: {read} read, {documents.written:,} written"
         for reason, count in documents.dropped.items():
             line += f", {count:,} {reason}"
         if documents.skipped_files:

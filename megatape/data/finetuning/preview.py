@@ -7,7 +7,7 @@ from megatape.data.finetuning.format import Example
 from megatape.data.shards.entries import Index
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.example_dataset import ExampleDataset
-from megatape.utils.targets import target_mask
+from megatape.nn.targets import target_mask
 from megatape.utils.units import plural
 
 LEGEND = "+ learned; each token as: id 'text'"

@@ -7,8 +7,9 @@ from fnmatch import translate
 from pathlib import Path
 
 from megatape.data.io.listing import ListedFile
-from megatape.utils.files import PARTIAL
 
+# Suffix of the folder in which a data directory is prepared.
+PARTIAL = ".partial"
 # Files to read, and skipped files.
 Found = tuple[list[ListedFile], list[ListedFile]]
 

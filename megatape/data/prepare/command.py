@@ -24,7 +24,7 @@ from megatape.errors import UserError, path_errors
 from megatape.imports import given
 from megatape.reliability.lease import LeaseTimeouts
 from megatape.utils.atomic import check_absent
-from megatape.utils.files import name_path
+from megatape.utils.full_disk import name_path
 
 # The command gives up after this many worker deaths in a row without a finished unit.
 MAX_DEATHS = 4

@@ -23,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from megatape.data.document_entries import INDEX_FILE
+from megatape.data.io.local_folder import PARTIAL
 from megatape.data.prepare.plan import Plan
 from megatape.data.prepare.summary import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
@@ -34,8 +35,9 @@ from megatape.reliability.lease import LeaseTimeouts
 from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import read_holder
 from megatape.utils.atomic import rename, write_atomically
-from megatape.utils.files import PARTIAL, sync, temporary_name
+from megatape.utils.files import sync
 from megatape.utils.json_files import json_content, read_json
+from megatape.utils.paths import temporary_name
 from megatape.utils.validation import as_type
 
 PLAN = "plan.json"

@@ -28,7 +28,8 @@ from megatape.data.shards.stored_split import StoredSplit
 from megatape.data.shards.writer import MEMBER_TOKENS, SplitWriter
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.utils.atomic import new_folder, write_atomically
-from megatape.utils.files import link_file, name_path, sync
+from megatape.utils.files import link_file, sync
+from megatape.utils.full_disk import name_path
 from megatape.utils.json_files import read_json
 from megatape.utils.locks import locked
 

@@ -16,7 +16,7 @@ from megatape.data.tokenizers.fast import fast_tokenizer
 from megatape.errors import PathError, UserError
 from megatape.imports import import_given
 from megatape.reliability.lease import LeaseTimeouts
-from megatape.utils.files import name_path
+from megatape.utils.full_disk import name_path
 
 
 def run_worker(

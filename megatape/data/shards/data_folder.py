@@ -11,7 +11,7 @@ from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.hashes import file_sha256
 from megatape.errors import UserError
 from megatape.utils.atomic import rename
-from megatape.utils.masking import is_masked
+from megatape.utils.url_secrets import is_masked
 
 
 @dataclass(frozen=True)

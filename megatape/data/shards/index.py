@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from megatape.data.document_entries import INDEX_FILE
+from megatape.data.io.local_folder import PARTIAL
 from megatape.data.shards.entries import SPLITS, Index, TokenizerEntry, token_dtype
 from megatape.data.shards.hashes import content_hash
 from megatape.data.shards.layout import covered_bytes, shard_bytes
@@ -14,7 +15,6 @@ from megatape.data.shards.legacy import upgrade_splits
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import MissingPath, UserError, content_errors, path_errors
 from megatape.utils.atomic import write_atomically
-from megatape.utils.files import PARTIAL
 from megatape.utils.json_files import json_content, read_json
 from megatape.utils.validation import as_type
 

@@ -13,9 +13,9 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.task import SyntheticSample, SyntheticTask
 from megatape.data.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.data.training.example_dataset import HIDES_ANSWERS
 from megatape.errors import UserError
 from megatape.utils.atomic import new_folder
-from megatape.utils.targets import HIDES_ANSWERS
 
 KIND = "synthetic"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from megatape.utils.targets import HIDES_ANSWERS
+from megatape.data.training.example_dataset import HIDES_ANSWERS
 
 TRAIN = "train"
 VALIDATION = "validation"

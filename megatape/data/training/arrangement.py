@@ -28,8 +28,9 @@ from megatape.data.counts import Count
 from megatape.data.shards.layout import CHECKSUM_BYTES, CHUNK_BYTES, checksums
 from megatape.data.shards.shard_file import ShardFile
 from megatape.errors import UserError
-from megatape.utils.files import create_file, temporary_name
+from megatape.utils.files import create_file
 from megatape.utils.json_files import parse_json
+from megatape.utils.paths import temporary_name
 from megatape.utils.retries import retry_transient_errors
 from megatape.utils.validation import as_type
 

@@ -10,7 +10,7 @@ import numpy as np
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.stored_split import StoredSplit
 from megatape.errors import UserError
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 
 
 class TrainingSample(NamedTuple):

@@ -9,7 +9,7 @@ from megatape.data.training.arrangement import ArrangementInMemory, Part
 from megatape.data.training.best_fit import alone
 from megatape.data.training.packed_dataset import PackedDataset
 from megatape.errors import UserError
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 
 
 class DocumentDataset(PackedDataset):

@@ -13,8 +13,11 @@ from megatape.data.training.best_fit import alone, pack
 from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.packed_dataset import PackedDataset
 from megatape.errors import UserError, content_errors
+from megatape.nn.targets import IGNORE_INDEX, target_mask
 from megatape.utils.retries import retry_transient_errors
-from megatape.utils.targets import HIDES_ANSWERS, IGNORE_INDEX, target_mask
+
+# Key in the `source` of a data directory. If it is true, models read the end token in place of each answer.
+HIDES_ANSWERS = "hides_answers"
 
 
 class ExampleDataset(PackedDataset):

@@ -11,7 +11,7 @@ import numpy as np
 from megatape.data.io.inputs import relative
 from megatape.data.training.dataset import Dataset
 from megatape.data.training.selection import SampleGroups
-from megatape.utils.masking import mask
+from megatape.utils.url_secrets import mask_secrets
 
 # Maximum number of inputs. With more, each would have too few samples for a meaningful loss.
 MAX_INPUTS = 16
@@ -44,7 +44,7 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
         return single_group
 
     # Masked, because they become names of metrics.
-    names = (mask(name) for name in inputs)
+    names = (mask_secrets(name) for name in inputs)
     groups: dict[str, list[int]] = defaultdict(list)
     for sample, (_, sizes) in zip(samples, spans, strict=True):
         num_tokens: dict[str, int] = defaultdict(int)

@@ -18,7 +18,7 @@ from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_hash
 from megatape.data.training.positions import FROM_ZERO, Positions
 from megatape.data.training.selection import SampleGroups
-from megatape.utils.targets import IGNORE_INDEX, target_mask
+from megatape.nn.targets import IGNORE_INDEX, target_mask
 
 
 @dataclass

@@ -5,7 +5,7 @@ import numpy as np
 from megatape.data.training.arrangement import Arrangement
 from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.errors import UserError
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 
 
 class PackedDataset(Dataset):

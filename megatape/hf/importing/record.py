@@ -13,8 +13,8 @@ from megatape.config.run import Dtype
 from megatape.errors import MissingPath, content_errors
 from megatape.hf.dtypes import dtype_named
 from megatape.hf.weights.folder_weights import FolderWeights
-from megatape.utils.files import FileName
 from megatape.utils.json_files import read_json
+from megatape.utils.paths import FileName
 from megatape.utils.validation import as_type
 
 IMPORT = "import.json"

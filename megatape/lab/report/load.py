@@ -16,9 +16,9 @@ from megatape.data.shards.index import load_index
 from megatape.data.training.selection import EARLIER_SELECTION
 from megatape.errors import MissingPath, UserError
 from megatape.run_folder import RunFolder
-from megatape.utils.files import real_paths
 from megatape.utils.json_lines import read_lines
-from megatape.utils.masking import mask_values
+from megatape.utils.paths import real_paths
+from megatape.utils.url_secrets import mask_secrets_in_json
 
 COLUMNS = ("step", "loss", "validation_loss", "ema_validation_loss", "lr", "grad_norm", "seconds", "peak_memory", "samples")
 # Events at the start of a process, which record its environment.
@@ -218,7 +218,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
     for _, entry in read_lines(path):
         if all(isinstance(entry.get(key), kind) for key, kind in EVENT_FIELDS.items()):
             # Earlier versions recorded URLs with their passwords.
-            events.append(mask_values(entry))
+            events.append(mask_secrets_in_json(entry))
     return events
 
 

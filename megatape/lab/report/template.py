@@ -9,8 +9,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from megatape.lab import pictures
-from megatape.utils.masking import mask
 from megatape.utils.units import format_number
+from megatape.utils.url_secrets import mask_secrets
 
 ASSETS = files("megatape.lab.report") / "assets"
 PAGE = "index.html"
@@ -52,12 +52,12 @@ def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = N
         scripts=[Markup(asset(script)) for script in scripts],
         **values,
     )
-    return mask(text).encode(errors="backslashreplace").decode()
+    return mask_secrets(text).encode(errors="backslashreplace").decode()
 
 
 def breakable(text: str) -> Markup:
     """Let a browser break a name or path after a separator before a letter, and nowhere else."""
-    escaped = str(escape(mask(text)))
+    escaped = str(escape(mask_secrets(text)))
     return Markup(BREAK.sub(r"\1<wbr>", escaped))
 
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from megatape.nn.kernels.launch import launch
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 
 # Number of columns that a program reads at a time
 COLUMNS = 8192

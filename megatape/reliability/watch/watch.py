@@ -34,9 +34,9 @@ from megatape.reliability.watch.rank_errors import RankFailed, is_collective_err
 from megatape.reliability.watch.stacks import append_stacks, format_stacks
 from megatape.reliability.watch.timeouts import WatchTimeouts
 from megatape.reliability.watch.verdict import FaultKind, Verdict
-from megatape.utils.masking import mask
 from megatape.utils.terminal import print_at_once
 from megatape.utils.torch_internals import clone_default_store, count_collectives
+from megatape.utils.url_secrets import mask_secrets
 from megatape.utils.waiting import wait_until
 
 # Name of the watch's threads.
@@ -125,7 +125,7 @@ class Watch:
         # A launcher that sees a rank end sends SIGTERM to the others. They report first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         first_line = str(error).strip().split("\n")[0]
-        line = mask(f"{type(error).__name__}: {first_line}")
+        line = mask_secrets(f"{type(error).__name__}: {first_line}")
         if is_collective_error(error):
             self._messages.report_failed_collective(line)
         else:

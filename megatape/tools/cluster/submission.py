@@ -11,7 +11,7 @@ from megatape.config import Config, save_config
 from megatape.errors import UserError, path_errors
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.batch_script import IMPORTS
-from megatape.utils.software import PACKAGE
+from megatape.utils.project_files import PACKAGE
 
 
 @path_errors()

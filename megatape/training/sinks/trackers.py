@@ -8,7 +8,7 @@ from megatape.training.callbacks.callback import RunContext, Sink
 from megatape.training.steps.step import StepMetrics
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import json_content, read_json
-from megatape.utils.masking import mask_values
+from megatape.utils.url_secrets import mask_secrets_in_json
 
 
 class Tracker(Sink):
@@ -75,7 +75,7 @@ class WeightsAndBiases(Tracker):
             id=record_id,
             resume="allow",
             dir=str(directory),
-            config=mask_values(self.run.config.model_dump(mode="json")),
+            config=mask_secrets_in_json(self.run.config.model_dump(mode="json")),
             # The run's own lines stay as they are.
             settings=wandb.Settings(console="off"),
         )
@@ -98,5 +98,5 @@ class Trackio(Tracker):
             project=os.environ.get("TRACKIO_PROJECT", "megatape"),
             name=f"{folder.name}-{record_id}",
             resume="allow",
-            config=mask_values(self.run.config.model_dump(mode="json")),
+            config=mask_secrets_in_json(self.run.config.model_dump(mode="json")),
         )

@@ -14,7 +14,8 @@ from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch, UserError
 from megatape.imports import file_hashes
 from megatape.registry import SINKS
-from megatape.utils.software import install_command, source_hash, versions
+from megatape.utils.project_files import install_command
+from megatape.utils.software import source_hash, versions
 
 # Number of characters of a hash that ranks compare and messages show.
 HASH_LENGTH = 12

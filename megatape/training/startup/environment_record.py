@@ -4,7 +4,8 @@ from typing import Any
 
 from megatape.distributed.topology import Topology
 from megatape.training.reporting.hardware import device_name
-from megatape.utils.software import package_version, typed_command, versions
+from megatape.utils.command_line import typed_command
+from megatape.utils.software import package_version, versions
 
 
 def environment_record(topology: Topology, attention: str, sample_flops: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from megatape.data.shards.index import load_index
 from megatape.data.synthetic.folder import check_folder, write_task
 from megatape.data.synthetic.task import Answer, Size, Split, SyntheticSample, SyntheticTask
 from megatape.data.training.example_dataset import ExampleDataset
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 
 COUNTS = {"train": 20, "validation": 5}
 

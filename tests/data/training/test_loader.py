@@ -10,7 +10,7 @@ from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.positions import Positions
 from megatape.data.training.selection import SampleGroups
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers.batches import interleaved, make_loader, rows
 from tests.helpers.data_directory import Documents, MakeDirectory
 

@@ -29,7 +29,7 @@ from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.positions import Positions
 from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
-from megatape.utils.targets import IGNORE_INDEX
+from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers.batches import interleaved, make_loader, mixture_of, rows
 from tests.helpers.data_directory import EOS, Documents, MakeDirectory, write_documents
 from tests.helpers.examples import Prepare, examples, in_sample

@@ -8,8 +8,8 @@ import torch
 
 from megatape.config.batches import BatchSizes
 from megatape.data.training.loader import Batch, Loader
+from megatape.nn.targets import IGNORE_INDEX
 from megatape.training.steps.prefetch import STEPS_AHEAD, Prefetcher
-from megatape.utils.targets import IGNORE_INDEX
 
 # Number of samples in a step.
 STEP = 8

@@ -13,7 +13,7 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.errors import UserError
 from megatape.hf.weights.checkpoint_weights import load_model
 from megatape.model.transformer import Transformer
-from megatape.utils.files import real_paths
+from megatape.utils.paths import real_paths
 
 
 @dataclass(frozen=True)

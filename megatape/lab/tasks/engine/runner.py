@@ -18,8 +18,8 @@ from megatape.lab.tasks.engine.ranks import EvaluationRanks
 from megatape.lab.tasks.engine.table import table
 from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ResultT, Task
 from megatape.utils.atomic import write_atomically
-from megatape.utils.files import real_paths
 from megatape.utils.paragraphs import Line
+from megatape.utils.paths import real_paths
 
 
 def evaluate(task: Task[Any, Any, ResultT], model: EvaluationModel) -> ResultT:

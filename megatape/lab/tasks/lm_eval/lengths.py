@@ -27,7 +27,7 @@ from lm_eval.api.task import ConfigurableTask
 from transformers import AutoTokenizer
 
 from megatape.errors import UserError
-from megatape.utils.replacing import replaced
+from megatape.utils.replaced_attribute import replaced_attribute
 
 # Prefixes of the names of modules.
 RULER = "lm_eval.tasks.ruler."
@@ -86,14 +86,14 @@ class Length:
         """
         with ExitStack() as stack:
             stack.enter_context(redirect_stdout(StringIO()))
-            stack.enter_context(replaced(tqdm, "tqdm", lambda texts, **_: islice(texts, max_examples)))
-            stack.enter_context(replaced(AutoTokenizer, "from_pretrained", lambda *_, **__: self))
-            stack.enter_context(replaced(ConfigurableTask, "download", partialmethod(_download, self)))
+            stack.enter_context(replaced_attribute(tqdm, "tqdm", lambda texts, **_: islice(texts, max_examples)))
+            stack.enter_context(replaced_attribute(AutoTokenizer, "from_pretrained", lambda *_, **__: self))
+            stack.enter_context(replaced_attribute(ConfigurableTask, "download", partialmethod(_download, self)))
             if offline:
                 nltk_data = str(Path("nltk_data").resolve())
-                stack.enter_context(replaced(nltk.data, "path", [nltk_data, *nltk.data.path]))
-                stack.enter_context(replaced(nltk, "download", lambda *_: False))
-                stack.enter_context(replaced(requests, "get", _read_copy))
+                stack.enter_context(replaced_attribute(nltk.data, "path", [nltk_data, *nltk.data.path]))
+                stack.enter_context(replaced_attribute(nltk, "download", lambda *_: False))
+                stack.enter_context(replaced_attribute(requests, "get", _read_copy))
             loaded = manager.load([name])
         for task in loaded["tasks"].values():
             task.config.task += f" at {self.tokens}"

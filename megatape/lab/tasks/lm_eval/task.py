@@ -19,7 +19,7 @@ from megatape.lab.tasks.engine.lengths import LengthList
 from megatape.lab.tasks.engine.task import EvaluationModel, Interval, Measure, ModelOutline, Task, wilson
 from megatape.lab.tasks.lm_eval.names import check_names, unknown_task
 from megatape.utils.options import Count, Listed, option
-from megatape.utils.replacing import replaced
+from megatape.utils.replaced_attribute import replaced_attribute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -351,8 +351,8 @@ def _offline(folder: Path) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(chdir(folder))
-        stack.enter_context(replaced(datasets.config, "HF_HUB_OFFLINE", True))
-        stack.enter_context(replaced(constants, "HF_HUB_OFFLINE", True))
+        stack.enter_context(replaced_attribute(datasets.config, "HF_HUB_OFFLINE", True))
+        stack.enter_context(replaced_attribute(constants, "HF_HUB_OFFLINE", True))
         yield
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.utils.replacing import replaced
+from megatape.utils.replaced_attribute import replaced_attribute
 
 
 class Base:
@@ -18,7 +18,7 @@ class Derived(Base):
 @pytest.mark.parametrize("owner", [Base, Derived])
 def test_an_attribute_is_restored(owner: type[Base]) -> None:
     before = dict(vars(owner))
-    with pytest.raises(KeyError), replaced(owner, "name", lambda: "other"):
+    with pytest.raises(KeyError), replaced_attribute(owner, "name", lambda: "other"):
         assert owner.name() == "other"
         raise KeyError
     assert owner.name() == owner.__name__ and dict(vars(owner)) == before
@@ -26,5 +26,5 @@ def test_an_attribute_is_restored(owner: type[Base]) -> None:
 
 def test_a_missing_attribute_is_an_error() -> None:
     """A library that has renamed it."""
-    with pytest.raises(AttributeError), replaced(Base, "label", ""):
+    with pytest.raises(AttributeError), replaced_attribute(Base, "label", ""):
         pass

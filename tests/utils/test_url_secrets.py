@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatape.utils.masking import is_masked, mask, mask_values
+from megatape.utils.url_secrets import is_masked, mask_secrets, mask_secrets_in_json
 
 MASKED = {
     "https://me:pa55@example.org/data": "https://me:***@example.org/data",
@@ -46,25 +46,25 @@ KEPT = [
 
 @pytest.mark.parametrize("text", MASKED)
 def test_secrets_are_masked(text: str) -> None:
-    assert mask(text) == MASKED[text]
-    assert mask(mask(text)) == mask(text)
+    assert mask_secrets(text) == MASKED[text]
+    assert mask_secrets(mask_secrets(text)) == mask_secrets(text)
 
 
 @pytest.mark.parametrize("text", KEPT)
 def test_other_text_is_kept(text: str) -> None:
-    assert mask(text) == text
+    assert mask_secrets(text) == text
     assert not is_masked(text)
 
 
 def test_a_masked_url_is_known() -> None:
     url = "https://me:pa55@example.org/data"
     assert not is_masked(url)
-    assert is_masked(mask(url))
+    assert is_masked(mask_secrets(url))
 
 
 def test_values() -> None:
     url = "https://me:pa55@example.org/data"
-    assert mask_values({url: 1.0}) == {mask(url): 1.0}
+    assert mask_secrets_in_json({url: 1.0}) == {mask_secrets(url): 1.0}
     value = {"data": {"path": url, "mixture": ({"path": url, "weight": 0.5}, None, 3, True)}}
-    masked = {"path": mask(url), "weight": 0.5}
-    assert mask_values(value) == {"data": {"path": mask(url), "mixture": [masked, None, 3, True]}}
+    masked = {"path": mask_secrets(url), "weight": 0.5}
+    assert mask_secrets_in_json(value) == {"data": {"path": mask_secrets(url), "mixture": [masked, None, 3, True]}}

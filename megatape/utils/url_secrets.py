@@ -18,7 +18,7 @@ SECRET_NAMES = "sig|token|key|secret|pass|pw|cred|auth|policy|session|jwt|hmac|h
 SECRET_PARAMETER = re.compile(rf"([?&;#][^=&;#\s]*(?:{SECRET_NAMES})[^=&;#\s]*=)[^&;#\s]+", re.IGNORECASE)
 
 
-def mask(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Replace passwords, tokens and signatures in the URLs of a text by MASK.
 
     Args:
@@ -32,7 +32,7 @@ def mask(text: str) -> str:
     return URL.sub(lambda found: _mask_url(found[0]), text)
 
 
-def mask_values(value: Any) -> Any:
+def mask_secrets_in_json(value: Any) -> Any:
     """Mask all strings in a JSON value.
 
     Args:
@@ -42,17 +42,17 @@ def mask_values(value: Any) -> Any:
         The value with masked strings.
     """
     if isinstance(value, str):
-        return mask(value)
+        return mask_secrets(value)
     if isinstance(value, dict):
-        return {mask_values(key): mask_values(part) for key, part in value.items()}
+        return {mask_secrets_in_json(key): mask_secrets_in_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [mask_values(part) for part in value]
+        return [mask_secrets_in_json(part) for part in value]
     return value
 
 
 def is_masked(url: str) -> bool:
-    """Whether a URL is the result of `mask`, and therefore useless for reading."""
-    return "://" in url and MASK in url and mask(url) == url
+    """Whether a URL is the result of `mask_secrets`, and therefore useless for reading."""
+    return "://" in url and MASK in url and mask_secrets(url) == url
 
 
 def _mask_url(url: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @contextmanager
-def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+def replaced_attribute(owner: Any, name: str, value: object) -> Iterator[None]:
     """Replace an attribute inside the block.
 
     Args:

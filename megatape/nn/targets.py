@@ -1,11 +1,11 @@
 """Targets of the loss: the next token of each token, unless the data marks it with IGNORE_INDEX."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from megatape.moved_modules import old_names
 
 # Default of torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
-# Key in the `source` of a data directory. If it is true, models read the end token in place of each answer.
-HIDES_ANSWERS = "hides_answers"
 
 
 def target_mask(targets: Any) -> Any:
@@ -18,3 +18,7 @@ def target_mask(targets: Any) -> Any:
         Booleans of the same shape, as an array or a tensor.
     """
     return targets != IGNORE_INDEX
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -1,0 +1,21 @@
+"""The command line as a user can type it again."""
+
+import sys
+
+import pytest
+
+from megatape.utils.command_line import typed_command
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["/x/bin/megatape", "pretrain", "--set", "run.directory=a b"], "megatape pretrain --set 'run.directory=a b'"),
+        (["/x/megatape/__main__.py", "pretrain"], "megatape pretrain"),
+        (["launch/pretrain.py", "--local_rank=1", "--config", "a.json"], "launch/pretrain.py --config a.json"),
+    ],
+)
+def test_typed_command(words: list[str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user can type it again, wherever the program lies and whatever a launcher adds."""
+    monkeypatch.setattr(sys, "argv", words)
+    assert typed_command() == command
