@@ -57,6 +57,7 @@ from megatape.training.steps.stepper import Stepper
 from megatape.training.steps.unreadable import check_readable
 from megatape.training.validation.evaluator import Validation
 from megatape.utils.units import plural
+from megatape.utils.url_secrets import mask_secrets_in_json
 
 # Callbacks of every run.
 BUILT_IN = ("metrics", "position_views", "profile")
@@ -281,7 +282,7 @@ class Trainer:
             attention=self.attention,
             guard=self.policy.saved_state(),
             callbacks=self.callbacks.state_dict(),
-            config=mask_values(self.config.model_dump()),
+            config=mask_secrets_in_json(self.config.model_dump()),
         )
 
     # Building and loading.
