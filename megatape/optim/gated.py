@@ -1,24 +1,9 @@
 """A gate around an optimizer, which decides whether an update changes the weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch.optim import Optimizer
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Decision about an update, made once per step when the gradient norm is known. This base class applies the update.
-
-    Attributes:
-        reason: Description of an anomaly, or "".
-    """
-
-    reason: str = ""
-
-    # Whether the update changes weights and optimizer state.
-    applies_update: ClassVar[bool] = True
 
 
 class GatedOptimizer(Optimizer):

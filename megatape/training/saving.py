@@ -39,7 +39,7 @@ class SaveSchedule:
             self._checkpoints.ensure_saved()
             return True
         # Do not save after a skipped step: nothing has changed, and broken weights must not replace a good checkpoint.
-        if self._is_due and not output.skipped:
+        if self._is_due and output.is_applied:
             self._is_due = not self._checkpoints.save()
             return True
         return False

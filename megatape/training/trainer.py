@@ -242,7 +242,7 @@ class Trainer:
         with self.pace.waiting("the writing of the profile"):
             self.callbacks.before_step(step)
         output = self.stepper.step(self.state)
-        self.state.advance(output.samples, output.digest, updated=not output.skipped)
+        self.state.advance(output.samples, output.digest, updated=output.is_applied)
         self.num_steps += 1
         return output
 

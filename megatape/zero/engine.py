@@ -14,7 +14,7 @@ from megatape.distributed.exchange import gather_values
 from megatape.distributed.mesh import Axis, Mesh
 from megatape.distributed.topology import Topology
 from megatape.nn.parameters import spec_of
-from megatape.optim.gated import Decision, GatedOptimizer
+from megatape.optim.gated import GatedOptimizer
 from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.optimizer import build_optimizer
 from megatape.zero.compiler import lazy_import_dynamo
@@ -29,7 +29,7 @@ from megatape.zero.partial_gradients import PartialGradients
 from megatape.zero.replica_check import ReplicaCheck
 from megatape.zero.state import ZeroState
 from megatape.zero.stopwatch import Stopwatch
-from megatape.zero.update import Decide, PendingUpdate, Update
+from megatape.zero.update import Decide, PendingUpdate, Take, Update
 
 # Keyword arguments of the module for one micro-batch, on this rank's device.
 Inputs = dict[str, Tensor | None]
@@ -162,7 +162,7 @@ class Engine:
         num_nonfinite: float,
         square: float,
         *,
-        decide: Decide = lambda norm: Decision(),
+        decide: Decide = lambda norm: Take(),
     ) -> Update:
         """Take the optimizer's step, unless loss or gradient are not finite on any rank, or `decide` is against it.
 
@@ -187,23 +187,23 @@ class Engine:
             # DeepSpeed found a norm that is not finite, and did not call the optimizer.
             update = pending.resolve(math.nan)
         self._pending = None
-        if not update.skipped:
+        if update.is_applied:
             self.state.check_kept()
             self.state.update_ema()
         return update
 
-    def _describe_fault(self, loss: float, num_nonfinite: float) -> str:
-        """Return a description of a loss or replicated gradient that is not finite, or "". Collective if there is one."""
+    def _describe_fault(self, loss: float, num_nonfinite: float) -> str | None:
+        """Return a description of a loss or replicated gradient that is not finite, or None. Collective if there is one."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if num_nonfinite:
             ranks = self._name_ranks(bool(self._nonfinite.found))
             return f"a gradient that every tensor-parallel rank must have is not finite{ranks}"
-        return ""
+        return None
 
     def _clip(self, norm: float, pending: PendingUpdate) -> None:
         """Resolve an update at stage 0, and clip its gradient."""
-        if not pending.fault and not math.isfinite(norm):
+        if pending.fault is None and not math.isfinite(norm):
             ranks = self._name_ranks(not math.isfinite(float(self._local_square())))
             pending.fault = f"the gradient norm is {norm}{ranks}"
         pending.resolve(norm)
@@ -222,7 +222,7 @@ class Engine:
                 # DeepSpeed found that the norm is not finite.
                 norm = math.nan
             update = pending.resolve(norm)
-        return not update.skipped
+        return update.is_applied
 
     def _apply_step(self) -> None:
         """Take the step of the inner optimizer, and clip master weights to their declared bounds."""

@@ -4,7 +4,35 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from megatape.optim.gated import Decision
+
+@dataclass(frozen=True)
+class Take:
+    """Decision to apply an update.
+
+    Attributes:
+        anomaly: Description of an anomaly that is only reported, or None.
+    """
+
+    anomaly: str | None = None
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Decision to skip an update: weights and optimizer state stay bit-identical.
+
+    Attributes:
+        anomaly: Description of the anomaly, which is the reason. Never empty.
+    """
+
+    anomaly: str
+
+    def __post_init__(self) -> None:
+        if not self.anomaly:
+            raise ValueError("an update is not skipped without a reason")
+
+
+# Decision about an update, made once per step when the gradient norm is known.
+Decision = Take | Skip
 
 # Decides about an update by its gradient norm before clipping. The same on all ranks.
 Decide = Callable[[float], Decision]
@@ -12,51 +40,56 @@ Decide = Callable[[float], Decision]
 
 @dataclass(frozen=True)
 class Update:
-    """Result of an update, applied unless `skipped` gives a reason.
+    """Result of an update.
 
     Attributes:
         grad_norm: Gradient norm before clipping. May not be finite.
-        fault: Description of a loss or gradient that is not finite, or "".
-        decision: Decision about the update. With a fault, none was asked for.
+        fault: Description of a loss or gradient that is not finite, or None.
+        decision: Decision about the update. With a fault none was asked for, and the fault skips the update.
     """
 
     grad_norm: float
-    fault: str
+    fault: str | None
     decision: Decision
 
     @property
-    def skipped(self) -> str:
-        """Reason for skipping the update, or "". Weights and optimizer state are then bit-identical to those before."""
-        if self.fault:
+    def is_applied(self) -> bool:
+        """Whether the update has changed the weights. Otherwise weights and optimizer state are bit-identical to before."""
+        return self.skip_reason is None
+
+    @property
+    def skip_reason(self) -> str | None:
+        """Reason for skipping the update, None if it was applied."""
+        if self.fault is not None:
             return self.fault
-        if self.decision.applies_update:
-            return ""
-        return self.decision.reason
+        if isinstance(self.decision, Skip):
+            return self.decision.anomaly
+        return None
 
 
 class PendingUpdate:
     """An update in progress. It is resolved once, when its gradient norm is known.
 
     Args:
-        fault: Fault known before the norm, or "".
+        fault: Fault known before the norm, or None.
         decide: Decides about an update without a fault.
 
     Attributes:
-        fault: Fault found so far, or "".
+        fault: Fault found so far, or None.
         result: Result of the update, None until it is resolved.
     """
 
-    def __init__(self, fault: str, decide: Decide) -> None:
+    def __init__(self, fault: str | None, decide: Decide) -> None:
         self.fault = fault
         self.result: Update | None = None
         self._decide = decide
 
     def resolve(self, norm: float) -> Update:
         """Decide about the update by its gradient norm before clipping, and return the result."""
-        if not self.fault and not math.isfinite(norm):
+        if self.fault is None and not math.isfinite(norm):
             self.fault = "the gradient norm is not finite"
-        decision = Decision()
-        if not self.fault:
+        decision: Decision = Take()
+        if self.fault is None:
             decision = self._decide(norm)
         self.result = Update(norm, self.fault, decision)
         return self.result

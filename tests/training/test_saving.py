@@ -42,7 +42,7 @@ class FullDisk(Checkpoints):
         raise NotSaved("no space")
 
 
-def output_of(step: int, skipped: str = "") -> StepOutput:
+def output_of(step: int, skipped: str | None = None) -> StepOutput:
     status = StepStatus(GradientSums(), BatchCounts(), Requests(0.0, float(step)))
     return StepOutput(step, range(step - 1, step), 0.1, 0, status, skipped=skipped)
 

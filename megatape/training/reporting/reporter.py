@@ -55,10 +55,10 @@ class StepReporter:
 
     def report_anomaly(self, output: StepOutput) -> None:
         """Report a spike or a fault, before the step's metrics are written: a rollback may undo the step."""
-        is_unplanned = bool(output.skipped) and not output.is_planned
+        is_unplanned = not output.is_applied and not output.is_planned
         if output.anomaly or is_unplanned:
             text = f"{output.description}: {output.anomaly or output.skipped}"
-            if output.skipped:
+            if not output.is_applied:
                 text += "; the step is skipped"
             self._log.warning(text)
         if output.anomaly:
@@ -90,7 +90,7 @@ class StepReporter:
             peak_memory=peak_memory(),
             validation=validation,
             corpora=without_unnamed(self._order.counts(state.samples)),
-            skipped=output.skipped,
+            skipped=output.skipped or "",
             digest=output.digest,
         )
         with self._pace.waiting(f"the metrics of step {output.step}"):

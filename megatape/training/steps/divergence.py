@@ -42,11 +42,11 @@ class DivergenceCheck:
             TrainingDiverged: Too many consecutive steps were skipped.
             DataError: Too many consecutive steps were skipped, and the last of them has no targets.
         """
-        if output.skipped:
+        if output.skipped is not None:
             self._log.record("skipped", f"{output.description}: {output.skipped}")
         if output.is_planned:
             return
-        if not output.skipped:
+        if output.is_applied:
             self._num_skipped = 0
             return
         self._num_skipped += 1

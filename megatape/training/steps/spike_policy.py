@@ -9,7 +9,7 @@ import numpy as np
 from megatape.checkpoint.state import SpikeState
 from megatape.config import TrainingConfig
 from megatape.config.batches import BatchSizes
-from megatape.optim.gated import Decision
+from megatape.zero.update import Decision, Skip, Take
 
 # The rule is that of OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): a loss or gradient norm more than
 # SIGMAS standard deviations above the mean of the last WINDOW steps is a spike. It needs MIN_STEPS steps.
@@ -28,20 +28,8 @@ REMEMBERED = 1024
 SampleRange = tuple[int, int]
 
 
-class Take(Decision):
-    """Decision to take a step."""
-
-
-class Skip(Decision):
-    """Decision to skip a step: weights and optimizer state stay as they are."""
-
-    applies_update = False
-
-
-class Rollback(Decision):
+class Rollback(Skip):
     """Decision to skip a step, and to return to a stable checkpoint if there is one."""
-
-    applies_update = False
 
 
 class SpikePolicy:
@@ -84,7 +72,7 @@ class SpikePolicy:
         if not math.isfinite(loss) or not math.isfinite(grad_norm):
             return Take()
         anomaly = self._describe_anomaly(loss, grad_norm)
-        if not anomaly or self._config.on_spike == "log":
+        if anomaly is None or self._config.on_spike == "log":
             return Take(anomaly)
         if self._config.on_spike == "skip":
             return Skip(anomaly)
@@ -103,7 +91,7 @@ class SpikePolicy:
         if not has_fault:
             self._window["loss"].append(loss)
             self._window["gradient norm"].append(grad_norm)
-        if has_fault or decision.reason:
+        if has_fault or decision.anomaly is not None:
             self._unstable_steps = (*self._unstable_steps, step)[-REMEMBERED:]
 
     def may_roll_back(self, samples: int) -> bool:
@@ -174,8 +162,8 @@ class SpikePolicy:
         self.rolled_back = list(state.left_out)
         self._unstable_steps = tuple(state.troubled)
 
-    def _describe_anomaly(self, loss: float, grad_norm: float) -> str:
-        """Return a description of a spike, or ""."""
+    def _describe_anomaly(self, loss: float, grad_norm: float) -> str | None:
+        """Return a description of a spike, or None."""
         step = {"loss": loss, "gradient norm": grad_norm}
         for name, value in step.items():
             values = self._window[name]
@@ -190,7 +178,7 @@ class SpikePolicy:
                     f"the {name} {value:.4g} is {distance:.1f} standard deviations above the mean {mean:.4g} of the last "
                     f"{len(values)} steps"
                 )
-        return ""
+        return None
 
     def _candidates(self, checkpoints: Iterable[int]) -> list[int]:
         """Return the steps of checkpoints that are stable or may become so, in order.

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from megatape.optim.gated import Decision
 from megatape.training.steps.status import StepStatus
 from megatape.training.validation.evaluator import Validation
+from megatape.zero.update import Decision, Take
 
 # Numbers of StepMetrics in every line of metrics.jsonl.
 NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")
@@ -24,12 +24,12 @@ class StepOutput:
         status: Status between the step and the next one, summed over all ranks.
         loss: Mean loss over the step's targets, nats; NaN if it was not computed.
         grad_norm: Gradient norm before clipping; NaN if it was not computed.
-        fault: Description of a loss or gradient that is not finite, or "".
-        skipped: Reason for skipping the update (fault, spike policy or configuration), or "". Weights and optimizer state are
+        fault: Description of a loss or gradient that is not finite, or None.
+        skipped: Reason for skipping the update (fault, spike policy or configuration), or None. Weights and optimizer state are
             then bit-identical to those before the step.
         is_planned: Whether the configuration or a rollback skipped the step without computing it.
         decision: Decision of the spike policy.
-        anomaly: Description of a spike, or "".
+        anomaly: Description of a spike, or None.
         forward_seconds: Duration of this rank's forward passes. They wait for no other rank at ZeRO stages 0 to 2, unless ranks
             divide samples.
     """
@@ -41,12 +41,17 @@ class StepOutput:
     status: StepStatus
     loss: float = math.nan
     grad_norm: float = math.nan
-    fault: str = ""
-    skipped: str = ""
+    fault: str | None = None
+    skipped: str | None = None
     is_planned: bool = False
-    decision: Decision = field(default_factory=Decision)
-    anomaly: str = ""
+    decision: Decision = field(default_factory=Take)
+    anomaly: str | None = None
     forward_seconds: float = 0.0
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the step has changed the weights."""
+        return self.skipped is None
 
     @property
     def description(self) -> str:

@@ -14,7 +14,8 @@ from megatape.training.steps.status import BatchCounts, GradientSums, Requests, 
 from megatape.training.steps.step import StepOutput
 from megatape.training.steps.unreadable import check_readable
 from megatape.training.validation.evaluator import on_device
-from megatape.zero.engine import Engine, Gradients, Update
+from megatape.zero.engine import Engine, Gradients
+from megatape.zero.update import Take, Update
 
 SKIPPED = "skipped (training.skip_samples)"
 NO_TARGETS = "its samples have no targets"
@@ -117,12 +118,12 @@ class Stepper(AbstractContextManager["Stepper"]):
                 loss=computed.loss,
                 grad_norm=update.grad_norm,
                 fault=update.fault,
-                skipped=update.skipped,
+                skipped=update.skip_reason,
                 decision=update.decision,
                 anomaly=anomaly,
                 forward_seconds=computed.forward_seconds,
             )
-            self._policy.observe(step, computed.loss, update.grad_norm, update.decision, has_fault=bool(update.fault))
+            self._policy.observe(step, computed.loss, update.grad_norm, update.decision, has_fault=update.fault is not None)
         self._next_batch = output.status.next_batch
         return output
 
@@ -147,13 +148,13 @@ class Stepper(AbstractContextManager["Stepper"]):
 
     def _compute_checked(
         self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float
-    ) -> tuple[ComputedStep, str]:
-        """Compute a step, and again if it is about to be skipped for a spike. Returns the result and the anomaly, or ""."""
+    ) -> tuple[ComputedStep, str | None]:
+        """Compute a step, and again if it is about to be skipped for a spike. Returns the result and the anomaly, or None."""
         computed = self._compute(samples, batches, num_targets, learning_rate)
         update = computed.update
-        anomaly = update.decision.reason
-        if update.fault or not update.skipped:
-            return computed, anomaly
+        if update.fault is not None or isinstance(update.decision, Take):
+            return computed, update.decision.anomaly
+        anomaly = update.decision.anomaly
         again = self._compute(samples, batches, num_targets, learning_rate)
         if (again.loss, again.update.grad_norm) != (computed.loss, update.grad_norm):
             anomaly += f"; computed again, they are {again.loss:.4g} and {again.update.grad_norm:.4g}: a transient fault"

@@ -17,7 +17,7 @@ from megatape.training.steps.stepper import NO_TARGETS, SKIPPED
 STATUS = StepStatus(GradientSums(), BatchCounts(), Requests())
 
 
-def output_of(step: int, skipped: str = "", is_planned: bool = False) -> StepOutput:
+def output_of(step: int, skipped: str | None = None, is_planned: bool = False) -> StepOutput:
     return StepOutput(step, range(8 * step - 8, 8 * step), 0.1, 0, STATUS, skipped=skipped, is_planned=is_planned)
 
 

@@ -10,7 +10,8 @@ from megatape.checkpoint.state import SpikeState
 from megatape.config import TrainingConfig, parse_config
 from megatape.config.batches import BatchSizes
 from megatape.training.steps import spike_policy
-from megatape.training.steps.spike_policy import Rollback, Skip, SpikePolicy, Take
+from megatape.training.steps.spike_policy import Rollback, SpikePolicy
+from megatape.zero.update import Decision, Skip, Take
 
 # Losses alternate between 3.0 and 3.1.
 MEAN = 3.05
@@ -59,8 +60,7 @@ def test_spikes_are_recognized(policy: SpikePolicy) -> None:
     assert policy.decide(-100.0, 1.0) == Take()
     decision = policy.decide(MEAN + 6.1 * DEVIATION, 1.0)
     assert isinstance(decision, Skip)
-    assert not decision.applies_update
-    assert decision.reason.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
+    assert decision.anomaly.startswith("the loss 3.355 is 6.1 standard deviations above the mean 3.05 of the")
 
 
 @pytest.mark.parametrize(("on_spike", "kind"), [("log", Take), ("skip", Skip), ("rewind", Rollback)])
@@ -68,19 +68,19 @@ def test_decisions_survive_a_restart(
     policy: SpikePolicy,
     config: TrainingConfig,
     on_spike: str,
-    kind: type[spike_policy.Decision],
+    kind: type[Decision],
 ) -> None:
     decision = copy_of(policy, config, on_spike).decide(4.0, 1.0)
     assert type(decision) is kind
-    assert decision.reason == policy.decide(4.0, 1.0).reason != ""
-    assert decision.applies_update == (kind is Take)
+    assert decision.anomaly == policy.decide(4.0, 1.0).anomaly is not None
+    assert isinstance(decision, Take) == (kind is Take)
 
 
 def test_lasting_level_is_no_spike(policy: SpikePolicy, steps: Iterator[int]) -> None:
     for number in range(spike_policy.WINDOW):
         observe(policy, next(steps), 4.0 + 0.1 * (number % 2))
     assert policy.decide(4.1, 1.0) == Take()
-    assert "the loss" in policy.decide(5.0, 1.0).reason
+    assert "the loss" in policy.decide(5.0, 1.0).anomaly
 
 
 def test_stable_and_protected_checkpoints(config: TrainingConfig) -> None:
