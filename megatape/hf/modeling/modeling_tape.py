@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -32,11 +31,11 @@ from megatape.distributed.mesh import SINGLE
 from megatape.encodings.encoding import Encoding, Features, LayerBias, positioned_layers
 from megatape.encodings.log_scale import LogScale
 
-from .attention import Spans, biased_mask, find_spans, wide_attention
+from .attention import Spans, biased_mask, wide_attention
 from .cache import carry_of, extend, replace_keys, reserve_capacity
 from .configuration_tape import TapeConfig
 from .encodings import ENCODINGS
-from .new_tokens import NewTokens, count_keys, find_document_starts, find_padding, number_tokens
+from .new_tokens import NewTokens, describe_tokens
 from .positions import draw_positions
 
 
@@ -356,7 +355,7 @@ class TapeModel(TapePreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         reserve_capacity(past_key_values)
 
-        new, position_ids = self._describe_tokens(x, attention_mask, position_ids, past_key_values)
+        new, position_ids = describe_tokens(self.config, x, attention_mask, position_ids, past_key_values, self.has_bias)
         num_drawn = self.encoding.positions(random_offset=False).drawn_from
         if num_drawn:
             position_ids = draw_positions(self.config, num_drawn, position_ids, position_length)
@@ -369,43 +368,6 @@ class TapeModel(TapePreTrainedModel):
         if carry:
             extend(past_key_values, 0, (), carry)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
-
-    def _describe_tokens(
-        self, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past_key_values: Cache | None
-    ) -> tuple[NewTokens, Tensor]:
-        """Return the properties of the new tokens, and their positions [B, N] or [1, N]. Arguments as in `forward`."""
-        num_new = x.shape[1]
-        num_past = 0
-        if past_key_values is not None:
-            num_past = past_key_values.get_seq_length()
-        numbers = number_tokens(torch.arange(num_new, device=x.device) + num_past, attention_mask)
-
-        document_starts = None
-        if position_ids is None:
-            position_ids = numbers
-        elif attention_mask is None and past_key_values is None:
-            # In this case transformers looks for packed documents, too.
-            document_starts = find_document_starts(position_ids.expand(x.shape[:2]))
-
-        spans = self._find_spans(x, attention_mask, num_past)
-        mask = None
-        if spans is None:
-            mask = create_causal_mask(
-                config=self.config,
-                inputs_embeds=x,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                position_ids=position_ids,
-            )
-
-        num_keys = None
-        if self.config.attention_scale == "log_n":
-            num_keys = count_keys(mask, numbers)
-        past = 0
-        if self.has_bias:
-            past = int(num_past)
-        padding = find_padding(attention_mask, num_new)
-        return NewTokens(mask, past, spans, padding, document_starts, num_keys), position_ids
 
     def _initial_state(
         self, x: Tensor, position_ids: Tensor, new: NewTokens, past_key_values: Cache | None
@@ -422,17 +384,6 @@ class TapeModel(TapePreTrainedModel):
             content = x.masked_fill(new.padding[..., None], 0)
         delta, carry = self.state_start(content, new.document_starts, carry_of(past_key_values, 0))
         return PositionState(e, delta).tensor(self.config.num_key_value_heads), carry
-
-    def _find_spans(self, x: Tensor, attention_mask: Tensor | None, num_past: int) -> Spans | None:
-        """Return the spans of the rows without padding if they can replace a mask of all pairs of tokens."""
-        if self.config._attn_implementation != "sdpa" or self.has_bias:
-            return None
-        if torch.compiler.is_compiling() or num_past:
-            return None
-        # Attention of a single token reads the whole cache, so it needs a mask.
-        if x.shape[1] == 1 or attention_mask is None or attention_mask.shape != x.shape[:2]:
-            return None
-        return find_spans(attention_mask)
 
 
 class TapeForCausalLM(TapePreTrainedModel, GenerationMixin):

@@ -1,12 +1,15 @@
-"""Properties of the new tokens that attention needs."""
+"""Properties of the new tokens that attention needs: masks, padding, documents."""
 
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import Cache
+from transformers.masking_utils import create_causal_mask
 
-from .attention import Spans
+from .attention import Spans, find_spans
+from .configuration_tape import TapeConfig
 
 
 class NewTokens(NamedTuple):
@@ -27,6 +30,73 @@ class NewTokens(NamedTuple):
     padding: Tensor | None
     document_starts: Tensor | None
     num_keys: Tensor | None
+
+
+def describe_tokens(
+    config: TapeConfig,
+    x: Tensor,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    past_key_values: Cache | None,
+    has_bias: bool,
+) -> tuple[NewTokens, Tensor]:
+    """Derive what attention needs to know about the new tokens from the arguments of TapeModel.forward.
+
+    Args:
+        config: Configuration of the model.
+        x: Embedded new tokens, [B, N, D].
+        attention_mask: [B, P + N], 0 on padding; None if nothing is padding.
+        position_ids: [B, N] or [1, N]; None to number the tokens of each row.
+        past_key_values: Cache, before the new tokens are added.
+        has_bias: Whether the encoding adds a bias to the scores.
+
+    Returns:
+        Properties of the new tokens, and their positions [B, N] or [1, N].
+    """
+    num_new = x.shape[1]
+    num_past = 0
+    if past_key_values is not None:
+        num_past = past_key_values.get_seq_length()
+    numbers = number_tokens(torch.arange(num_new, device=x.device) + num_past, attention_mask)
+
+    document_starts = None
+    if position_ids is None:
+        position_ids = numbers
+    elif attention_mask is None and past_key_values is None:
+        # In this case transformers looks for packed documents, too.
+        document_starts = find_document_starts(position_ids.expand(x.shape[:2]))
+
+    spans = None
+    if not has_bias and num_past == 0:
+        spans = _spans_instead_of_mask(config, x, attention_mask)
+    mask = None
+    if spans is None:
+        mask = create_causal_mask(
+            config=config,
+            inputs_embeds=x,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+
+    num_keys = None
+    if config.attention_scale == "log_n":
+        num_keys = count_keys(mask, numbers)
+    past = 0
+    if has_bias:
+        past = int(num_past)
+    padding = find_padding(attention_mask, num_new)
+    return NewTokens(mask, past, spans, padding, document_starts, num_keys), position_ids
+
+
+def _spans_instead_of_mask(config: TapeConfig, x: Tensor, attention_mask: Tensor | None) -> Spans | None:
+    """Return the spans of the rows without padding if they can replace a mask of all pairs of tokens."""
+    if config._attn_implementation != "sdpa" or torch.compiler.is_compiling():
+        return None
+    # Attention of a single token reads the whole cache, so it needs a mask.
+    if x.shape[1] == 1 or attention_mask is None or attention_mask.shape != x.shape[:2]:
+        return None
+    return find_spans(attention_mask)
 
 
 def number_tokens(index: Tensor, attention_mask: Tensor | None) -> Tensor:
