@@ -1,4 +1,4 @@
-"""Charts for charts.js, and the charts of runs over steps, with a curve for each group of runs that differ only in their seed.
+"""Charts for chart.js, and the charts of runs over steps, with a curve for each group of runs that differ only in their seed.
 
 Numbers that are not finite become None.
 """

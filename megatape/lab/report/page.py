@@ -8,7 +8,7 @@ from megatape.errors import UserError, path_errors
 from megatape.lab.report import curves, evaluations, positions, runs
 from megatape.lab.report.load import load_runs
 from megatape.lab.report.progress import progress
-from megatape.lab.report.template import GENERATOR, PAGE, fill
+from megatape.lab.report.template import CHART_SCRIPTS, GENERATOR, PAGE, fill
 from megatape.utils.atomic import new_folder, write_atomically
 from megatape.utils.files import open_regular
 
@@ -99,7 +99,7 @@ def _page(directories: Sequence[Path], evaluated: Sequence[Path], refresh: float
     results = evaluations.find_results([*directories, *evaluated])
     text = fill(
         "page.html",
-        ("charts.js", "positions.js"),
+        (*CHART_SCRIPTS, "positions.js"),
         refresh,
         groups=groups,
         group_of=group_of,

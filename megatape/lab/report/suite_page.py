@@ -12,7 +12,7 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.task import TEST
 from megatape.lab.report.curves import Chart, Series
-from megatape.lab.report.template import fill
+from megatape.lab.report.template import CHART_SCRIPTS, fill
 from megatape.lab.study.comparison.variants import parse_variants
 from megatape.lab.study.suite.analysis.hypothesis_tests import LEVEL
 from megatape.lab.study.suite.analysis.score_table import REFERENCE
@@ -53,7 +53,7 @@ def write_page(results: SuiteResults, path: Path) -> None:
             charts.append(chart)
     text = fill(
         "suite.html",
-        ("charts.js",),
+        CHART_SCRIPTS,
         command=results.command,
         out=shlex.quote(str(path.parent)),
         plan=plan,

@@ -14,6 +14,8 @@ from megatape.utils.url_secrets import mask_secrets
 
 ASSETS = files("megatape.lab.report") / "assets"
 PAGE = "index.html"
+# Scripts of a page with charts, in the order in which they need each other.
+CHART_SCRIPTS = ("view.js", "numbers.js", "layout.js", "chart.js", "controls.js")
 # Name in the head of every page.
 GENERATOR = "megatape"
 # A separator before a letter, after which a name or path may be broken.
@@ -28,7 +30,7 @@ def fill(template: str, scripts: tuple[str, ...] = (), refresh: float | None = N
     Args:
         template: File name of the template.
         scripts: File names of the page's scripts.
-        refresh: Seconds after which charts.js reloads the page, None for never.
+        refresh: Seconds after which controls.js reloads the page, None for never.
         values: Variables of the template. They are shown as text, never as HTML.
     """
     environment = Environment(
