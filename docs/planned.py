@@ -12,10 +12,11 @@ from typing import Any
 from megatape.accounting.gpus import load_gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig, Config, load_config, parse_config
 from megatape.tools.planner.links import links
-from megatape.tools.planner.memory_requirements import memory_needs
+from megatape.tools.planner.memory_requirements import memory_requirements
 from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.stages import plan_stages
 from megatape.utils.json_lines import read_lines
@@ -78,7 +79,7 @@ def ladder_row(name: str) -> Row:
     cluster = cluster_of(config)
     gpu = load_gpu(cluster.gpu)
     layout = TrainingLayout.from_config(config, cluster.world_size)
-    needed = memory_needs(plan_memory(layout, on_gpu=True), cluster, gpu)["of a GPU"].bytes
+    needed = memory_requirements(plan_memory(layout, on_gpu=True), cluster, gpu).gpu.bytes
     worst, best = plan_speed(layout, cluster, gpu).utilization
     micro = str(config.training.micro_batch_size)
     if config.training.activation_checkpointing != "none":
@@ -107,9 +108,9 @@ def stages_row(name: str) -> Row:
     cluster = cluster_of(config)
     plans = {plan.stage: plan for plan in plan_stages(config, cluster, load_gpu(cluster.gpu))}
     both = (plans[3], plans[1])
-    memory = [f"{plan.needs['of a GPU'].bytes / 2**30:.1f}" for plan in both]
-    sent = [f"{plan.sent / 2**30:.1f}" for plan in both]
-    seconds = [format_range(*plan.seconds) for plan in both]
+    memory = [f"{plan.requirements.gpu.bytes / 2**30:.1f}" for plan in both]
+    sent = [f"{plan.data_bytes / 2**30:.1f}" for plan in both]
+    seconds = [format_range(*plan.speed) for plan in both]
     return [name, *memory, *sent, *seconds]
 
 
@@ -139,9 +140,9 @@ def long_row(name: str) -> Row:
     seconds = []
     for each in pair:
         layout = TrainingLayout.from_config(each, cluster.world_size)
-        needs = memory_needs(plan_memory(layout, on_gpu=True), cluster, gpu)
+        requirements = memory_requirements(plan_memory(layout, on_gpu=True), cluster, gpu)
         sent = links(layout, cluster.gpus_per_node).values()
-        memory.append(f"{needs['of a GPU'].bytes / 2**30:.1f}")
+        memory.append(f"{requirements.gpu.bytes / 2**30:.1f}")
         inside.append(format_bytes(sum(in_node for in_node, _ in sent)))
         outside.append(format_bytes(sum(to_others for _, to_others in sent)))
         seconds.append(format_range(*plan_speed(layout, cluster, gpu).seconds))
@@ -175,11 +176,11 @@ def checkpointing_row(mode: str, chunk: int | None) -> Row:
         config = load_config(ROOT / "configs/tape_8b_gqa.json", changes)
         layout = TrainingLayout.from_config(config, cluster_of(config).world_size)
         memory = plan_memory(layout, on_gpu=True)
-        kept.append(_gib(memory.device["activations"] + memory.device["position encoding"]))
+        kept.append(_gib(memory.device[MemoryPart.ACTIVATIONS] + memory.device[MemoryPart.POSITION_ENCODING]))
     host = ""
-    if "activations" in memory.host:
-        host = _gib(memory.host["activations"])
-    return [name, *kept, _gib(memory.device["largest temporary"]), host, _gib(memory.device_total)]
+    if MemoryPart.ACTIVATIONS in memory.host:
+        host = _gib(memory.host[MemoryPart.ACTIVATIONS])
+    return [name, *kept, _gib(memory.device[MemoryPart.LARGEST_TEMPORARY]), host, _gib(memory.device_total)]
 
 
 def _gib(number: float) -> str:
@@ -227,7 +228,7 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
         cluster = cluster_of(config)
         layout = TrainingLayout.from_config(config, cluster.world_size)
         memory = plan_memory(layout, on_gpu=True)
-        return memory_needs(memory, cluster, load_gpu(gpu))["of a GPU"].bytes
+        return memory_requirements(memory, cluster, load_gpu(gpu)).gpu.bytes
 
     available = load_gpu(gpu).memory
     short = 128

@@ -1,6 +1,6 @@
 """Bytes of activations at the peak of a micro-batch: saved for the backward pass, offloaded, and temporary."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from megatape.accounting.activations import activations
@@ -13,9 +13,29 @@ from megatape.nn.loss import chunk_elements
 FP8_BYTES = 4 + 4 + 1
 
 
+@dataclass(frozen=True)
+class ActivationMemory:
+    """Bytes on a rank's device that a micro-batch needs in addition to weights, gradients and optimizer.
+
+    Attributes:
+        content: Saved activations of the same model without positions.
+        positions: Other saved activations, due to the position encoding.
+        temporary: Peak of temporary tensors in the backward pass and the loss.
+    """
+
+    content: int
+    positions: int
+    temporary: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return self.content + self.positions + self.temporary
+
+
 @cache
-def plan_activations(workload: Workload, on_gpu: bool) -> dict[str, float]:
-    """Return the bytes by part that a micro-batch needs in addition to weights, gradients and optimizer.
+def plan_activations(workload: Workload, on_gpu: bool) -> ActivationMemory:
+    """Return the bytes of a micro-batch by part.
 
     Args:
         workload: Computation of the rank.
@@ -29,11 +49,7 @@ def plan_activations(workload: Workload, on_gpu: bool) -> dict[str, float]:
     without_positions = workload.with_model(encoding="nope", scaling=None)
     total = activations(workload, on_gpu).total
     content = activations(without_positions, on_gpu).total
-    return {
-        "activations": content,
-        "position encoding": total - content,
-        "largest temporary": largest_temporary(workload, on_gpu),
-    }
+    return ActivationMemory(content, total - content, largest_temporary(workload, on_gpu))
 
 
 def largest_temporary(workload: Workload, on_gpu: bool) -> int:

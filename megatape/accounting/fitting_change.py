@@ -5,7 +5,8 @@ from itertools import product
 from typing import Any, get_args
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import MARGIN, Memory, plan_total
+from megatape.accounting.memory import MARGIN, plan_total
+from megatape.accounting.memory_parts import Memory
 from megatape.config import ActivationCheckpointing, Config, TrainingConfig, with_settings
 from megatape.errors import UserError
 
@@ -40,7 +41,7 @@ def smallest_fitting_change(
         memory = plan_total(layout, on_gpu)
         needed = memory.device_total
         if not on_gpu:
-            needed += sum(memory.host.values())
+            needed += memory.host_total
         if needed <= (1 - MARGIN) * available:
             return changes, memory
     return None

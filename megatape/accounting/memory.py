@@ -1,6 +1,5 @@
 """Bytes that one rank needs at the peak of a training step, by part."""
 
-from dataclasses import dataclass
 from functools import cache
 
 from torch import nn
@@ -10,6 +9,7 @@ from megatape.accounting.activations import activations
 from megatape.accounting.element_sizes import GRADIENT_BYTES, STATE_BYTES, elements
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
+from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.accounting.trace import run_pass, run_weights
 from megatape.accounting.zero3 import always_whole, gathered
 from megatape.config import ZeroConfig
@@ -21,24 +21,6 @@ from megatape.zero.deepspeed_config import Stage3Limits
 MARGIN = 0.05
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes by part.
-
-    Attributes:
-        device: Bytes on the device.
-        host: Bytes in host memory, with offloading and for checkpoints in the background.
-    """
-
-    device: dict[str, float]
-    host: dict[str, float]
-
-    @property
-    def device_total(self) -> float:
-        """Bytes of all parts on the device."""
-        return sum(self.device.values())
-
-
 @cache
 def plan_memory(layout: TrainingLayout, on_gpu: bool) -> Memory:
     """Plan the memory of a rank.
@@ -47,12 +29,13 @@ def plan_memory(layout: TrainingLayout, on_gpu: bool) -> Memory:
         layout: Ranks of the run, and their workload.
         on_gpu: Whether to plan for the attention backend of a GPU.
     """
-    workload = layout.workload
-    state = plan_state(layout)
-    host = dict(state.host)
-    if workload.activation_checkpointing == "offload":
-        host["activations"] = offloaded_bytes(workload, on_gpu)
-    return Memory(state.device | plan_activations(workload, on_gpu), host)
+    planned = plan_activations(layout.workload, on_gpu)
+    on_device: dict[MemoryPart, float] = {
+        MemoryPart.ACTIVATIONS: planned.content,
+        MemoryPart.POSITION_ENCODING: planned.positions,
+        MemoryPart.LARGEST_TEMPORARY: planned.temporary,
+    }
+    return _with_activations(layout, on_gpu, on_device)
 
 
 def plan_total(layout: TrainingLayout, on_gpu: bool) -> Memory:
@@ -62,18 +45,64 @@ def plan_total(layout: TrainingLayout, on_gpu: bool) -> Memory:
         layout: Ranks of the run, and their workload.
         on_gpu: Whether to plan for the attention backend of a GPU.
     """
-    workload = layout.workload
+    peak = activations(layout.workload, on_gpu).total + largest_temporary(layout.workload, on_gpu)
+    return _with_activations(layout, on_gpu, {MemoryPart.ACTIVATIONS: peak})
+
+
+def _with_activations(layout: TrainingLayout, on_gpu: bool, on_device: dict[MemoryPart, float]) -> Memory:
+    """Add the activations of a micro-batch to the state.
+
+    Args:
+        layout: Ranks of the run, and their workload.
+        on_gpu: Whether to plan for the attention backend of a GPU.
+        on_device: Bytes of activations on the device.
+    """
     state = plan_state(layout)
     host = dict(state.host)
-    if workload.activation_checkpointing == "offload":
-        host["activations"] = offloaded_bytes(workload, on_gpu)
-    peak = activations(workload, on_gpu).total + largest_temporary(workload, on_gpu)
-    return Memory(state.device | {"activations": peak}, host)
+    if layout.workload.activation_checkpointing == "offload":
+        host[MemoryPart.ACTIVATIONS] = offloaded_bytes(layout.workload, on_gpu)
+    return Memory({**state.device, **on_device}, host)
 
 
 @cache
 def plan_state(layout: TrainingLayout) -> Memory:
     """Plan the memory of a rank without activations: the part needed even with the shortest samples."""
+    offloaded = _offloaded_parts(layout.zero)
+    device: dict[MemoryPart, float] = {}
+    host: dict[MemoryPart, float] = {}
+    for part, size in _state_bytes(layout).items():
+        if part in offloaded:
+            host[part] = size
+        else:
+            device[part] = size
+    return Memory(device, host)
+
+
+def _offloaded_parts(zero: ZeroConfig) -> set[MemoryPart]:
+    """Return the parts that are in host memory, if a run has them."""
+    parts = {MemoryPart.CHECKPOINT_COPIES}
+    if zero.offload_optimizer:
+        parts |= {
+            MemoryPart.MASTER_WEIGHTS,
+            MemoryPart.MOMENTS,
+            MemoryPart.MOVING_AVERAGE,
+            MemoryPart.FLATTENED_GRADIENTS,
+        }
+        if zero.stage == 3:
+            # Stage 3 sums gradients in host memory. The others do so on the device.
+            parts.add(MemoryPart.GRADIENTS)
+    if zero.offload_parameters:
+        parts.add(MemoryPart.WEIGHTS)
+    return parts
+
+
+def _state_bytes(layout: TrainingLayout) -> dict[MemoryPart, float]:
+    """Return the bytes of a rank's weights, gradients and optimizer, and of copies of them, wherever they lie.
+
+    A rank has P_t trained elements, of which ZeRO leaves it the share P_t / N with N replicas: of the state from stage 1 on, of
+    the gradients from stage 2 on, and of the weights at stage 3 (ZeRO, arXiv 1910.02054, section 5). Gradients, master weights
+    and the average have 4 bytes an element. AdamW's moments have 8.
+    """
     zero = layout.zero
     limits = layout.stage3_limits
     ranks = layout.replicas
@@ -95,37 +124,26 @@ def plan_state(layout: TrainingLayout) -> Memory:
         master_weights = state
 
     weight_bytes = layout.workload.element_bytes
-    device = {
-        "weights": _weight_elements(parameters, ranks, zero, limits) * weight_bytes,
-        "gradients": gradients * GRADIENT_BYTES,
-        "master weights": master_weights * STATE_BYTES,
-        "moments": _optimizer_state(layout, trained),
+    moments = _optimizer_state(layout, trained)
+    average = 0.0
+    parts: dict[MemoryPart, float] = {
+        MemoryPart.WEIGHTS: _weight_elements(parameters, ranks, zero, limits) * weight_bytes,
+        MemoryPart.GRADIENTS: gradients * GRADIENT_BYTES,
+        MemoryPart.MASTER_WEIGHTS: master_weights * STATE_BYTES,
+        MemoryPart.MOMENTS: moments,
     }
-    if zero.stage in (1, 2):
-        device["flattened gradients"] = share * GRADIENT_BYTES
+    if zero.stage in (1, 2) or zero.offload_optimizer:
+        parts[MemoryPart.FLATTENED_GRADIENTS] = share * GRADIENT_BYTES
     if layout.optimizer.ema_decay:
-        device["moving average"] = state * STATE_BYTES
-
-    host: dict[str, float] = {}
-    if layout.copies_state:
-        host["copies for checkpoints"] = state * STATE_BYTES + device["moments"] + device.get("moving average", 0)
-    if zero.offload_optimizer:
-        if zero.stage == 3:
-            # Stage 3 sums gradients in host memory. The others do so on the device.
-            host["gradients"] = device.pop("gradients")
-        for part in ("master weights", "moments", "moving average"):
-            if part in device:
-                host[part] = device.pop(part)
-        host["flattened gradients"] = device.pop("flattened gradients", share * GRADIENT_BYTES)
-    if zero.offload_parameters:
-        host["weights"] = device.pop("weights")
-
+        average = state * STATE_BYTES
+        parts[MemoryPart.MOVING_AVERAGE] = average
     if zero.stage == 3:
-        device["gathered weights"] = gathered(one.events, ranks, limits).live * weight_bytes
+        parts[MemoryPart.GATHERED_WEIGHTS] = gathered(one.events, ranks, limits).live * weight_bytes
     if zero.stage:
-        # Gradients that wait to be reduced, and their copy in transit.
-        device["gradient buckets"] = 2 * min(zero.bucket_size, num_trained) * GRADIENT_BYTES
-    return Memory(device, host)
+        parts[MemoryPart.GRADIENT_BUCKETS] = 2 * min(zero.bucket_size, num_trained) * GRADIENT_BYTES
+    if layout.copies_state:
+        parts[MemoryPart.CHECKPOINT_COPIES] = state * STATE_BYTES + moments + average
+    return parts
 
 
 def _weight_elements(parameters: list[nn.Parameter], ranks: int, zero: ZeroConfig, limits: Stage3Limits) -> float:

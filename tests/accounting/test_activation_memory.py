@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 from megatape.accounting.activation_memory import FP8_BYTES, plan_activations, recomputed_bytes
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.workload import Workload
 from megatape.config import load_config
 from tests.helpers.plan_cases import configure
@@ -30,11 +31,11 @@ def test_offloaded_streams(raw_config: dict[str, Any]) -> None:
         for changes in ({}, {"training.activation_checkpointing": "offload"})
     )
     streams = 4 * 256 * ((2 * 5 - 1) * 32 + 4) * 4  # samples, tokens, layers, C = L R, R, bytes
-    assert offloaded.host == {"activations": streams}
-    assert full.device["activations"] + full.device["position encoding"] - streams == (
-        offloaded.device["activations"] + offloaded.device["position encoding"]
+    assert offloaded.host == {MemoryPart.ACTIVATIONS: streams}
+    assert full.device[MemoryPart.ACTIVATIONS] + full.device[MemoryPart.POSITION_ENCODING] - streams == (
+        offloaded.device[MemoryPart.ACTIVATIONS] + offloaded.device[MemoryPart.POSITION_ENCODING]
     )
-    assert full.device["largest temporary"] == offloaded.device["largest temporary"]
+    assert full.device[MemoryPart.LARGEST_TEMPORARY] == offloaded.device[MemoryPart.LARGEST_TEMPORARY]
 
 
 @pytest.mark.parametrize("mode", slow_but(["full"], ["none", "selective", "full", "offload"]))
@@ -60,7 +61,7 @@ def test_memory_of_long_samples_is_linear(mode: str, chunk: str) -> None:
     for length in (32_768, 131_072):
         config = load_config("configs/tape_8b_gqa.json", [*shape, *training, f"data.sequence_length={length}"])
         plan = plan_memory(TrainingLayout.from_config(config, 64), on_gpu=True)
-        saved.append(sum(plan.device[part] for part in ("activations", "position encoding")))
+        saved.append(sum(plan.device[part] for part in (MemoryPart.ACTIVATIONS, MemoryPart.POSITION_ENCODING)))
     assert saved[1] / saved[0] == pytest.approx(4, rel=0.001)
 
 
@@ -83,4 +84,4 @@ def test_rounding_to_fp8(raw_config: dict[str, Any]) -> None:
 
     raw_config["training"] |= {"precision": "bfloat16", "fp8": "tensorwise"}
     workload = _workload(raw_config, {"model.mlp_size": 512, "zero.stage": 2})
-    assert plan_activations(workload, on_gpu=False)["largest temporary"] == FP8_BYTES * matrix.numel()
+    assert plan_activations(workload, on_gpu=False).temporary == FP8_BYTES * matrix.numel()

@@ -9,6 +9,7 @@ from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.traffic import plan_traffic
 from megatape.distributed.traffic import ALL_TO_ALL
 from megatape.tools.planner.report import report
@@ -65,8 +66,8 @@ def test_state_of_adamw_and_half_of_it(muon_config: dict[str, Any]) -> None:
     sizes = [checkpoint_bytes(one.model, one.training, one.optimizer) for one in (adamw, config)]
     assert sizes[0] - sizes[1] == matrices
     assert (
-        plan_memory(TrainingLayout.from_config(adamw, 1), on_gpu=False).device["moments"]
-        - plan_memory(TrainingLayout.from_config(config, 1), on_gpu=False).device["moments"]
+        plan_memory(TrainingLayout.from_config(adamw, 1), on_gpu=False).device[MemoryPart.MOMENTS]
+        - plan_memory(TrainingLayout.from_config(config, 1), on_gpu=False).device[MemoryPart.MOMENTS]
         == matrices
     )
     assert plan_matrices(TrainingLayout.from_config(config, 1)).state == matrices

@@ -8,6 +8,7 @@ import pytest
 from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.parameters import count_parameters
 from megatape.accounting.trace import run_pass
 from megatape.accounting.workload import Workload
@@ -28,11 +29,11 @@ def test_divided_samples_divide_activations(raw_config: dict[str, Any]) -> None:
         ).device
         for s in (1, 2, 4)
     }
-    kept = {s: plan["activations"] + plan["position encoding"] for s, plan in plans.items()}
+    kept = {s: plan[MemoryPart.ACTIVATIONS] + plan[MemoryPart.POSITION_ENCODING] for s, plan in plans.items()}
     assert 0.25 < kept[4] / kept[1] < 0.3
     assert kept[4] / kept[2] == pytest.approx(0.5, rel=0.01)
-    assert plans[4]["largest temporary"] / plans[1]["largest temporary"] == pytest.approx(0.25, rel=0.02)
-    for part in ("weights", "gradients", "master weights", "moments"):
+    assert plans[4][MemoryPart.LARGEST_TEMPORARY] / plans[1][MemoryPart.LARGEST_TEMPORARY] == pytest.approx(0.25, rel=0.02)
+    for part in (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.MASTER_WEIGHTS, MemoryPart.MOMENTS):
         assert plans[4][part] == plans[1][part], part
 
 
@@ -50,12 +51,12 @@ def test_parts(raw_config: dict[str, Any]) -> None:
         hosts[stage] = planned.host
     for stage, (weights, gradients, state) in {0: (1, 1, 1), 1: (1, 1, 4), 2: (1, 4, 4), 3: (4, 4, 4)}.items():
         near = pytest.approx  # padding, and the vectors that stage 3 keeps whole
-        assert parts[stage]["gradients"] == near(4 * count / gradients, rel=0.01)
-        assert parts[stage]["moments"] == near(8 * count / state, rel=0.01)
-        assert parts[stage]["master weights"] == near(4 * count / state if stage else 0, rel=0.01)
-        assert parts[stage]["weights"] == near(4 * count / weights, rel=0.03)
-        assert hosts[stage] == {"copies for checkpoints": near(12 * count / state, rel=0.01)}
-    assert "gathered weights" in parts[3] and "gathered weights" not in parts[2]
+        assert parts[stage][MemoryPart.GRADIENTS] == near(4 * count / gradients, rel=0.01)
+        assert parts[stage][MemoryPart.MOMENTS] == near(8 * count / state, rel=0.01)
+        assert parts[stage][MemoryPart.MASTER_WEIGHTS] == near(4 * count / state if stage else 0, rel=0.01)
+        assert parts[stage][MemoryPart.WEIGHTS] == near(4 * count / weights, rel=0.03)
+        assert hosts[stage] == {MemoryPart.CHECKPOINT_COPIES: near(12 * count / state, rel=0.01)}
+    assert MemoryPart.GATHERED_WEIGHTS in parts[3] and MemoryPart.GATHERED_WEIGHTS not in parts[2]
 
 
 def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
@@ -64,8 +65,9 @@ def test_offloading_moves_to_the_host(raw_config: dict[str, Any]) -> None:
     offloaded = configure(raw_config, "x", changes)
     before = plan_memory(TrainingLayout.from_config(plain, 2), on_gpu=False).device
     after = plan_memory(TrainingLayout.from_config(offloaded, 2), on_gpu=False)
-    moved = {part: before[part] for part in ("weights", "gradients", "master weights", "moments")}
-    assert after.host == moved | {"flattened gradients": before["gradients"]}
+    offloaded_parts = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.MASTER_WEIGHTS, MemoryPart.MOMENTS)
+    moved = {part: before[part] for part in offloaded_parts}
+    assert after.host == moved | {MemoryPart.FLATTENED_GRADIENTS: before[MemoryPart.GRADIENTS]}
     assert not set(after.host) & set(after.device)
 
 
@@ -74,7 +76,8 @@ def test_a_second_copy_of_the_weights(raw_config: dict[str, Any]) -> None:
     raw_config["training"]["micro_batch_size"] = 2
     plain, copies = (configure(raw_config, "x", {"zero.stage": 3, "zero.hpz_ranks": ranks}) for ranks in (1, 2))
     before, after = (
-        plan_memory(TrainingLayout.from_config(config, 4), on_gpu=False).device["weights"] for config in (plain, copies)
+        plan_memory(TrainingLayout.from_config(config, 4), on_gpu=False).device[MemoryPart.WEIGHTS]
+        for config in (plain, copies)
     )
     matrices = sum(weight.numel() for weight in run_pass(Workload.from_config(plain)).model.parameters() if weight.numel() > 32)
     assert after - before == 4 * matrices / 2
@@ -87,12 +90,12 @@ def test_moving_average(raw_config: dict[str, Any], stage: int) -> None:
     changes |= {"training.frozen": ["embeddings"]}
     without, config = (configure(raw_config, "x", changes | {"optimizer.ema_decay": decay}) for decay in (None, 0.999))
     before, after = (plan_memory(TrainingLayout.from_config(one, 2), on_gpu=False) for one in (without, config))
-    average = before.device.get("moments", before.host.get("moments", 0)) / 2
+    average = before.device.get(MemoryPart.MOMENTS, before.host.get(MemoryPart.MOMENTS, 0)) / 2
     where = "host" if stage == 3 else "device"
     for part in ("device", "host"):
-        expected = dict(getattr(before, part)) | ({"moving average": average} if part == where else {})
+        expected = dict(getattr(before, part)) | ({MemoryPart.MOVING_AVERAGE: average} if part == where else {})
         if part == "host":
-            expected["copies for checkpoints"] += average
+            expected[MemoryPart.CHECKPOINT_COPIES] += average
         assert getattr(after, part) == expected
     sizes = [checkpoint_bytes(one.model, one.training, one.optimizer) for one in (without, config)]
     trained = (sizes[1] - sizes[0]) / 4
@@ -107,4 +110,4 @@ def test_host_memory_equals_deepspeeds(raw_config: dict[str, Any], tmp_path: Pat
     raw_config["training"]["precision"] = "bfloat16"
     planned = plan_memory(TrainingLayout.from_config(configure(raw_config, "x", {}), 2), on_gpu=False).host
     for held in run_workers("tests.helpers.plan_cases:host_tensors", 2, raw_config, tmp_path / "workers"):
-        assert planned == pytest.approx(held, rel=0.001)
+        assert {part.value: size for part, size in planned.items()} == pytest.approx(held, rel=0.001)

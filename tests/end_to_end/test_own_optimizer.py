@@ -12,6 +12,7 @@ from megatape import registry
 from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import OptimizerConfig, parse_config
 from megatape.distributed.topology import Topology
@@ -125,7 +126,7 @@ def test_options_are_strict_and_planned(raw_config: dict[str, Any], monkeypatch:
     assert checkpoint_bytes(config.model, config.training, config.optimizer) == state + 4 * sum(
         w.numel() for w in weights.values()
     )
-    assert plan_memory(TrainingLayout.from_config(config, 1), on_gpu=False).device["moments"] == state
+    assert plan_memory(TrainingLayout.from_config(config, 1), on_gpu=False).device[MemoryPart.MOMENTS] == state
 
 
 def _tensors(run: Path) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from megatape import registry
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.config import OptimizerConfig
 from megatape.config.section import Compared
 from megatape.distributed.topology import Topology
@@ -94,7 +95,7 @@ def test_is_planned(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     moments = {}
     for kind in ("adamw", "momentum"):
         config = configure(raw_config, "x", {"optimizer.kind": kind})
-        moments[kind] = plan_memory(TrainingLayout.from_config(config, 2), on_gpu=False).device["moments"]
+        moments[kind] = plan_memory(TrainingLayout.from_config(config, 2), on_gpu=False).device[MemoryPart.MOMENTS]
     assert moments["momentum"] == moments["adamw"] / 2 > 0
 
 

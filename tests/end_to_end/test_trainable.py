@@ -9,6 +9,7 @@ from torch import nn
 
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.parameters import meta_model
 from megatape.accounting.trace import run_pass
 from megatape.accounting.workload import Workload
@@ -101,9 +102,9 @@ def test_planned_memory(raw_config: dict[str, Any], stage: int) -> None:
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     share = sum(size for size, trained in sizes if trained) / sum(size for size, _ in sizes)
     assert 0.1 < share < 0.9
-    for part in ("gradients", "moments", "master weights"):
+    for part in (MemoryPart.GRADIENTS, MemoryPart.MOMENTS, MemoryPart.MASTER_WEIGHTS):
         assert after[part] == pytest.approx(share * before[part], rel=0.01)  # padding
-    assert after["weights"] == before["weights"]
+    assert after[MemoryPart.WEIGHTS] == before[MemoryPart.WEIGHTS]
 
 
 def test_groups_and_patterns(raw_config: dict[str, Any]) -> None:

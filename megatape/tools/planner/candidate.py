@@ -7,8 +7,9 @@ from math import prod, sqrt
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state, plan_total
+from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig
-from megatape.tools.planner.memory_requirements import Need, memory_needs
+from megatape.tools.planner.memory_requirements import MemoryRequirements, memory_requirements
 from megatape.tools.planner.speed import plan_speed
 
 
@@ -29,24 +30,17 @@ class Candidate:
     correction: float | None = None
 
     @cached_property
-    def needs(self) -> dict[str, Need]:
-        """Memory requirements by device."""
-        return memory_needs(plan_total(self.layout, on_gpu=True), self.cluster, self.gpu)
-
-    @property
-    def of_gpu(self) -> Need:
-        """Memory requirement of a GPU."""
-        return self.needs["of a GPU"]
+    def requirements(self) -> MemoryRequirements:
+        """Memory requirements of the run."""
+        return memory_requirements(plan_total(self.layout, on_gpu=True), self.cluster, self.gpu)
 
     @cached_property
     def fits(self) -> bool:
         """Whether all memory suffices, with the margin of advised settings."""
         # Memory without activations is fast to plan, and often too large already.
         state = plan_state(self.layout)
-        without_activations = memory_needs(state, self.cluster, self.gpu).values()
-        if not all(need.fits_with_margin for need in without_activations):
-            return False
-        return all(need.fits_with_margin for need in self.needs.values())
+        without_activations = memory_requirements(state, self.cluster, self.gpu)
+        return without_activations.fits_with_margin and self.requirements.fits_with_margin
 
     @cached_property
     def speed(self) -> tuple[float, float]:
@@ -57,6 +51,16 @@ class Candidate:
     def seconds(self) -> float:
         """Geometric mean of the range of seconds."""
         return sqrt(prod(self.speed))
+
+    @property
+    def stage(self) -> int:
+        """Stage of ZeRO."""
+        return self.layout.zero.stage
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes that a rank sends per step to other ranks that train the same weights."""
+        return plan_traffic(self.layout).sent["data"].total()
 
     @property
     def complexity(self) -> int:

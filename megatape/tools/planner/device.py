@@ -6,7 +6,8 @@ from megatape.accounting.extrapolation import scaled
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
-from megatape.accounting.memory import Memory, plan_state
+from megatape.accounting.memory import plan_state
+from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.tools.planner.efficiency import DeviceTime, device_times
 from megatape.tools.planner.operations import Operation, Work
 from megatape.tools.planner.work import step_work
@@ -28,6 +29,6 @@ def device_seconds(layout: TrainingLayout, gpu: Gpu) -> tuple[DeviceTime, Device
 
 def optimizer_work(memory: Memory) -> Work:
     """Return the work of the optimizer, which reads its state and the gradients, and writes its state."""
-    state_bytes = memory.device.get("master weights", 0.0) + memory.device.get("moments", 0.0)
-    gradient_bytes = memory.device.get("gradients", 0.0)
+    state_bytes = memory.device.get(MemoryPart.MASTER_WEIGHTS, 0.0) + memory.device.get(MemoryPart.MOMENTS, 0.0)
+    gradient_bytes = memory.device.get(MemoryPart.GRADIENTS, 0.0)
     return Counter({Operation("other", 0, 2 * state_bytes + gradient_bytes): 1})

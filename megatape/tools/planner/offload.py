@@ -6,6 +6,7 @@ from megatape.accounting.activation_memory import offloaded_bytes
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state
+from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.trace import run_pass
 from megatape.accounting.zero3 import gathered
 from megatape.tools.planner.efficiency import LINK_EFFICIENCY
@@ -69,8 +70,8 @@ def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> 
     size = workload.element_bytes
     micro_batches = layout.micro_batches
     memory = plan_state(layout)
-    held = memory.device | memory.host
-    master = held["master weights"]
+    master = memory.total_of(MemoryPart.MASTER_WEIGHTS)
+    moments = memory.total_of(MemoryPart.MOMENTS)
     gradients = master  # both float32
     updated_weights = master / 4 * size
 
@@ -86,7 +87,7 @@ def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> 
         else:
             exposed += gradients
         clipping = 2 * gradients  # reads and writes
-        optimizer = gradients + 2 * (master + held["moments"])  # reads gradients, reads and writes its state
+        optimizer = gradients + 2 * (master + moments)  # reads gradients, reads and writes its state
         casting = master + updated_weights
         host += clipping + optimizer + casting
     if zero.offload_parameters:

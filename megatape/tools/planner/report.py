@@ -10,9 +10,11 @@ from megatape.config import ClusterConfig, Config
 from megatape.errors import UserError
 from megatape.tools.planner.efficiency import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.measured import MeasuredStep, nearest_step
-from megatape.tools.planner.memory_requirements import Need, check_nodes, memory_needs
+from megatape.tools.planner.memory_requirements import memory_requirements
+from megatape.tools.planner.nodes import check_nodes
 from megatape.tools.planner.offload import OFFLOAD_ASSUMPTION
 from megatape.tools.planner.report_rows import Row, count_rows, memory_rows, offload_rows, sent_rows, speed_rows
+from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
 from megatape.tools.planner.search import SEARCH_SECONDS, Space
 from megatape.tools.planner.search_report import smallest_change_advice
 from megatape.tools.planner.speed import RUN_ASSUMPTIONS
@@ -70,16 +72,16 @@ def _report_on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: M
     check_nodes(config.parallel, cluster.gpus_per_node)
     layout = TrainingLayout.from_config(config, cluster.world_size)
     memory = plan_memory(layout, on_gpu=True)
-    needs = memory_needs(memory, cluster, gpu)
-    overhead = needs["of a GPU"].bytes - memory.device_total
+    requirements = memory_requirements(memory, cluster, gpu)
+    overhead = requirements.gpu.bytes - memory.device_total
     rows: list[Row] = [
         ("cluster", f"{plural(cluster.nodes, 'node')} x {cluster.gpus_per_node} {cluster.gpu}"),
         *count_rows(config, layout),
         *memory_rows(config, layout, memory, "GPU"),
         ("  contexts and fragmentation", format_bytes(overhead)),
     ]
-    for where, need in needs.items():
-        rows.append((f"memory needed {where}", str(need)))
+    for device, requirement in requirements_by_device(requirements).items():
+        rows.append((f"memory needed {device}", requirement_text(requirement)))
     rows += sent_rows(layout, cluster.gpus_per_node)
     rows += offload_rows(layout, gpu)
     rows += speed_rows(config, layout, cluster, gpu, step, price)
@@ -89,7 +91,7 @@ def _report_on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: M
     warning = spanning_warning(layout, cluster.gpus_per_node)
     if warning:
         lines += ["", f"warning: {warning}"]
-    lines += _advice(config, cluster, gpu, needs, step)
+    lines += _advice(config, cluster, gpu, requirements.fits, step)
     return "\n".join(lines)
 
 
@@ -103,9 +105,8 @@ def _assumptions(config: Config) -> list[str]:
     return assumptions
 
 
-def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu, needs: dict[str, Need], step: MeasuredStep | None) -> list[str]:
+def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu, fits: bool, step: MeasuredStep | None) -> list[str]:
     """Return the lines with changes that make a run fit or faster."""
-    fits = all(need.fits for need in needs.values())
     if not fits:
         return ["", *smallest_change_advice(Space(config, cluster, gpu, limit=SEARCH_SECONDS))]
     correction = None

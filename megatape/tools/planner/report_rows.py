@@ -5,7 +5,7 @@ from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
-from megatape.accounting.memory import Memory
+from megatape.accounting.memory_parts import Memory
 from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig, Config, ParallelConfig
@@ -64,9 +64,9 @@ def memory_rows(config: Config, layout: TrainingLayout, memory: Memory, holder: 
     division = f"ZeRO stage {config.zero.stage}, {ranks} ranks, {config.training.arithmetic}"
     rows = [(f"bytes per {holder}", f"{format_bytes(memory.device_total)} ({division})")]
     for part, count in memory.device.items():
-        rows.append((f"  {part}", format_bytes(count)))
+        rows.append((f"  {part.value}", format_bytes(count)))
     for part, count in memory.host.items():
-        rows.append((f"  in host memory: {part}", format_bytes(count)))
+        rows.append((f"  in host memory: {part.value}", format_bytes(count)))
     rows.append(("bytes of a checkpoint", format_bytes(checkpoint_bytes(config.model, config.training, config.optimizer))))
     return rows
 

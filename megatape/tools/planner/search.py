@@ -18,7 +18,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.config import ClusterConfig, Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
-from megatape.tools.planner.memory_requirements import check_nodes
+from megatape.tools.planner.nodes import check_nodes
 from megatape.tools.planner.speed import TOLERANCE
 from megatape.tools.planner.value_grids import NUM_UNORDERED, SECTIONS, Setting, SettingIndex, value_grids
 

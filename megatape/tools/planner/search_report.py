@@ -9,6 +9,7 @@ from megatape.config import Config
 from megatape.errors import UserError
 from megatape.tools.planner.measured import nearest_step
 from megatape.tools.planner.report_rows import cost_rows
+from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
 from megatape.tools.planner.search import SEARCH_SECONDS, Space
 from megatape.tools.planner.speed import TOLERANCE
 from megatape.tools.planner.value_grids import Setting, SettingIndex
@@ -44,7 +45,7 @@ def search_report(
         correction = nearest_step(measured, config).correction
 
     own = Space(config, cluster, gpu, correction).own
-    own_fits = own is not None and all(need.fits for need in own.needs.values())
+    own_fits = own is not None and own.requirements.fits
     share = limit
     if limit is not None and own is not None and not own_fits:
         share = limit / 2  # The other half is for the smallest change.
@@ -61,9 +62,11 @@ def search_report(
     if own is None:
         lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")
     elif own_fits:
-        lines.append(f"the file's own: {format_range(*own.speed)} seconds a step, {format_bytes(own.of_gpu.bytes)}: fits")
+        lines.append(
+            f"the file's own: {format_range(*own.speed)} seconds a step, {format_bytes(own.requirements.gpu.bytes)}: fits"
+        )
     else:
-        lines.append(f"the file's own need {own.of_gpu}")
+        lines.append(f"the file's own need {requirement_text(own.requirements.gpu)}")
         lines += smallest_change_advice(Space(config, cluster, gpu, correction, share))
     return "\n".join(lines)
 
@@ -78,8 +81,10 @@ def smallest_change_advice(space: Space) -> list[str]:
         if space.timed_out:
             return ["the search for a change that makes it fit ran out of time: use more nodes or larger GPUs"]
         return ["nothing that the settings can save makes it fit: use more nodes, or GPUs and nodes with more memory"]
-    needs = ", ".join(f"{format_bytes(need.bytes)} {where}" for where, need in candidate.needs.items())
-    return ["the smallest change that makes it fit:", f"  {_options(space.changes(index))}: {needs}"]
+    needed = []
+    for device, requirement in requirements_by_device(candidate.requirements).items():
+        needed.append(f"{format_bytes(requirement.bytes)} {device}")
+    return ["the smallest change that makes it fit:", f"  {_options(space.changes(index))}: {', '.join(needed)}"]
 
 
 def _options(changes: Setting) -> str:
@@ -109,9 +114,12 @@ def _table(space: Space, found: Sequence[SettingIndex]) -> str:
         for grid, position in zip(space.value_grids, index, strict=True):
             row += [_option_value(value) for value in grid[position].values()]
         row.append(format_range(*candidate.speed))
-        row.append(format_bytes(candidate.of_gpu.bytes))
-        host = candidate.needs.get("of a node's host")
-        row.append("none" if host is None else format_bytes(host.bytes))
+        row.append(format_bytes(candidate.requirements.gpu.bytes))
+        host = candidate.requirements.host
+        if host is None:
+            row.append("none")
+        else:
+            row.append(format_bytes(host.bytes))
         rows.append(row)
     return columns(rows, header)
 

@@ -11,7 +11,8 @@ import torch
 
 from megatape.accounting.fitting_change import smallest_fitting_change
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.memory import Memory, plan_memory
+from megatape.accounting.memory import plan_memory
+from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.accounting.parameters import count_parameters
 from megatape.config import Config
 from megatape.distributed.exchange import gather_values
@@ -24,6 +25,9 @@ from megatape.utils.units import format_bytes
 # Share of the planned activations that a run certainly keeps. Measured peaks are 0.80 to 0.97 of the plan
 # (docs/benchmarks.md).
 CERTAIN_ACTIVATIONS = 0.75
+
+# Parts of the plan that are estimates.
+ACTIVATION_PARTS = (MemoryPart.ACTIVATIONS, MemoryPart.POSITION_ENCODING, MemoryPart.LARGEST_TEMPORARY)
 
 # A run is only planned before it starts if a rough upper bound of its memory reaches this share of the available memory.
 SMALL = 0.25
@@ -112,10 +116,10 @@ class MemoryGuard:
     def _certain_bytes(self) -> float:
         """Return the bytes that the run certainly needs on this rank's device or, on a CPU, in total."""
         memory = self._plan()
-        activations = sum(memory.device[part] for part in ("activations", "position encoding", "largest temporary"))
-        certain = sum(memory.device.values()) - (1 - CERTAIN_ACTIVATIONS) * activations
+        activations = sum(memory.device[part] for part in ACTIVATION_PARTS)
+        certain = memory.device_total - (1 - CERTAIN_ACTIVATIONS) * activations
         if not self._on_gpu:
-            certain += sum(memory.host.values())
+            certain += memory.host_total
         return certain
 
     def _wait_for(self, needed: float, available: float) -> float:
@@ -152,7 +156,7 @@ class MemoryGuard:
             largest = max(memory.device, key=lambda part: memory.device[part])
             total = memory_capacity(self._topology.local_size)
             text += f" with {format_bytes(total)} a rank: the plan counts {format_bytes(memory.device_total)}, "
-            text += f"most of it {largest} ({format_bytes(memory.device[largest])})"
+            text += f"most of it {largest.value} ({format_bytes(memory.device[largest])})"
             return f"{text}: {self._remedy(min(total, memory.device_total))}"
         return f"{text}: lower training.micro_batch_size, or ask megatape plan"
 

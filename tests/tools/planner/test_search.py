@@ -77,7 +77,7 @@ def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
         gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
         space = Space(config, cluster, gpu)
         own = space.candidate(space.start)
-        assert own is not None and own.of_gpu.fits
+        assert own is not None and own.requirements.gpu.fits
         assert own.fits == fits
 
 

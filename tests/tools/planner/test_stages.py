@@ -38,10 +38,10 @@ def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
     assert [plan.stage for plan in plans] == [1, 2, 3]  # bfloat16 needs master weights
     for plan in plans:
         config = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": plan.stage})})
-        assert plan.sent == plan_traffic(TrainingLayout.from_config(config, 2)).sent["data"].total()
-    assert plans[0].sent < plans[1].sent / 2 and plans[0].middle < 0.6 * plans[2].middle
+        assert plan.data_bytes == plan_traffic(TrainingLayout.from_config(config, 2)).sent["data"].total()
+    assert plans[0].data_bytes < plans[1].data_bytes / 2 and plans[0].seconds < 0.6 * plans[2].seconds
     advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
-    share = plans[0].middle / plans[2].middle
+    share = plans[0].seconds / plans[2].seconds
     assert f"stage 1 is the fastest that fits (--set zero.stage=1): its steps take {share:.0%} of the time of stage 3" in advice
     assert "stage 3 (the file's)" in advice
 
@@ -61,7 +61,7 @@ def test_no_advice_where_nothing_is_faster_or_fits(at_stage_3: Config) -> None:
     plans = {plan.stage: plan for plan in plan_stages(at_stage_3, CLUSTER, _slow_links())}
     # Enough for stage 1, but without the margin of advice.
     gpu = _slow_links()
-    needed = plans[1].needs["of a GPU"].bytes - FRAGMENTATION * gpu.memory
+    needed = plans[1].requirements.gpu.bytes - FRAGMENTATION * gpu.memory
     smaller = _slow_links(needed / (1 - FRAGMENTATION - 0.5 * MARGIN))
     lines = stage_advice(at_stage_3, CLUSTER, smaller)
     assert not any("stage 1 is the fastest" in line for line in lines)

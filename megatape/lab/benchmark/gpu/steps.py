@@ -145,7 +145,7 @@ def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> Result:
     if not config.training.compile:
         result["saved bytes"] = saved_bytes(step.model, shape.batch, shape.length)
     on_gpu = timer.device.type == "cuda"
-    result["planned bytes"] = sum(plan_activations(Workload.from_config(config), on_gpu).values())
+    result["planned bytes"] = plan_activations(Workload.from_config(config), on_gpu).total
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         # Weights, gradients and the optimizer state.
