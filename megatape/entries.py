@@ -6,7 +6,7 @@ nothing by default: a setting that needs a claim is refused until the entry make
 
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class EncodingTraits:
 @dataclass(frozen=True)
 class EncodingEntry(EncodingTraits, Entry):
     """A position encoding: a subclass of megatape.encodings.encoding.Encoding."""
+
+    @classmethod
+    def with_traits(cls, target: str, description: str, traits: EncodingTraits) -> Self:
+        """Return the entry of an encoding that has the same traits as others."""
+        return cls(target, description, **vars(traits))
 
 
 @dataclass(frozen=True)

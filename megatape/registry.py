@@ -5,9 +5,7 @@ entries when it starts (examples/add_encoding.py). Nothing here imports torch, s
 not either. The types of the entries are in megatape/entries.py.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from megatape.entries import EncodingEntry, EncodingTraits, Entry, FamilyEntry, OptimizerEntry, ScheduleEntry, SinkEntry
 
@@ -34,83 +32,81 @@ _SELECTIVE = replace(_ROTATION_BY_SUM, sliced=True)
 
 _TAPE = "contextualized equivariant position encoding (TAPE, https://arxiv.org/abs/2501.00712)"
 
-
-def _in(package: str) -> Callable[[str, str], Entry]:
-    """Return a function that makes entries of a package from "module:attribute" in it and a description."""
-    return lambda target, description: Entry(f"{package}.{target}", description)
-
-
-def _encoding(target: str, description: str, traits: EncodingTraits) -> EncodingEntry:
-    """Return the entry of "file:class" in megatape/encodings/."""
-    return EncodingEntry(f"megatape.encodings.{target}", description, **vars(traits))
-
-
-def _family(target: str, description: str, **supported: Any) -> FamilyEntry:
-    """Return the entry of "file:class" in megatape/hf/families/."""
-    return FamilyEntry(f"megatape.hf.families.{target}", description, **supported)
-
-
-def _schedule(name: str, description: str, options: str | None = None) -> ScheduleEntry:
-    """Return the entry of a function in megatape/optim/schedules.py.
-
-    Args:
-        name: Name of the function.
-        description: Phrase for help texts.
-        options: Class of its section in the same file, or None if it has no section of its own.
-    """
-    module = "megatape.optim.schedules"
-    if options is None:
-        return ScheduleEntry(f"{module}:{name}", description)
-    return ScheduleEntry(f"{module}:{name}", description, f"{module}:{options}")
-
-
 ENCODINGS: dict[str, EncodingEntry] = {
-    "tape": _encoding("tape:Tape", _TAPE, replace(_ROTATION, scalable=True)),
-    "tape_attention_only": _encoding("tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", _ROTATION),
-    "tape_mlp_only": _encoding("tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", _ROTATION),
-    "tape_no_rotation_equivariance": _encoding(
-        "tape_ablations:TapeNoRotationEquivariance", f"{_TAPE}, without rotation equivariance", _ROTATION
+    "tape": EncodingEntry.with_traits("megatape.encodings.tape:Tape", _TAPE, replace(_ROTATION, scalable=True)),
+    "tape_attention_only": EncodingEntry.with_traits(
+        "megatape.encodings.tape:TapeAttentionOnly", f"{_TAPE}, updated by attention only", _ROTATION
     ),
-    "tape_vector": _encoding(
-        "tape_ablations:TapeVector", f"{_TAPE}, updated along the head size instead of the channels", _ROTATION
+    "tape_mlp_only": EncodingEntry.with_traits(
+        "megatape.encodings.tape:TapeMlpOnly", f"{_TAPE}, updated by the feed-forward network only", _ROTATION
     ),
-    "tape_vector_no_rotation_equivariance": _encoding(
-        "tape_ablations:TapeVectorNoRotationEquivariance",
+    "tape_no_rotation_equivariance": EncodingEntry.with_traits(
+        "megatape.encodings.tape_ablations:TapeNoRotationEquivariance", f"{_TAPE}, without rotation equivariance", _ROTATION
+    ),
+    "tape_vector": EncodingEntry.with_traits(
+        "megatape.encodings.tape_ablations:TapeVector",
+        f"{_TAPE}, updated along the head size instead of the channels",
+        _ROTATION,
+    ),
+    "tape_vector_no_rotation_equivariance": EncodingEntry.with_traits(
+        "megatape.encodings.tape_ablations:TapeVectorNoRotationEquivariance",
         f"{_TAPE}, updated along the head size, without rotation equivariance",
         _ROTATION,
     ),
-    "tape_no_equivariance": _encoding("tape_ablations:TapeNoEquivariance", f"{_TAPE}, without equivariance", _ROTATION),
-    "tape_fox": _encoding("tape_combinations:TapeFox", f"{_TAPE}, with forget gates (FoX)", _ROTATION_BY_SUM),
-    "tape_selective_rope": _encoding(
-        "tape_combinations:TapeSelectiveRope", f"{_TAPE}, from Selective RoPE's angles", _SELECTIVE
+    "tape_no_equivariance": EncodingEntry.with_traits(
+        "megatape.encodings.tape_ablations:TapeNoEquivariance", f"{_TAPE}, without equivariance", _ROTATION
     ),
-    "rope": _encoding("rope:Rope", "rotary position encoding", replace(_ROTATION, scalable=True, shiftable=True)),
-    "randpe": _encoding("randpe:RandPE", "rotary encoding of random positions (RandPE)", _ROTATION),
+    "tape_fox": EncodingEntry.with_traits(
+        "megatape.encodings.tape_combinations:TapeFox", f"{_TAPE}, with forget gates (FoX)", _ROTATION_BY_SUM
+    ),
+    "tape_selective_rope": EncodingEntry.with_traits(
+        "megatape.encodings.tape_combinations:TapeSelectiveRope", f"{_TAPE}, from Selective RoPE's angles", _SELECTIVE
+    ),
+    "rope": EncodingEntry.with_traits(
+        "megatape.encodings.rope:Rope", "rotary position encoding", replace(_ROTATION, scalable=True, shiftable=True)
+    ),
+    "randpe": EncodingEntry.with_traits(
+        "megatape.encodings.randpe:RandPE", "rotary encoding of random positions (RandPE)", _ROTATION
+    ),
     # Beyond 2^18 positions xPos scales overflow float32.
-    "xpos": _encoding("xpos:XPos", "xPos position encoding", replace(_ROTATION, max_positions=2**18)),
-    "alibi": _encoding("alibi:Alibi", "ALiBi attention biases", _BIAS),
-    "t5": _encoding("t5:T5", "T5's relative attention biases", _BIAS),
-    "fire": _encoding("fire:Fire", "FIRE attention biases", _BIAS),
-    "fox": _encoding("fox:Fox", "forget gates (FoX)", _SUM),
-    "cope": _encoding("cope:Cope", "positions counted by content (CoPE)", _SUM_OF_SCORES),
-    "cope_scaled": _encoding("cope:CopeScaled", "CoPE divided by the root of the head size", _SUM_OF_SCORES),
-    "pope": _encoding("pope:Pope", "polar position encoding (PoPE)", _POLAR),
-    "pope_uniform": _encoding("pope:PopeUniform", "PoPE whose phases start anywhere", _POLAR),
-    "path": _encoding("path:Path", "products of reflections by the content (PaTH)", _SUM),
-    "path_fox": _encoding("path_fox:PathFox", "products of reflections, and forget gates (PaTH-FoX)", _SUM),
-    "path_fox_scaled": _encoding("path_fox:PathFoxScaled", "PaTH-FoX divided by the root of the head size", _SUM),
-    "selective_rope": _encoding("selective_rope:SelectiveRope", "rotations by the content (Selective RoPE)", _SELECTIVE),
-    "selective_rope_linear": _encoding("selective_rope:SelectiveRopeLinear", "Selective RoPE without SiLU", _SELECTIVE),
-    "selective_rope_constant": _encoding(
-        "selective_rope:SelectiveRopeConstant", "Selective RoPE with a constant step", _SELECTIVE
+    "xpos": EncodingEntry.with_traits(
+        "megatape.encodings.xpos:XPos", "xPos position encoding", replace(_ROTATION, max_positions=2**18)
     ),
-    "selective_rope_gated": _encoding(
-        "selective_rope:SelectiveRopeGated", "Selective RoPE with a constant step and gates", _SELECTIVE
+    "alibi": EncodingEntry.with_traits("megatape.encodings.alibi:Alibi", "ALiBi attention biases", _BIAS),
+    "t5": EncodingEntry.with_traits("megatape.encodings.t5:T5", "T5's relative attention biases", _BIAS),
+    "fire": EncodingEntry.with_traits("megatape.encodings.fire:Fire", "FIRE attention biases", _BIAS),
+    "fox": EncodingEntry.with_traits("megatape.encodings.fox:Fox", "forget gates (FoX)", _SUM),
+    "cope": EncodingEntry.with_traits("megatape.encodings.cope:Cope", "positions counted by content (CoPE)", _SUM_OF_SCORES),
+    "cope_scaled": EncodingEntry.with_traits(
+        "megatape.encodings.cope:CopeScaled", "CoPE divided by the root of the head size", _SUM_OF_SCORES
     ),
-    "sinusoidal": _encoding(
-        "sinusoidal:Sinusoidal", "sinusoidal position embeddings", replace(_NO_LAYER, paired_embedding=True)
+    "pope": EncodingEntry.with_traits("megatape.encodings.pope:Pope", "polar position encoding (PoPE)", _POLAR),
+    "pope_uniform": EncodingEntry.with_traits(
+        "megatape.encodings.pope:PopeUniform", "PoPE whose phases start anywhere", _POLAR
     ),
-    "nope": _encoding("nope:NoPE", "no position encoding (NoPE)", _NO_LAYER),
+    "path": EncodingEntry.with_traits("megatape.encodings.path:Path", "products of reflections by the content (PaTH)", _SUM),
+    "path_fox": EncodingEntry.with_traits(
+        "megatape.encodings.path_fox:PathFox", "products of reflections, and forget gates (PaTH-FoX)", _SUM
+    ),
+    "path_fox_scaled": EncodingEntry.with_traits(
+        "megatape.encodings.path_fox:PathFoxScaled", "PaTH-FoX divided by the root of the head size", _SUM
+    ),
+    "selective_rope": EncodingEntry.with_traits(
+        "megatape.encodings.selective_rope:SelectiveRope", "rotations by the content (Selective RoPE)", _SELECTIVE
+    ),
+    "selective_rope_linear": EncodingEntry.with_traits(
+        "megatape.encodings.selective_rope:SelectiveRopeLinear", "Selective RoPE without SiLU", _SELECTIVE
+    ),
+    "selective_rope_constant": EncodingEntry.with_traits(
+        "megatape.encodings.selective_rope:SelectiveRopeConstant", "Selective RoPE with a constant step", _SELECTIVE
+    ),
+    "selective_rope_gated": EncodingEntry.with_traits(
+        "megatape.encodings.selective_rope:SelectiveRopeGated", "Selective RoPE with a constant step and gates", _SELECTIVE
+    ),
+    "sinusoidal": EncodingEntry.with_traits(
+        "megatape.encodings.sinusoidal:Sinusoidal", "sinusoidal position embeddings", replace(_NO_LAYER, paired_embedding=True)
+    ),
+    "nope": EncodingEntry.with_traits("megatape.encodings.nope:NoPE", "no position encoding (NoPE)", _NO_LAYER),
 }
 
 # Normalizations of the hidden state and of query and key heads: modules whose arguments are the number of channels,
@@ -122,8 +118,8 @@ NORMALIZATIONS: dict[str, Entry] = {
 # Architectures of exported and imported models, by the model_type of their config.json. Exports use the first one that has all
 # parts of the model, unless export.family names another.
 FAMILIES: dict[str, FamilyEntry] = {
-    "llama": _family(
-        "llama:Llama",
+    "llama": FamilyEntry(
+        "megatape.hf.families.llama:Llama",
         "transformers' Llama",
         encodings=("rope",),
         attention_bias=("none", "qkvo"),
@@ -131,8 +127,8 @@ FAMILIES: dict[str, FamilyEntry] = {
         normalizations=("rms",),
         whole_heads=True,
     ),
-    "mistral": _family(
-        "mistral:Mistral",
+    "mistral": FamilyEntry(
+        "megatape.hf.families.mistral:Mistral",
         "transformers' Mistral",
         encodings=("rope",),
         attention_bias=("none",),
@@ -140,24 +136,24 @@ FAMILIES: dict[str, FamilyEntry] = {
         normalizations=("rms",),
         windows=True,
     ),
-    "qwen2": _family(
-        "qwen2:Qwen2",
+    "qwen2": FamilyEntry(
+        "megatape.hf.families.qwen2:Qwen2",
         "transformers' Qwen2",
         encodings=("rope",),
         attention_bias=("qkv",),
         qk_norm=(False,),
         normalizations=("rms",),
     ),
-    "qwen3": _family(
-        "qwen3:Qwen3",
+    "qwen3": FamilyEntry(
+        "megatape.hf.families.qwen3:Qwen3",
         "transformers' Qwen3",
         encodings=("rope",),
         attention_bias=("none", "qkvo"),
         qk_norm=(True,),
         normalizations=("rms",),
     ),
-    "tape": _family(
-        "tape:Tape",
+    "tape": FamilyEntry(
+        "megatape.hf.families.tape:Tape",
         "a transformer with any position encoding, exported with its code",
         encodings=None,
         attention_bias=("none", "qkv", "qkvo"),
@@ -191,20 +187,25 @@ OPTIMIZERS: dict[str, OptimizerEntry] = {
 }
 
 SCHEDULES: dict[str, ScheduleEntry] = {
-    "linear": _schedule("linear", "linear decay to final_fraction of the peak"),
-    "cosine": _schedule("cosine", "cosine decay to final_fraction of the peak"),
-    "constant": _schedule("constant", "no decay"),
-    "wsd": _schedule("wsd", "the peak, then a decay at the end (WSD)", "WsdOptions"),
+    "linear": ScheduleEntry("megatape.optim.schedules:linear", "linear decay to final_fraction of the peak"),
+    "cosine": ScheduleEntry("megatape.optim.schedules:cosine", "cosine decay to final_fraction of the peak"),
+    "constant": ScheduleEntry("megatape.optim.schedules:constant", "no decay"),
+    "wsd": ScheduleEntry(
+        "megatape.optim.schedules:wsd", "the peak, then a decay at the end (WSD)", "megatape.optim.schedules:WsdOptions"
+    ),
 }
 
 # Schedules of earlier versions, which runs that began with them resume. They are not offered.
-_LEGACY = "megatape.optim.legacy_schedules"
 LEGACY_SCHEDULES: dict[str, ScheduleEntry] = {
     "cosine_restarts": ScheduleEntry(
-        f"{_LEGACY}:cosine_restarts", "cosine decay that starts again from the peak", f"{_LEGACY}:CosineRestartsOptions"
+        "megatape.optim.legacy_schedules:cosine_restarts",
+        "cosine decay that starts again from the peak",
+        "megatape.optim.legacy_schedules:CosineRestartsOptions",
     ),
     "inverse_sqrt": ScheduleEntry(
-        f"{_LEGACY}:inverse_sqrt", "inverse square root of the steps since the start", f"{_LEGACY}:InverseSqrtOptions"
+        "megatape.optim.legacy_schedules:inverse_sqrt",
+        "inverse square root of the steps since the start",
+        "megatape.optim.legacy_schedules:InverseSqrtOptions",
     ),
 }
 
@@ -239,13 +240,16 @@ BACKENDS: dict[str, Entry] = {
 }
 
 # Evaluation tasks, subclasses of megatape.lab.tasks.engine.task.Task.
-_task = _in("megatape.lab.tasks")
 TASKS: dict[str, Entry] = {
-    "perplexity": _task("perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
-    "passkey": _task("passkey:Passkey", "retrieval of a number from a long text"),
-    "scrolls": _task("scrolls:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"),
-    "lm-eval": _task("lm_eval.task:LmEval", "tasks of lm-eval: MMLU, ARC, HellaSwag and others"),
-    "addition": _task("addition:Addition", "exact match on addition problems, for every pair of operand lengths"),
+    "perplexity": Entry("megatape.lab.tasks.perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
+    "passkey": Entry("megatape.lab.tasks.passkey:Passkey", "retrieval of a number from a long text"),
+    "scrolls": Entry(
+        "megatape.lab.tasks.scrolls:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"
+    ),
+    "lm-eval": Entry("megatape.lab.tasks.lm_eval.task:LmEval", "tasks of lm-eval: MMLU, ARC, HellaSwag and others"),
+    "addition": Entry(
+        "megatape.lab.tasks.addition:Addition", "exact match on addition problems, for every pair of operand lengths"
+    ),
 }
 
 # Sources of documents, subclasses of megatape.data.sources.source.Reader.
@@ -262,35 +266,41 @@ SOURCES: dict[str, Entry] = {
 }
 
 # Rules that drop or change documents, subclasses of megatape.data.cleaning.rule.Rule.
-_rule = _in("megatape.data.cleaning")
 RULES: dict[str, Entry] = {
-    "length": _rule("filters:Length", "minimum and maximum length in characters"),
-    "language": _rule("filters:Language", "language, identified by fastText"),
-    "c4_quality": _rule("quality:C4Quality", "C4's rules about lines and sentences"),
-    "gopher_quality": _rule("quality:GopherQuality", "Gopher's rules about words"),
-    "gopher_repetition": _rule("quality:GopherRepetition", "Gopher's rules about repetition"),
-    "fineweb_quality": _rule("quality:FineWebQuality", "FineWeb's rules about lines"),
-    "decontaminate": _rule("decontamination:Decontaminate", "13 consecutive words of an evaluation"),
-    "personal_data": _rule("quality:PersonalData", "e-mail and IP addresses replaced"),
-    "urls": _rule("urls:Urls", "listed domains and URLs"),
-    "license": _rule("filters:License", "licence, in a field of the record"),
-    "repeated_lines": _rule("repeated_lines:RepeatedLines", "lines of earlier documents"),
-    "repeated_paragraphs": _rule("repeated_lines:RepeatedParagraphs", "paragraphs of earlier documents"),
-    "fasttext_classifier": _rule("classifier:FastTextClassifier", "score of a fastText model"),
-    "transformers_classifier": _rule("classifier:TransformersClassifier", "score of a transformers model"),
-    "distinct": _rule("distinct:Distinct", "documents that data directories have already"),
-    "near_duplicates": _rule("near_duplicates:NearDuplicates", "near duplicates (MinHash)"),
+    "length": Entry("megatape.data.cleaning.filters:Length", "minimum and maximum length in characters"),
+    "language": Entry("megatape.data.cleaning.filters:Language", "language, identified by fastText"),
+    "c4_quality": Entry("megatape.data.cleaning.quality:C4Quality", "C4's rules about lines and sentences"),
+    "gopher_quality": Entry("megatape.data.cleaning.quality:GopherQuality", "Gopher's rules about words"),
+    "gopher_repetition": Entry("megatape.data.cleaning.quality:GopherRepetition", "Gopher's rules about repetition"),
+    "fineweb_quality": Entry("megatape.data.cleaning.quality:FineWebQuality", "FineWeb's rules about lines"),
+    "decontaminate": Entry("megatape.data.cleaning.decontamination:Decontaminate", "13 consecutive words of an evaluation"),
+    "personal_data": Entry("megatape.data.cleaning.quality:PersonalData", "e-mail and IP addresses replaced"),
+    "urls": Entry("megatape.data.cleaning.urls:Urls", "listed domains and URLs"),
+    "license": Entry("megatape.data.cleaning.filters:License", "licence, in a field of the record"),
+    "repeated_lines": Entry("megatape.data.cleaning.repeated_lines:RepeatedLines", "lines of earlier documents"),
+    "repeated_paragraphs": Entry("megatape.data.cleaning.repeated_lines:RepeatedParagraphs", "paragraphs of earlier documents"),
+    "fasttext_classifier": Entry("megatape.data.cleaning.classifier:FastTextClassifier", "score of a fastText model"),
+    "transformers_classifier": Entry(
+        "megatape.data.cleaning.classifier:TransformersClassifier", "score of a transformers model"
+    ),
+    "distinct": Entry("megatape.data.cleaning.distinct:Distinct", "documents that data directories have already"),
+    "near_duplicates": Entry("megatape.data.cleaning.near_duplicates:NearDuplicates", "near duplicates (MinHash)"),
 }
 
 # Formats of fine-tuning data, subclasses of megatape.data.finetuning.format.Format.
-_format = _in("megatape.data.finetuning")
 FORMATS: dict[str, Entry] = {
-    "pairs": _format("prompt_format:Pairs", "fields `prompt` and `answer`"),
-    "scrolls_qa": _format("scrolls:Answering", "SCROLLS' fields `input` and `output`: answer the question in `input`"),
-    "scrolls_summary": _format("scrolls:Summarizing", "SCROLLS' fields `input` and `output`: summarize `input`"),
-    "chat": _format("chat:Chat", "field `messages`, a list of `role` and `content`"),
-    "sharegpt": _format("chat:ShareGPT", "field `conversations`, a list of `from` and `value`"),
-    "alpaca": _format("prompt_format:Alpaca", "fields `instruction`, `input` if there is one, and `output`"),
+    "pairs": Entry("megatape.data.finetuning.prompt_format:Pairs", "fields `prompt` and `answer`"),
+    "scrolls_qa": Entry(
+        "megatape.data.finetuning.scrolls:Answering", "SCROLLS' fields `input` and `output`: answer the question in `input`"
+    ),
+    "scrolls_summary": Entry(
+        "megatape.data.finetuning.scrolls:Summarizing", "SCROLLS' fields `input` and `output`: summarize `input`"
+    ),
+    "chat": Entry("megatape.data.finetuning.chat:Chat", "field `messages`, a list of `role` and `content`"),
+    "sharegpt": Entry("megatape.data.finetuning.chat:ShareGPT", "field `conversations`, a list of `from` and `value`"),
+    "alpaca": Entry(
+        "megatape.data.finetuning.prompt_format:Alpaca", "fields `instruction`, `input` if there is one, and `output`"
+    ),
 }
 
 # Files of token ids written by other systems, subclasses of megatape.data.formats.token_format.TokenFormat.
@@ -301,34 +311,37 @@ TOKEN_FORMATS: dict[str, Entry] = {
 }
 
 # Tasks of the suite that compares encodings, subclasses of megatape.data.synthetic.task.SyntheticTask.
-_synthetic = _in("megatape.data.synthetic")
 SYNTHETIC_TASKS: dict[str, Entry] = {
-    "flip_flop": _synthetic("flip_flop:FlipFlop", "read the bit that was written last"),
-    "copy": _synthetic("by_length:Copy", "write a string again"),
-    "reverse": _synthetic("by_length:Reverse", "write a string backwards"),
-    "sort": _synthetic("by_length:Sort", "write the letters of a string in order"),
-    "nth_after_marker": _synthetic("nth_after_marker:NthAfterMarker", "the n-th token after a marker"),
-    "recall": _synthetic("recall:Recall", "the value of a key that was given before"),
-    "counting": _synthetic("counting:Counting", "how often a variable was incremented"),
-    "selective_copy": _synthetic("selective_copy:SelectiveCopy", "write a text again without its blanks"),
-    "parity": _synthetic("by_length:Parity", "whether the number of ones is odd"),
-    "induction": _synthetic("induction:Induction", "go on as the same letters did before"),
-    "passkey": _synthetic("passkey:Passkey", "several numbers hidden in a text"),
-    "addition": _synthetic("addition:Addition", "the sum of two numbers with reversed digits"),
-    "state_s3": _synthetic("state_tracking:S3", "the product of permutations of three points"),
-    "state_a5": _synthetic("state_tracking:A5", "the product of even permutations of five points"),
-    "state_s5": _synthetic("state_tracking:S5", "the product of permutations of five points"),
-    "word_a5": _synthetic("state_tracking:WordA5", "whether a word of permutations is the identity"),
-    "reassigned_recall": _synthetic("recall:ReassignedRecall", "the last value of a key (MQRAR)"),
-    "two_back": _synthetic("recall:TwoBack", "the last value but one of a key"),
-    "three_back": _synthetic("recall:ThreeBack", "the last value but two of a key"),
-    "four_back": _synthetic("recall:FourBack", "the last value but three of a key"),
-    "indirect_indexing": _synthetic("indirect_indexing:IndirectIndexing", "the letter at a distance from a letter"),
-    "many_keys": _synthetic("recall:ManyKeys", "the value of one of 256 keys"),
-    "ring": _synthetic("navigation:Ring", "the symbol of a place to which a walk on a ring returns"),
-    "torus": _synthetic("navigation:Torus", "the symbol of a place to which a walk on a torus returns"),
-    "dyck": _synthetic("dyck:Dyck", "close the last bracket that is open"),
-    "contextual_counting": _synthetic("contextual_counting:ContextualCounting", "the number of ones between brackets"),
+    "flip_flop": Entry("megatape.data.synthetic.flip_flop:FlipFlop", "read the bit that was written last"),
+    "copy": Entry("megatape.data.synthetic.by_length:Copy", "write a string again"),
+    "reverse": Entry("megatape.data.synthetic.by_length:Reverse", "write a string backwards"),
+    "sort": Entry("megatape.data.synthetic.by_length:Sort", "write the letters of a string in order"),
+    "nth_after_marker": Entry("megatape.data.synthetic.nth_after_marker:NthAfterMarker", "the n-th token after a marker"),
+    "recall": Entry("megatape.data.synthetic.recall:Recall", "the value of a key that was given before"),
+    "counting": Entry("megatape.data.synthetic.counting:Counting", "how often a variable was incremented"),
+    "selective_copy": Entry("megatape.data.synthetic.selective_copy:SelectiveCopy", "write a text again without its blanks"),
+    "parity": Entry("megatape.data.synthetic.by_length:Parity", "whether the number of ones is odd"),
+    "induction": Entry("megatape.data.synthetic.induction:Induction", "go on as the same letters did before"),
+    "passkey": Entry("megatape.data.synthetic.passkey:Passkey", "several numbers hidden in a text"),
+    "addition": Entry("megatape.data.synthetic.addition:Addition", "the sum of two numbers with reversed digits"),
+    "state_s3": Entry("megatape.data.synthetic.state_tracking:S3", "the product of permutations of three points"),
+    "state_a5": Entry("megatape.data.synthetic.state_tracking:A5", "the product of even permutations of five points"),
+    "state_s5": Entry("megatape.data.synthetic.state_tracking:S5", "the product of permutations of five points"),
+    "word_a5": Entry("megatape.data.synthetic.state_tracking:WordA5", "whether a word of permutations is the identity"),
+    "reassigned_recall": Entry("megatape.data.synthetic.recall:ReassignedRecall", "the last value of a key (MQRAR)"),
+    "two_back": Entry("megatape.data.synthetic.recall:TwoBack", "the last value but one of a key"),
+    "three_back": Entry("megatape.data.synthetic.recall:ThreeBack", "the last value but two of a key"),
+    "four_back": Entry("megatape.data.synthetic.recall:FourBack", "the last value but three of a key"),
+    "indirect_indexing": Entry(
+        "megatape.data.synthetic.indirect_indexing:IndirectIndexing", "the letter at a distance from a letter"
+    ),
+    "many_keys": Entry("megatape.data.synthetic.recall:ManyKeys", "the value of one of 256 keys"),
+    "ring": Entry("megatape.data.synthetic.navigation:Ring", "the symbol of a place to which a walk on a ring returns"),
+    "torus": Entry("megatape.data.synthetic.navigation:Torus", "the symbol of a place to which a walk on a torus returns"),
+    "dyck": Entry("megatape.data.synthetic.dyck:Dyck", "close the last bracket that is open"),
+    "contextual_counting": Entry(
+        "megatape.data.synthetic.contextual_counting:ContextualCounting", "the number of ones between brackets"
+    ),
 }
 
 # Component -> table of the settings that it does not support (megatape/config/limits.py), in a file that imports no torch. The
