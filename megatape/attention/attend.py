@@ -1,6 +1,6 @@
 """Attention of all models, and the selection of the backend that computes it.
 
-Shapes as in model/transformer.py; W is the width of the position tensor e.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """Bias that a position encoding adds to the attention scores.
 
-It is computed block by block, so the bias of all N x N pairs never exists. B samples, N tokens, H query heads of this rank.
+It is computed block by block, so the bias of all N x N pairs never exists. Shapes as in model/transformer.py, where
+H is the number of query heads of this rank.
 """
 
 from abc import ABC, abstractmethod

@@ -1,6 +1,6 @@
 """Rotation of queries and keys before attention: by our own Triton kernels on a GPU, elsewhere by PyTorch's operators.
 
-Shapes as in model/transformer.py; W is the width of the position tensor e.
+Shapes as in model/transformer.py.
 """
 
 import logging

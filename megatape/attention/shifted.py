@@ -16,6 +16,7 @@ from torch import Tensor
 from megatape.attention.attend import Attend, attend
 from megatape.attention.backend import DocumentStarts
 from megatape.attention.rotation import PositionState, rotate_qk
+from megatape.distributed.mesh import Axis
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class ShiftedSparse:
 
     Attributes:
         num_groups: Number of groups N / G. N is a multiple of twice this number.
-        num_unshifted: Number of this rank's key/value heads, its first ones, that are in the first half of the model's.
+        num_unshifted: Number of this rank's key/value heads, its first ones, that are in the first half of the model's
+            (`num_unshifted_heads`).
         attend: Dense attention, which computes each group.
     """
 
@@ -111,6 +113,16 @@ class ShiftedSparse:
             )
             outputs.append(out.unflatten(0, (batch_size, -1)).flatten(1, 2))
         return torch.cat(outputs, dim=1)
+
+
+def num_unshifted_heads(num_kv_heads: int, tensor_axis: Axis, sequence_axis: Axis) -> int:
+    """Return how many of this rank's key/value heads, the first ones, are not shifted in shifted sparse attention.
+
+    The second half of the whole model's heads is shifted, whatever share of them a rank holds.
+    """
+    num_own = num_kv_heads // (tensor_axis.size * sequence_axis.size)
+    first = (tensor_axis.rank * sequence_axis.size + sequence_axis.rank) * num_own
+    return min(max(num_kv_heads // 2 - first, 0), num_own)
 
 
 def num_pairs(length: int, num_groups: int) -> int:

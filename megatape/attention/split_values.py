@@ -1,6 +1,6 @@
 """Attention over content and position state by kernels that limit the width of values.
 
-Shapes as in model/transformer.py; W is the width of the position tensor e.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Collectives that overlap with computation: they begin at one place and finish at another.
 
 A device runs the collectives of one group in the order in which they begin, so the one that is needed first begins first.
-B batch, N tokens, T tensor-parallel ranks.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 Computation waits for these; asynchronous.py has the collectives that overlap with it.
 
-B batch, N tokens, T ranks of an axis. Every function but `every_rank` is the identity at T = 1.
+Shapes as in model/transformer.py, where T is the size of any axis. Every function but `every_rank` is the identity at T = 1.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """How tensor-parallel ranks divide tokens, position channels and the vocabulary, and how other ranks divide a sample.
 
-B batch, N tokens, L channels of width W, T tensor-parallel ranks. At T = 1 nothing is divided.
+Shapes as in model/transformer.py. At T = 1 nothing is divided.
 
 S sequence-parallel ranks (Ulysses, arXiv 2309.14509) divide a sample by tokens, and around attention by heads. A tensor of
 heads is [B, N/S, heads, width] by tokens and [B, N, heads/S, width] by heads. At S = 1 nothing is divided.

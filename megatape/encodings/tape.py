@@ -1,11 +1,18 @@
 """TAPE (Zhu et al., arXiv 2501.00712, section 3): a position tensor that every layer updates from the content.
 
-Shapes as in model/transformer.py; I is the inner size of the feed-forward update.
+    score(i, j) = (q_i turned by e_i) . (k_j turned by e_j) / sqrt R          A = causal softmax of the scores
+    e <- e + g * (A e)                                                        attention: A moves e as it moves the values
+    e <- e + W_down diag(silu(W_x m)) W_up * e,   m = MLP(h)                  feed-forward: an L x L matrix for each token
 
-    e [B, N, L, R]   position tensor; e[..., :R/2] are the cosines and e[..., R/2:] the sines of R/2 planes
+e [B, N, L, R] starts as RoPE's angles: e[..., :R/2] are the cosines and e[..., R/2:] the sines of R/2 planes. Each update acts
+on the channel dimension L, with coefficients that do not depend on the plane, which keeps the model a function of relative
+positions. docs/tape_in_five_minutes.md explains the equations.
 
-Each angle is stored once. The authors' code stores it twice, in two tensors of full width. But every update of TAPE is linear
-over L with coefficients that do not depend on the plane, so both copies stay identical.
+The authors' code stores each angle twice, in two tensors of full width. Both stay identical, so each is stored once here. The
+authors write the attention gain g as an L x L matrix, but their contraction sums it over columns: it acts as one scalar per
+head, which is stored here.
+
+Shapes as in model/transformer.py.
 """
 
 from typing import ClassVar
@@ -32,17 +39,8 @@ MAX_KERNEL_HEAD_DIM = 128
 class TapeUpdate(StateUpdate):
     """Both updates of e in one layer.
 
-    The equations are those of docs/model.md:
-
-        e <- e + g * (A e)                            attention: the weights A of the values act on e too
-        e <- e + W_down diag(silu(W_x m)) W_up * e    feed-forward: an L x L matrix for each token, from m = MLP(h)
-
-    Both act on the channel dimension L with coefficients that do not depend on the plane, which keeps the model a function of
-    relative positions. With grouped queries, all query heads of a group move its channel l, each with its own gain:
+    With grouped queries, all query heads of a group move its channel l, each with its own gain:
     e_l += sum over the heads h of the group of g_h (A_h e_l).
-
-    The authors write the attention gain as an L x L matrix, but their contraction sums it over columns: it acts as one scalar
-    per head, which is stored here.
 
     The ablations override the methods that make parameters and compute the updates.
 
@@ -115,30 +113,6 @@ class TapeUpdate(StateUpdate):
             delta = recompute(self._update, initial, delta, attended_state, m)
         return PositionState(state.initial, delta)
 
-    def has_kernel(self, device: torch.device) -> bool:
-        """Whether the kernels support this update, its sizes and the device."""
-        is_supported = type(self) is TapeUpdate and self.feed_forward
-        fits = (
-            self.num_channels <= MAX_KERNEL_CHANNELS
-            and self.inner <= MAX_KERNEL_INNER
-            and self.config.head_dim <= MAX_KERNEL_HEAD_DIM
-        )
-        return is_supported and fits and device.type in ("cuda", "meta")
-
-    def _update_by_kernel(
-        self,
-        initial: Tensor,
-        delta: Tensor | None,
-        attended_state: Tensor | None,
-        m: Tensor,
-    ) -> Tensor:
-        # Imported here, because triton need not be installed elsewhere.
-        from megatape.encodings.kernels.update import fused_update
-
-        gain = None if attended_state is None else self.gain
-        active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
-        return fused_update(initial, delta, attended_state, gain, active, self.up, self.down)
-
     def _update(
         self,
         initial: Tensor,
@@ -199,6 +173,30 @@ class TapeUpdate(StateUpdate):
         outer = (down * up).flatten(1)  # [I, L * L]
         mixing = (active @ outer).unflatten(-1, (num_channels, num_channels))  # [B, N/T, L, L]
         return mixing.to(e.dtype) @ e
+
+    def has_kernel(self, device: torch.device) -> bool:
+        """Whether the kernels support this update, its sizes and the device."""
+        is_supported = type(self) is TapeUpdate and self.feed_forward
+        fits = (
+            self.num_channels <= MAX_KERNEL_CHANNELS
+            and self.inner <= MAX_KERNEL_INNER
+            and self.config.head_dim <= MAX_KERNEL_HEAD_DIM
+        )
+        return is_supported and fits and device.type in ("cuda", "meta")
+
+    def _update_by_kernel(
+        self,
+        initial: Tensor,
+        delta: Tensor | None,
+        attended_state: Tensor | None,
+        m: Tensor,
+    ) -> Tensor:
+        # Imported here, because triton need not be installed elsewhere.
+        from megatape.encodings.kernels.update import fused_update
+
+        gain = None if attended_state is None else self.gain
+        active = F.silu(F.linear(m, self.content))  # [B, N/T, I]
+        return fused_update(initial, delta, attended_state, gain, active, self.up, self.down)
 
 
 def _add(delta: Tensor | None, addition: Tensor) -> Tensor:

@@ -1,4 +1,17 @@
-"""Builds a model: the equations of transformer.py and block.py, and beside them what ranks, memory and speed need."""
+"""Builds a model, and applies parallelism, kernels and memory savings to it, in this order.
+
+1. Functions: attention, which passes keys around among context-parallel ranks (attention/backends/blocked.py), shifted sparse
+   attention, the matrix product, and kernels. `ModelOptions` has them and the ranks.
+2. Layers: tensor-parallel ranks divide each linear layer, embedding and loss (nn/linear.py). Their constructors take the axis,
+   and gather and scatter tokens between them.
+3. Blocks: `block_class` wraps the equations of block.py in what torch.compile, memory and sequence-parallel ranks need
+   (compilation.py, memory.py, sample_division.py).
+4. The model: `Transformer` takes this rank's share of the samples (sample_division.py) and runs the blocks.
+5. Freezing of parameters (trainable.py).
+
+ZeRO comes afterwards, around the whole model (zero/engine.py). No step changes the equations of transformer.py and block.py or
+a parameter's name, and on one rank without options nothing is applied.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,7 +19,7 @@ from importlib.util import find_spec
 
 from megatape.attention.attend import Attend, Backends, attend
 from megatape.attention.backends.blocked import Blocked
-from megatape.attention.shifted import ShiftedSparse
+from megatape.attention.shifted import ShiftedSparse, num_unshifted_heads
 from megatape.config import ActivationCheckpointing, ModelConfig
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.encodings import encoding_of
@@ -91,16 +104,6 @@ def build_model(
     model = Transformer(config, options, chosen)
     freeze(model, trainable, frozen)
     return model
-
-
-def num_unshifted_heads(num_kv_heads: int, tensor_axis: Axis, sequence_axis: Axis) -> int:
-    """Return how many of this rank's key/value heads, the first ones, are not shifted in shifted sparse attention.
-
-    The second half of the whole model's heads is shifted, whatever share of them a rank holds.
-    """
-    num_own = num_kv_heads // (tensor_axis.size * sequence_axis.size)
-    first = (tensor_axis.rank * sequence_axis.size + sequence_axis.rank) * num_own
-    return min(max(num_kv_heads // 2 - first, 0), num_own)
 
 
 def block_class(

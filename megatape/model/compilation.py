@@ -5,8 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megatape.config import ModelConfig
+from megatape.encodings.encoding import Encoding
 from megatape.errors import UserError
 from megatape.model.block import Block, Streams
+from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.remat import linear
 from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
 
@@ -53,8 +56,15 @@ class CompiledBlock(Block):
     Blocks of the same shapes share what is compiled.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        config: ModelConfig,
+        encoding: Encoding,
+        options: ModelOptions = DEFAULT_OPTIONS,
+        index: int = 0,
+        is_read: bool = True,
+    ) -> None:
+        super().__init__(config, encoding, options, index, is_read)
         # A graph that breaks would be slower than none: fullgraph makes it an error.
         compile_options: dict[str, Any] = {"backend": self.options.compiler, "fullgraph": True, "dynamic": False}
         self.attention_norm.compile(**compile_options)

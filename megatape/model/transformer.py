@@ -4,9 +4,10 @@ Shapes, here and in the other modules of model/:
 
     B  batch                     D  hidden size
     N  tokens of a sequence      H  query heads
-    V  vocabulary                L  key/value heads = position channels
-    T  tensor-parallel ranks     R  size of a head
-    S  sequence-parallel ranks   W  width of one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
+    K  keys, N in training       L  key/value heads = position channels
+    V  vocabulary                R  size of a head
+    T  tensor-parallel ranks     W  width of one channel of the encoding's state (R for TAPE: cosines and sines of R/2 planes)
+    S  sequence-parallel ranks   I  inner size of TAPE's feed-forward update
     P  context-parallel ranks
 
 With one rank T is 1, and N/T, H/T and L/T are N, H and L. With more, each rank holds N/T tokens
@@ -32,7 +33,7 @@ from megatape.encodings.encoding import Encoding, positioned_layers
 from megatape.model.block import Block, Streams
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.model.sample_division import SampleDivision
-from megatape.nn.dropout import dropout_seeds as drawn_from
+from megatape.nn.dropout import draw_dropout_from
 from megatape.nn.linear import VocabularyEmbedding, VocabularyHead
 from megatape.nn.loss import LossFormula
 from megatape.nn.norm import normalization
@@ -119,7 +120,7 @@ class Transformer(nn.Module):
             delta, _ = self.state_start(x, document_starts, ())
 
         streams = Streams(x, PositionState(initial, delta))
-        with drawn_from(dropout_seeds, token_indices):
+        with draw_dropout_from(dropout_seeds, token_indices):
             for block in self.blocks:
                 streams = block(streams, document_starts)
 

@@ -36,7 +36,7 @@ samples: ContextVar[Samples] = ContextVar("samples", default=_NO_DROPOUT)
 
 
 @contextmanager
-def dropout_seeds(seeds: Tensor | None, token_indices: Tensor | None = None) -> Iterator[None]:
+def draw_dropout_from(seeds: Tensor | None, token_indices: Tensor | None = None) -> Iterator[None]:
     """Let adapters inside the block draw their dropout from these Samples, also when the backward pass recomputes it."""
     token = samples.set(Samples(seeds, token_indices))
     try:

@@ -1,6 +1,6 @@
 """The input of column-parallel linear layers, gathered while the first of them multiplies.
 
-B batch, N tokens, D hidden size, T tensor-parallel ranks.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """The tensor-parallel layers; at T = 1 they are the plain ones.
 
-B batch, N tokens, D hidden size, V vocabulary, T tensor-parallel ranks. Each rank holds N/T tokens
-between sublayers, and all N tokens of its share of the features inside attention and MLP.
+Shapes as in model/transformer.py. Each rank holds N/T tokens between sublayers, and all N tokens of its share of the features
+inside attention and MLP.
 """
 
 from typing import NamedTuple, Protocol

@@ -1,7 +1,7 @@
 """Low-rank adapters of the parallel layers (LoRA, arXiv 2106.09685): y = x W^T + alpha / rank * dropout(x) A^T B^T.
 
-B batch, N tokens, T tensor-parallel ranks. The ranks exchange tensors as wide as the adapter's rank, and each saves only its
-own part of the layer's input.
+Shapes as in model/transformer.py. The ranks exchange tensors as wide as the adapter's rank, and each saves only its own part of
+the layer's input.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ The logits never exist all at once. For a token with logits s and target t, and 
 
     cross entropy = Z - s_t        z-loss = z Z^2 (arXiv 2204.02311, section 5)        s = c tanh(x W^T / c) with a soft-cap c
 
-B batch, N tokens, D hidden, V vocabulary, T tensor-parallel ranks.
+Shapes as in model/transformer.py; n is the number of tokens of a chunk.
 """
 
 from functools import partial

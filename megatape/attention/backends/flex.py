@@ -1,6 +1,6 @@
 """Attention on GPUs by torch's flex_attention, compiled: with a bias by distance, and within documents.
 
-Shapes as in model/transformer.py; W is the width of the position tensor e.
+Shapes as in model/transformer.py.
 """
 
 from collections.abc import Callable

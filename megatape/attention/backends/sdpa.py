@@ -1,6 +1,6 @@
 """Attention by PyTorch's scaled_dot_product_attention.
 
-Shapes as in model/transformer.py; W is the width of the position tensor e.
+Shapes as in model/transformer.py.
 """
 
 from functools import cache
