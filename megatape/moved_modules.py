@@ -30,7 +30,11 @@ MOVED = {
         "sdpa": "megatape.attention.backends.sdpa",
     },
     "megatape.benchmark": {"*": "megatape.lab.benchmark.*"},
-    "megatape.cluster": {"*": "megatape.tools.cluster.*"},
+    "megatape.cluster": {
+        "job": "megatape.tools.cluster.slurm.job",
+        "preflight": "megatape.tools.cluster.preflight.preflight",
+        "*": "megatape.tools.cluster.*",
+    },
     "megatape.hf": {
         "export": "megatape.hf.exporting.exporter",
         "folder_weights": "megatape.hf.weights.folder_weights",

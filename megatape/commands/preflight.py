@@ -12,6 +12,6 @@ def run(options: Options) -> int:
     """Check all ranks. Returns 2 if a check fails on any of them."""
     config = options.load()
     prepare_deepspeed(options.verbose)
-    from megatape.tools.cluster.preflight import preflight
+    from megatape.tools.cluster.preflight.preflight import preflight
 
     return preflight(config)

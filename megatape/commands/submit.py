@@ -6,7 +6,7 @@ from typing import Literal
 
 from megatape.commands.cli.shared_options import ConfigOptions
 from megatape.run_folder import RunFolder
-from megatape.tools.cluster.job import Job
+from megatape.tools.cluster.slurm.job import Job
 from megatape.utils.options import option
 
 
@@ -26,9 +26,9 @@ class Options(Job, ConfigOptions):
 
 def run(options: Options) -> None:
     """Check the job, then print its batch script or submit it."""
-    from megatape.tools.cluster.job_array import check_array, plan_array
-    from megatape.tools.cluster.job_script import render_job
-    from megatape.tools.cluster.submission import submit
+    from megatape.tools.cluster.slurm.job_array import check_array, plan_array
+    from megatape.tools.cluster.slurm.job_script import render_job
+    from megatape.tools.cluster.slurm.submission import submit
 
     array = plan_array(options.config, options.set, options.study)
     check_array(array, options, resume=options.resume is not None)

@@ -23,7 +23,7 @@ class Options(ConfigOptions):
 def run(options: Options) -> int:
     """Train, and start the run again after failures. Returns the last exit status."""
     from megatape.run_folder import RunFolder
-    from megatape.tools.cluster.supervisor import supervise
+    from megatape.tools.cluster.supervise.supervisor import supervise
 
     run_config = options.load().run
     folder = RunFolder(Path(run_config.directory))

@@ -17,9 +17,9 @@ from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import load_config, parse_config, shared_values
 from megatape.errors import UserError
 from megatape.hf.families import family_of
-from megatape.tools.cluster.job_array import JobArray
-from megatape.tools.cluster.job_script import render_job
-from megatape.tools.cluster.submission import take_snapshot
+from megatape.tools.cluster.slurm.job_array import JobArray
+from megatape.tools.cluster.slurm.job_script import render_job
+from megatape.tools.cluster.slurm.submission import take_snapshot
 from tests.helpers.bounds import TRAINED, assert_close
 from tests.helpers.command import Command
 from tests.helpers.jobs import new_job

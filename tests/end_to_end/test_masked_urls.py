@@ -7,7 +7,7 @@ from typing import Any
 from megatape.config import load_config, parse_config
 from megatape.lab.report.page import write_report
 from megatape.run_folder import RunFolder
-from megatape.tools.cluster.submission import take_snapshot
+from megatape.tools.cluster.slurm.submission import take_snapshot
 from tests.helpers.command import Command
 from tests.helpers.web import served
 from tests.helpers.workers import Workers

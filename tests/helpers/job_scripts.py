@@ -7,9 +7,9 @@ from typing import Any
 
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder
-from megatape.tools.cluster.job_array import JobArray
-from megatape.tools.cluster.job_script import render_job
 from megatape.tools.cluster.restarts import JOB_POLICY, RestartPolicy
+from megatape.tools.cluster.slurm.job_array import JobArray
+from megatape.tools.cluster.slurm.job_script import render_job
 from tests.helpers.jobs import new_job
 from tests.helpers.load import scaled
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from megatape.tools.cluster.job import Job
+from megatape.tools.cluster.slurm.job import Job
 
 
 def new_job(name: str, nodes: int, ranks_per_node: int, gpus: bool, **values: Any) -> Job:

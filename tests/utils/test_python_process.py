@@ -14,7 +14,7 @@ from megatape.imports import import_given
 from megatape.lab.processes import child, finish
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.run_folder import RunFolder
-from megatape.tools.cluster.supervisor import supervise
+from megatape.tools.cluster.supervise.supervisor import supervise
 from megatape.utils.python_process import child_environment, launcher_environment, python_command
 from tests.helpers.import_graph import ROOT
 from tests.helpers.planted import planted_that_ran

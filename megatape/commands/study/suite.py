@@ -127,7 +127,7 @@ def _submit(options: Options, plan: "Plan", sbatch: str) -> None:
         plan: Plan that they select.
         sbatch: Options of sbatch.
     """
-    from megatape.tools.cluster.command_array import submit_array
+    from megatape.tools.cluster.slurm.command_array import submit_array
 
     values = {
         "tasks": options.tasks,

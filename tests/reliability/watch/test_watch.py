@@ -150,7 +150,7 @@ def test_a_timeout_that_is_none(
     monkeypatch.setenv("DEEPSPEED_TIMEOUT", minutes)
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     monkeypatch.delitem(sys.modules, "megatape.training.pretrain", raising=False)
-    monkeypatch.delitem(sys.modules, "megatape.tools.cluster.preflight", raising=False)
+    monkeypatch.delitem(sys.modules, "megatape.tools.cluster.preflight.preflight", raising=False)
     status, _, errors = command(name, "--config", config)
     assert status == 2 and errors.startswith(f"error: DEEPSPEED_TIMEOUT is {minutes!r}: give whole minutes from 1 to "), errors
 

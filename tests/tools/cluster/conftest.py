@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from megatape.tools.cluster.job_array import JobArray
+from megatape.tools.cluster.slurm.job_array import JobArray
 from tests.helpers.cluster_runs import losses, need
 from tests.helpers.hosts import Hosts
 from tests.helpers.slurm_cluster import COMMANDS, Slurm

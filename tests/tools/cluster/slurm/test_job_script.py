@@ -1,4 +1,4 @@
-"""Text of the batch script of a run, without a cluster. tests/tools/cluster/test_slurm.py runs it."""
+"""Text of the batch script of a run, without a cluster. tests/tools/cluster/slurm/test_slurm.py runs it."""
 
 import json
 import subprocess
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from megatape.errors import UserError
-from megatape.tools.cluster.job import Job
-from megatape.tools.cluster.job_array import JobArray
-from megatape.tools.cluster.job_script import render_job
+from megatape.tools.cluster.slurm.job import Job
+from megatape.tools.cluster.slurm.job_array import JobArray
+from megatape.tools.cluster.slurm.job_script import render_job
 from tests.helpers.command import Command
 from tests.helpers.jobs import new_job
 

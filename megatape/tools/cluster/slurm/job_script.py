@@ -10,10 +10,10 @@ from pathlib import Path
 
 from megatape.errors import ExitStatus, UserError
 from megatape.errors.text_checks import check_line, check_word
-from megatape.tools.cluster.batch_script import fill_script, log_prefix, quoted
-from megatape.tools.cluster.job import Job
-from megatape.tools.cluster.job_array import JobArray
 from megatape.tools.cluster.restarts import JOB_POLICY, MAX_IDLE_STARTS, REQUEUE_REASONS, RestartPolicy
+from megatape.tools.cluster.slurm.batch_script import fill_script, log_prefix, quoted
+from megatape.tools.cluster.slurm.job import Job
+from megatape.tools.cluster.slurm.job_array import JobArray
 
 
 def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy = JOB_POLICY) -> str:

@@ -9,8 +9,8 @@ import pytest
 from megatape.errors import UserError
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.tools.cluster.job_array import JobArray, check_array, plan_array
-from megatape.tools.cluster.job_script import render_job
+from megatape.tools.cluster.slurm.job_array import JobArray, check_array, plan_array
+from megatape.tools.cluster.slurm.job_script import render_job
 from tests.helpers.jobs import new_job
 
 SNAPSHOT = Path("/shared/run/submissions/now")

@@ -5,8 +5,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from megatape.tools.cluster.batch_script import fill_script, log_prefix
-from megatape.tools.cluster.submission import submit
+from megatape.tools.cluster.slurm.batch_script import fill_script, log_prefix
+from megatape.tools.cluster.slurm.submission import submit
 
 STOP_SECONDS = 120  # before the time limit, for writing checkpoints
 

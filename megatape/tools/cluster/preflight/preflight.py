@@ -28,8 +28,8 @@ from megatape.distributed.store import open_store
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError
 from megatape.reliability.shared_folder import check_shared
-from megatape.tools.cluster.bandwidth import Rate, measure
-from megatape.tools.cluster.rank_report import RankReport, find_problems, format_report
+from megatape.tools.cluster.preflight.bandwidth import Rate, measure
+from megatape.tools.cluster.preflight.rank_report import RankReport, find_problems, format_report
 from megatape.utils.software import source_hash, versions
 from megatape.utils.waiting import wait_until
 from megatape.zero.distributed import initialize_distributed, shut_down

@@ -12,8 +12,8 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.distributed.network import free_port
-from megatape.tools.cluster.bandwidth import measure
-from megatape.tools.cluster.preflight import Timeouts, preflight
+from megatape.tools.cluster.preflight.bandwidth import measure
+from megatape.tools.cluster.preflight.preflight import Timeouts, preflight
 from tests.helpers.cluster_runs import write_config
 from tests.helpers.hosts import Hosts
 from tests.helpers.load import scaled
@@ -35,7 +35,9 @@ def measure_rightly_and_wrongly(payload: Any, topology: Any) -> list[list[Any]]:
 
 
 def test_collectives_are_checked(tmp_path: Path) -> None:
-    for right, wrong in run_workers("tests.tools.cluster.test_preflight:measure_rightly_and_wrongly", 2, None, tmp_path):
+    for right, wrong in run_workers(
+        "tests.tools.cluster.preflight.test_preflight:measure_rightly_and_wrongly", 2, None, tmp_path
+    ):
         names = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
         assert right == [[name, True, True] for name in names]
         assert [correct for _, correct, _ in wrong] == [True, True, True, False]
@@ -106,7 +108,7 @@ def test_missing_host(hosts: Hosts, cluster_config: dict[str, Any], tmp_path: Pa
     (tmp_path / "hostfile").write_text("n1 slots=1\nn3 slots=1\n")
     (tmp_path / "impatient.py").write_text(
         "import functools\nimport sys\nfrom megatape.commands.cli.main import main\n"
-        "from megatape.tools.cluster import preflight\n"
+        "from megatape.tools.cluster.preflight import preflight\n"
         "timeouts = preflight.Timeouts(arrival=10.0)\n"
         "preflight.preflight = functools.partial(preflight.preflight, timeouts=timeouts)\n"
         "sys.exit(main(['preflight', *sys.argv[1:]]))\n"
@@ -130,7 +132,7 @@ def start_ranks(config: Path, *second: str, freezes: bool = False) -> "list[subp
     """
     code = (
         "import functools, os, signal, sys; "
-        "from megatape.tools.cluster import preflight; from megatape.commands.cli.main import main; "
+        "from megatape.tools.cluster.preflight import preflight; from megatape.commands.cli.main import main; "
         "timeouts = preflight.Timeouts(answer=8.0, file=1.0); "
         "preflight.preflight = functools.partial(preflight.preflight, timeouts=timeouts); "
     )

@@ -12,7 +12,7 @@ from megatape.data.training.run_data import open_data
 from megatape.errors import UserError, content_errors, path_errors
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.tools.cluster.job import Job
+from megatape.tools.cluster.slurm.job import Job
 
 # Slurm's formats of a time limit: 90, 90:30, 1:30:00, 1-12, 1-12:00:00.
 TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")

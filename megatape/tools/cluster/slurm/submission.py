@@ -10,7 +10,7 @@ from megatape import imports
 from megatape.config import Config, save_config
 from megatape.errors import UserError, path_errors
 from megatape.run_folder import RunFolder
-from megatape.tools.cluster.batch_script import IMPORTS
+from megatape.tools.cluster.slurm.batch_script import IMPORTS
 from megatape.utils.project_files import PACKAGE
 
 

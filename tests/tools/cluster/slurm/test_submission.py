@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import UserError
-from megatape.tools.cluster.job_array import JobArray
-from megatape.tools.cluster.job_script import render_job
-from megatape.tools.cluster.submission import submit, take_snapshot
+from megatape.tools.cluster.slurm.job_array import JobArray
+from megatape.tools.cluster.slurm.job_script import render_job
+from megatape.tools.cluster.slurm.submission import submit, take_snapshot
 from tests.helpers.jobs import new_job
 from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT
@@ -61,7 +61,7 @@ def test_the_snapshot_is_what_runs(array: JobArray, tmp_path: Path) -> None:
     package = tmp_path / "now" / "code" / "megatape"
     script = render_job(array, new_job("tiny", 1, 1, False), tmp_path / "now")
     assert "\nexport PYTHONSAFEPATH=1\n" in script and '"$snapshot/code/megatape/__main__.py" pretrain' in script
-    (package / "commands" / "main.py").write_text("def main():\n    print('of the snapshot')\n")
+    (package / "commands" / "cli" / "main.py").write_text("def main():\n    print('of the snapshot')\n")
     ended = subprocess.run(
         [sys.executable, package / "__main__.py"], cwd=ROOT, capture_output=True, text=True, timeout=scaled(60)
     )

@@ -37,7 +37,7 @@ def fill_script(template: str, snapshot: Path, directives: dict[str, Any], **val
             module = folder / IMPORTS / Path(text).name
         imported += f"{imports.OPTION} {quoted(module)} "
     search_path = "".join(f":{quoted(path)}" for path in imports.search_folders())
-    text = (files("megatape.tools.cluster") / template).read_text(encoding="utf-8")
+    text = (files("megatape.tools.cluster.slurm") / template).read_text(encoding="utf-8")
     return environment.from_string(text).render(
         snapshot=folder,
         directives=directives | {"chdir": Path.cwd(), "open-mode": "append"},

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from megatape.tools.cluster.bandwidth import Rate
-from megatape.tools.cluster.rank_report import RankReport, find_problems, format_report
+from megatape.tools.cluster.preflight.bandwidth import Rate
+from megatape.tools.cluster.preflight.rank_report import RankReport, find_problems, format_report
 
 
 def report(rank: int, **changes: Any) -> RankReport:

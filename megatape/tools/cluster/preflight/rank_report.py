@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from megatape.distributed.rank_differences import describe_ranks, differing_values
-from megatape.tools.cluster.bandwidth import Rate
+from megatape.tools.cluster.preflight.bandwidth import Rate
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes
 

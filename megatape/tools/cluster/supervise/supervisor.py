@@ -13,7 +13,7 @@ from megatape.errors import ExitStatus, UserError
 from megatape.reliability.signals import STOPPING, handled
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.restarts import SUPERVISOR_POLICY, Action, RestartPolicy, Restarts
-from megatape.tools.cluster.supervised_command import SupervisedCommand
+from megatape.tools.cluster.supervise.supervised_command import SupervisedCommand
 from megatape.utils.json_lines import read_lines
 from megatape.utils.retries import retry_transient_errors
 from megatape.utils.waiting import wait_until

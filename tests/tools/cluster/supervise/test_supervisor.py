@@ -17,7 +17,7 @@ import pytest
 from megatape.errors import UserError
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.tools.cluster.restarts import SUPERVISOR_POLICY
-from megatape.tools.cluster.supervisor import supervise
+from megatape.tools.cluster.supervise.supervisor import supervise
 from megatape.utils.json_lines import read_lines
 from tests.helpers.command import Command
 from tests.helpers.restarted_runs import CASES, launched, leave_invalid_checkpoints, prepare_run, starts, trainer
@@ -25,7 +25,7 @@ from tests.helpers.workers import ROOT, free_port
 
 SUPERVISOR = """
 import os, pathlib, signal, sys
-from megatape.tools.cluster.supervisor import RunFolder, supervise
+from megatape.tools.cluster.supervise.supervisor import RunFolder, supervise
 status = supervise(sys.argv[2:], RunFolder(pathlib.Path(sys.argv[1])), 3, ends_process=True)
 os.kill(os.getpid(), signal.SIGTERM)  # process groups and schedulers repeat signals
 sys.exit(status)

@@ -1,0 +1,1 @@
+"""Checks of all ranks before a run."""

@@ -1,0 +1,1 @@
+"""Restarting a run on one machine, for `megatape supervise`."""
