@@ -11,9 +11,11 @@ from torch import Tensor
 
 from megatape.distributed.topology import Topology
 
-ELEMENTS_GPU = 2**24  # float32 elements that a rank exchanges with all ranks
+# Numbers of float32 elements that a rank exchanges with all ranks.
+ELEMENTS_GPU = 2**24
 ELEMENTS_CPU = 2**19
-ROUNDS = 3  # repetitions of each collective to time
+# Timed repetitions of each collective.
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def _cases(device: torch.device, topology: Topology) -> list[_Case]:
     """Return the collectives, with values that depend on the sending and the receiving rank."""
     world = topology.world_size
     rank = topology.rank
-    num_elements = ELEMENTS_GPU if device.type == "cuda" else ELEMENTS_CPU
+    num_elements = ELEMENTS_CPU
+    if device.type == "cuda":
+        num_elements = ELEMENTS_GPU
     part = num_elements // world  # elements for each receiving rank
     moved_bytes = torch.float32.itemsize * part * (world - 1)
     sum_of_ranks = world * (world - 1) / 2

@@ -1,6 +1,6 @@
 """Preflight results of all ranks: what to fix, and the table that rank 0 prints."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -9,16 +9,11 @@ from megatape.tools.cluster.preflight.bandwidth import Rate
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes
 
-MAX_CLOCK_OFFSET = 1.0  # seconds
-MIN_FREE_BYTES = 5 * 2**30  # in the run's folder
-
-# Values that must be equal on all ranks -> remedy if they differ.
-REMEDIES = {
-    "versions of Python, torch or DeepSpeed": "install the same environment on all hosts (constraints.txt)",
-    "versions of megatape": "copy the same code to all hosts, or keep it in a shared folder",
-    "configurations": "give all ranks the same --config and --set",
-    "devices": "the slowest sets the pace; use GPUs of one type, with one rank on each",
-}
+# Maximum seconds by which a clock may differ from rank 0's.
+MAX_CLOCK_OFFSET = 1.0
+# Minimum space in the run's folder.
+MIN_FREE_BYTES = 5 * 2**30
+COLUMNS = ("rank", "host", "python/torch/deepspeed", "code", "config", "device", "interface", "clock", "run.directory")
 
 
 @dataclass
@@ -49,6 +44,11 @@ class RankReport:
     free: int | None = None
     faults: list[str] = field(default_factory=list)
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the report comes from the rank itself."""
+        return bool(self.host)
+
     @contextmanager
     def collecting(self, *kinds: type[Exception], context: str = "") -> Iterator[None]:
         """Add an error of the block to the faults, instead of raising it.
@@ -62,51 +62,103 @@ class RankReport:
         except kinds as error:
             self.faults.append(f"{context}{error}")
 
-    def comparable_values(self) -> dict[str, str]:
-        """Return the values that must be equal on all ranks, empty if the rank did not answer."""
-        if not self.host:
-            return {}
-        return {
-            "versions of Python, torch or DeepSpeed": self.versions,
-            "versions of megatape": self.code,
-            "configurations": self.config,
-            "devices": self.device,
-        }
+
+@dataclass(frozen=True)
+class SharedValue:
+    """Value that must be equal on all ranks.
+
+    Attributes:
+        name: Name in messages.
+        read: Returns the value of a rank.
+        remedy: Action if the values differ.
+    """
+
+    name: str
+    read: Callable[[RankReport], str]
+    remedy: str
+
+
+SHARED_VALUES = (
+    SharedValue(
+        "versions of Python, torch or DeepSpeed",
+        lambda report: report.versions,
+        "install the same environment on all hosts (constraints.txt)",
+    ),
+    SharedValue(
+        "versions of megatape",
+        lambda report: report.code,
+        "copy the same code to all hosts, or keep it in a shared folder",
+    ),
+    SharedValue(
+        "configurations",
+        lambda report: report.config,
+        "give all ranks the same --config and --set",
+    ),
+    SharedValue(
+        "devices",
+        lambda report: report.device,
+        "the slowest sets the pace; use GPUs of one type, with one rank on each",
+    ),
+)
 
 
 def find_problems(reports: Sequence[RankReport]) -> list[str]:
     """Return the differences between ranks and the errors of single ranks, each with a remedy."""
-    problems = []
-    hosts = [report.host for report in reports]
-    differences = differing_values(hosts, [report.comparable_values() for report in reports])
-    for name, difference in differences.items():
-        problems.append(f"{name} differ: {difference}: {REMEDIES[name]}")
+    return [
+        *_differences(reports),
+        *_late_clocks(reports),
+        *_full_disks(reports),
+        *_faults(reports),
+    ]
 
+
+def _differences(reports: Sequence[RankReport]) -> Iterator[str]:
+    """Yield the shared values that differ between the ranks that answered."""
+    hosts = [report.host for report in reports]
+    values_of_ranks: list[dict[str, str]] = []
+    for report in reports:
+        values: dict[str, str] = {}
+        if report.has_answered:
+            values = {shared.name: shared.read(report) for shared in SHARED_VALUES}
+        values_of_ranks.append(values)
+    differences = differing_values(hosts, values_of_ranks)
+    for shared in SHARED_VALUES:
+        if shared.name in differences:
+            yield f"{shared.name} differ: {differences[shared.name]}: {shared.remedy}"
+
+
+def _late_clocks(reports: Sequence[RankReport]) -> Iterator[str]:
+    """Yield a problem if a clock differs from rank 0's."""
     late = []
     for report in reports:
         if report.clock is not None and abs(report.clock) > MAX_CLOCK_OFFSET:
             late.append(f"{report.host} {report.clock:+.1f} s")
     if late:
         clocks = ", ".join(late)
-        problems.append(f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony")
+        yield f"clocks differ from rank 0's ({clocks}): file times and logs will be misleading; start NTP or chrony"
 
+
+def _full_disks(reports: Sequence[RankReport]) -> Iterator[str]:
+    """Yield a problem if the run's folder has little space."""
     known_free = [report.free for report in reports if report.free is not None]
     if known_free and min(known_free) < MIN_FREE_BYTES:
-        problems.append(f"only {format_bytes(min(known_free))} free in run.directory: free space for checkpoints")
+        yield f"only {format_bytes(min(known_free))} free in run.directory: free space for checkpoints"
 
+
+def _faults(reports: Sequence[RankReport]) -> Iterator[str]:
+    """Yield each error once, with the ranks that have it."""
+    hosts = [report.host for report in reports]
     ranks_by_fault: dict[str, list[int]] = {}
     for rank, report in enumerate(reports):
         for fault in dict.fromkeys(report.faults):
             ranks_by_fault.setdefault(fault, []).append(rank)
     for fault, ranks in ranks_by_fault.items():
-        problems.append(f"{describe_ranks(ranks, hosts)}: {fault}")
-    return problems
+        yield f"{describe_ranks(ranks, hosts)}: {fault}"
 
 
 def format_report(reports: Sequence[RankReport], rates: Sequence[Rate], problems: Sequence[str]) -> str:
     """Return the text that rank 0 prints: a row per rank, a row per collective, and what to fix."""
-    rows = [_row(report) for report in reports]
-    lines = [columns([list(row.values()) for row in rows], list(rows[0]))]
+    lines = [columns([_row(report) for report in reports], COLUMNS)]
     if rates:
         lines.append(columns([_rate_row(rate) for rate in rates]))
     if problems:
@@ -117,28 +169,28 @@ def format_report(reports: Sequence[RankReport], rates: Sequence[Rate], problems
     return "\n".join(lines)
 
 
-def _row(report: RankReport) -> dict[str, str]:
-    """Return the cells of a rank by column."""
+def _row(report: RankReport) -> list[str]:
+    """Return the cells of a rank, for COLUMNS."""
     clock = "not compared"
     if report.clock is not None:
         clock = f"{1000 * report.clock:+.0f} ms"
-    return {
-        "rank": str(report.rank),
-        "host": report.host,
-        "python/torch/deepspeed": report.versions,
-        "code": report.code,
-        "config": report.config,
-        "device": report.device,
-        "interface": report.interface,
-        "clock": clock,
-        "run.directory": _describe_folder(report),
-    }
+    return [
+        str(report.rank),
+        report.host,
+        report.versions,
+        report.code,
+        report.config,
+        report.device,
+        report.interface,
+        clock,
+        _describe_folder(report),
+    ]
 
 
 def _describe_folder(report: RankReport) -> str:
     """Describe what a rank found out about the run's folder."""
-    could_exchange_data = report.clock is not None
-    if not could_exchange_data:
+    has_exchanged_data = report.clock is not None
+    if not has_exchanged_data:
         return "not checked"
     if report.free is None:
         return "NOT SHARED"
@@ -147,7 +199,9 @@ def _describe_folder(report: RankReport) -> str:
 
 def _rate_row(rate: Rate) -> tuple[str, str, str]:
     """Return the cells of a collective: name, result, speed."""
-    result = "correct" if rate.correct else "WRONG"
+    result = "WRONG"
+    if rate.correct:
+        result = "correct"
     speed = "one rank moves nothing"
     if rate.bandwidth:
         speed = f"{format_bytes(rate.bandwidth)}/s a rank"
