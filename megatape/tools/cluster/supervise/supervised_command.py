@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import psutil
 
@@ -15,9 +16,25 @@ from megatape.utils.python_process import PR_SET_PDEATHSIG, launcher_environment
 
 LOG = logging.getLogger(__name__)
 
-PR_SET_CHILD_SUBREAPER = 36  # option of prctl(2), on Linux only
-ORPHAN_NOTICE = 10.0  # seconds of waiting for the command's orphans before a warning
-ORPHAN_TIMEOUT = 1800.0  # seconds for the command's orphans, which may be writing a checkpoint
+# Option of prctl(2), on Linux only.
+PR_SET_CHILD_SUBREAPER = 36
+# Seconds of waiting for the command's orphans before a warning.
+ORPHAN_NOTICE = 10.0
+# Maximum seconds of waiting for the command's orphans, which may be writing a checkpoint.
+ORPHAN_TIMEOUT = 1800.0
+
+
+@dataclass(frozen=True)
+class EndedCommand:
+    """Exit statuses of a command, as shells number them.
+
+    Attributes:
+        status: Exit status of the command.
+        orphan_statuses: Exit statuses of the processes that it left, without those that were killed.
+    """
+
+    status: int
+    orphan_statuses: Sequence[int]
 
 
 class SupervisedCommand:
@@ -56,12 +73,8 @@ class SupervisedCommand:
         """Send the command a signal, unless it has ended."""
         self._process.send_signal(number)
 
-    def wait(self) -> tuple[int, list[int]]:
-        """Wait until the command and its orphans end. Orphans are killed after ORPHAN_TIMEOUT.
-
-        Returns:
-            The exit status of the command, as shells number it, and those of its orphans.
-        """
+    def wait(self) -> EndedCommand:
+        """Wait until the command and its orphans end. Orphans are killed after ORPHAN_TIMEOUT."""
         status = _shell_status(self._process.wait())
         orphan_statuses: list[int] = []
         while True:
@@ -70,7 +83,7 @@ class SupervisedCommand:
                 break
             orphan_statuses += _wait_for(orphans)
         self._prctl(PR_SET_CHILD_SUBREAPER, 0)
-        return status, orphan_statuses
+        return EndedCommand(status, orphan_statuses)
 
     def _is_orphan(self, process: psutil.Process) -> bool:
         """Whether the command started this child. Daemons have process groups of their own."""

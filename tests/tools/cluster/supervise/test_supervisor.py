@@ -25,7 +25,8 @@ from tests.helpers.workers import ROOT, free_port
 
 SUPERVISOR = """
 import os, pathlib, signal, sys
-from megatape.tools.cluster.supervise.supervisor import RunFolder, supervise
+from megatape.run_folder import RunFolder
+from megatape.tools.cluster.supervise.supervisor import supervise
 status = supervise(sys.argv[2:], RunFolder(pathlib.Path(sys.argv[1])), 3, ends_process=True)
 os.kill(os.getpid(), signal.SIGTERM)  # process groups and schedulers repeat signals
 sys.exit(status)

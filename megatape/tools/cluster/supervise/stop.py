@@ -1,0 +1,67 @@
+"""Request to stop a supervised run, and the exit status that follows from it."""
+
+import signal
+from types import FrameType
+
+from megatape.errors import ExitStatus
+from megatape.tools.cluster.restarts import RestartPolicy
+from megatape.tools.cluster.supervise.run_progress import RecordedEvent
+from megatape.tools.cluster.supervise.supervised_command import EndedCommand, SupervisedCommand
+
+
+class StopRequest:
+    """A signal to stop, which is passed on to the running command.
+
+    Attributes:
+        is_received: Whether a signal has arrived.
+        is_by_user: Whether one of the signals was Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self.is_received = False
+        self.is_by_user = False
+        self._command: SupervisedCommand | None = None
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self.is_received = True
+        if number == signal.SIGINT:
+            # The terminal has sent it to the command as well.
+            self.is_by_user = True
+        elif self._command is not None:
+            self._command.send(number)
+
+    def pass_on_to(self, command: SupervisedCommand) -> None:
+        """Pass signals on to a command that has just been started, including one that arrived before."""
+        self._command = command
+        if self.is_received:
+            command.send(signal.SIGTERM)
+
+
+def status_of_stop(ended: EndedCommand, last_event: RecordedEvent | None, by_user: bool, policy: RestartPolicy) -> int:
+    """Return the exit status of a run after a request to stop.
+
+    The signal often ends the launcher as well, or makes it report 1, while its ranks write their checkpoint. In this case the
+    last event recorded by the ranks decides.
+
+    Args:
+        ended: Exit statuses of the command and its orphans.
+        last_event: Last event recorded by the run since the start of the command.
+        by_user: Whether the user pressed Ctrl-C.
+        policy: Rules for starting the run again.
+    """
+    status = ended.status
+    if ExitStatus.UNFINISHED in ended.orphan_statuses:
+        status = ExitStatus.UNFINISHED
+    comes_from_ranks = status in policy.final and status != ExitStatus.INTERRUPTED
+    if comes_from_ranks or status == ExitStatus.NOT_SAVED or last_event is None:
+        return status
+    if last_event.kind == "finished":
+        return ExitStatus.DONE
+    if last_event.kind != "stopped":
+        return status
+    if not by_user:
+        return ExitStatus.UNFINISHED
+    if last_event.step:
+        return ExitStatus.DONE
+    return ExitStatus.INTERRUPTED
