@@ -26,7 +26,8 @@ class Options(Job, ConfigOptions):
 
 def run(options: Options) -> None:
     """Check the job, then print its batch script or submit it."""
-    from megatape.tools.cluster.slurm.job_array import check_array, plan_array
+    from megatape.tools.cluster.slurm.job_array import plan_array
+    from megatape.tools.cluster.slurm.job_check import check_array
     from megatape.tools.cluster.slurm.job_script import render_job
     from megatape.tools.cluster.slurm.submission import submit
 
@@ -36,5 +37,5 @@ def run(options: Options) -> None:
     if options.print:
         print(render_job(array, options, run_folder.submissions / "TIME"), end="")
         return
-    number, snapshot = submit(array.directory, array.configs, partial(render_job, array, options))
-    print(f"job {number}; code and configuration: {snapshot}; logs: {run_folder.job_logs}")
+    submission = submit(array.directory, array.configs, partial(render_job, array, options))
+    print(f"job {submission.job_id}; code and configuration: {submission.snapshot}; logs: {run_folder.job_logs}")

@@ -12,7 +12,8 @@ from megatape.errors import UserError
 from megatape.errors.text_checks import check_line
 from megatape.run_folder import RunFolder
 
-IMPORTS = "imports"  # folder of a snapshot, for files given with --import
+# Folder of a snapshot, for files given with --import.
+IMPORTS = "imports"
 
 
 def fill_script(template: str, snapshot: Path, directives: dict[str, Any], **values: object) -> str:

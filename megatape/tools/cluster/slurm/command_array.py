@@ -8,7 +8,8 @@ from pathlib import Path
 from megatape.tools.cluster.slurm.batch_script import fill_script, log_prefix
 from megatape.tools.cluster.slurm.submission import submit
 
-STOP_SECONDS = 120  # before the time limit, for writing checkpoints
+# Seconds before the time limit at which Slurm sends SIGTERM, for writing checkpoints.
+STOP_SECONDS = 120
 
 
 def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
@@ -26,8 +27,8 @@ def submit_array(words: list[str], count: int, out: Path, sbatch: str) -> str:
     Raises:
         UserError: See `submit`.
     """
-    job_id, _ = submit(out, {}, partial(render_array, words, count, out), shlex.split(sbatch))
-    return job_id
+    submission = submit(out, {}, partial(render_array, words, count, out), shlex.split(sbatch))
+    return submission.job_id
 
 
 def render_array(words: list[str], count: int, out: Path, snapshot: Path) -> str:

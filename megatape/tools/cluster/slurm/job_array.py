@@ -6,16 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.checkpoint.fresh_start import check_new
 from megatape.config import Config, load_config
-from megatape.data.training.run_data import open_data
 from megatape.errors import UserError, content_errors, path_errors
-from megatape.reliability.lease import Lease
-from megatape.run_folder import RunFolder
-from megatape.tools.cluster.slurm.job import Job
-
-# Slurm's formats of a time limit: 90, 90:30, 1:30:00, 1-12, 1-12:00:00.
-TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -75,45 +67,3 @@ def _read_changes(file: Path) -> list[list[str]]:
             if words:
                 lines.append(words)
     return lines
-
-
-def check_array(array: JobArray, job: Job, resume: bool) -> None:
-    """Check rank count, data, folders and time limit before a job is submitted.
-
-    Args:
-        array: Runs of the job.
-        job: Resources of the job.
-        resume: Whether the runs may resume from checkpoints in their folders.
-
-    Raises:
-        UserError: The job would fail at its start.
-        OSError: Data or a folder cannot be read.
-    """
-    for config in array.configs.values():
-        config.accumulation(job.nodes * job.ranks_per_node)
-        open_data(config)
-        folder = RunFolder(Path(config.run.directory))
-        Lease(folder.lease).check_free()
-        if not resume:
-            check_new(folder)
-    if job.time is None:
-        return
-    minutes = parse_time_limit(job.time)
-    if minutes and minutes * 60 <= job.checkpoint_seconds:
-        raise UserError(
-            f"time {job.time} leaves no time to train: the run is told to write its checkpoint {job.checkpoint_seconds} s "
-            "before the time limit (`checkpoint_seconds`)"
-        )
-
-
-def parse_time_limit(time: str) -> float | None:
-    """Return the minutes of a Slurm time limit, or None if its format is unknown. 0 means no limit."""
-    match = TIME_LIMIT.fullmatch(time)
-    if match is None:
-        return None
-    days, *parts = match.groups()
-    first, second, third = (int(part or 0) for part in parts)
-    has_hours = days is not None or parts[2] is not None
-    if not has_hours:
-        return first + second / 60
-    return int(days or 0) * 1440 + first * 60 + second + third / 60

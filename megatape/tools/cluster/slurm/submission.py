@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,10 +15,23 @@ from megatape.tools.cluster.slurm.batch_script import IMPORTS
 from megatape.utils.project_files import PACKAGE
 
 
+@dataclass(frozen=True)
+class Submission:
+    """Submitted job.
+
+    Attributes:
+        job_id: Slurm's id of the job.
+        snapshot: Folder of the snapshot: batch script, code and configurations.
+    """
+
+    job_id: str
+    snapshot: Path
+
+
 @path_errors()
 def submit(
     directory: Path, configs: dict[str, Config], render: Callable[[Path], str], options: Sequence[str] = ()
-) -> tuple[str, Path]:
+) -> Submission:
     """Take the snapshot, write the batch script into it, and submit the script. If sbatch refuses it, remove the snapshot.
 
     Args:
@@ -25,9 +39,6 @@ def submit(
         configs: Configurations by file name.
         render: Returns the batch script, given the folder of the snapshot.
         options: Options of sbatch, which override those of the script.
-
-    Returns:
-        Slurm's job id, and the folder of the snapshot.
 
     Raises:
         UserError: sbatch is missing, or it refuses the job. The message has its reason.
@@ -47,7 +58,7 @@ def submit(
         shutil.rmtree(snapshot)
         raise UserError(f"Slurm refused the job: {done.stderr.strip()}")
     job_id, _, _ = done.stdout.strip().partition(";")
-    return job_id, snapshot
+    return Submission(job_id, snapshot)
 
 
 def take_snapshot(folder: Path, configs: dict[str, Config]) -> None:

@@ -1,4 +1,4 @@
-"""Runs of a job: their configurations, and the checks before submission."""
+"""Runs of a job: their configurations."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.errors import UserError
-from megatape.reliability.lease import Lease
-from megatape.run_folder import RunFolder
-from megatape.tools.cluster.slurm.job_array import JobArray, check_array, plan_array
+from megatape.tools.cluster.slurm.job_array import plan_array
 from megatape.tools.cluster.slurm.job_script import render_job
 from tests.helpers.jobs import new_job
 
@@ -43,42 +41,3 @@ def test_study(raw_config: dict[str, Any], tmp_path: Path) -> None:
             plan_array(str(config), [], lines)
     lines.write_text("  # don't\ndata.cache=/x#7 training.seed=3 # the third\n")
     assert [(c.data.cache, c.training.seed) for c in plan_array(str(config), [], lines).configs.values()] == [("/x#7", 3)]
-
-
-@pytest.mark.parametrize(
-    ("time", "enough"),
-    [
-        ("5", False),
-        ("6", True),
-        ("4:59", False),
-        ("00:05:00", False),
-        ("1:00:00", True),
-        ("1-0", True),
-        ("0", True),
-        ("INFINITE", True),
-    ],
-)
-def test_time_to_write_a_checkpoint(array: JobArray, time: str, enough: bool) -> None:
-    """To Slurm, 0 is no limit."""
-    job = new_job("tiny", 1, 1, False, time=time, checkpoint_seconds=300)
-    if enough:
-        check_array(array, job, resume=False)
-    else:
-        with pytest.raises(ValueError, match=f"time {time} leaves no time"):
-            check_array(array, job, resume=False)
-
-
-def test_checkpoints_in_the_folder(array: JobArray) -> None:
-    (array.directory / "checkpoints" / "step-00000004").mkdir(parents=True)
-    with pytest.raises(ValueError, match="already holds checkpoints: add --resume auto"):
-        check_array(array, new_job("tiny", 1, 1, False), resume=False)
-    check_array(array, new_job("tiny", 1, 1, False), resume=True)
-
-
-def test_a_run_in_the_folder(array: JobArray) -> None:
-    lease = Lease(RunFolder(array.directory).lease)
-    assert lease.attempt()
-    with pytest.raises(ValueError, match="is in use by a run"):
-        check_array(array, new_job("tiny", 1, 2, False), resume=True)
-    lease.release()
-    check_array(array, new_job("tiny", 1, 2, False), resume=True)

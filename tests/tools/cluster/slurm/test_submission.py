@@ -31,9 +31,10 @@ def test_no_value_becomes_an_option(array: JobArray, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     directory = Path("--wrap=touch PWNED #")
     directory.mkdir()
-    number, folder = submit(directory, array.configs, partial(render_job, array, new_job("tiny", 1, 1, False)))
-    assert (number, folder.is_absolute()) == ("7", True)
-    assert (tmp_path / "asked").read_text() == f"--parsable {folder}/job.sbatch\n"
+    submission = submit(directory, array.configs, partial(render_job, array, new_job("tiny", 1, 1, False)))
+    assert submission.job_id == "7"
+    assert submission.snapshot.is_absolute()
+    assert (tmp_path / "asked").read_text() == f"--parsable {submission.snapshot}/job.sbatch\n"
 
 
 def test_no_working_directory_ends_its_line(array: JobArray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
