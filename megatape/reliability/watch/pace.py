@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from megatape.reliability.watch.timeouts import DEFAULT_TIMEOUTS, WatchTimeouts
 
@@ -42,6 +43,18 @@ class Phase:
     timeout: float
 
 
+class Work(NamedTuple):
+    """Works of the same kind and size have similar durations.
+
+    Attributes:
+        kind: Kind of the work.
+        size: Size of the work: each size has durations of its own, and may compile anew.
+    """
+
+    kind: PhaseKind
+    size: int
+
+
 class Pace:
     """Present phase of a rank, written by its main thread and read by others.
 
@@ -59,10 +72,13 @@ class Pace:
         self.timeout_shortened = threading.Event()
         self.warnings: deque[str] = deque()
         self._phase = Phase("starting", timeouts.stall)
-        self._wait: tuple[Phase, float] | None = None  # waiting for files, and when it began
+        # Waiting for files, and the time at which it began.
+        self._wait: tuple[Phase, float] | None = None
         self._busy_shares: deque[float] = deque(maxlen=WINDOW)
-        self._durations: dict[tuple[PhaseKind, int], deque[float]] = {}  # seconds, by kind and size
-        self._entered: tuple[tuple[PhaseKind, int], float] | None = None
+        # Seconds of the newest works.
+        self._durations: dict[Work, deque[float]] = {}
+        # Work of the present phase, and the time at which it began.
+        self._entered: tuple[Work, float] | None = None
         self._background: Phase | None = None
 
     @property
@@ -81,29 +97,30 @@ class Pace:
         Args:
             kind: Kind of the new phase.
             name: Description for people.
-            size: Size of the work: each size has durations of its own, and may compile anew.
+            size: Size of the work.
         """
         now = time.monotonic()
         if self._entered:
             ended, since = self._entered
-            self._record(*ended, now - since)
-        self._entered = (kind, size), now
+            self._record(ended, now - since)
+        work = Work(kind, size)
+        self._entered = work, now
         before = self._phase.timeout
-        self._phase = Phase(name, self._timeout(kind, size))
+        self._phase = Phase(name, self._timeout(work))
         if self._phase.timeout < before:
             self.timeout_shortened.set()
 
-    def _record(self, kind: PhaseKind, size: int, seconds: float) -> None:
+    def _record(self, work: Work, seconds: float) -> None:
         """Record the duration of a phase."""
-        self._durations.setdefault((kind, size), deque(maxlen=WINDOW)).append(seconds)
+        self._durations.setdefault(work, deque(maxlen=WINDOW)).append(seconds)
 
-    def _timeout(self, kind: PhaseKind, size: int) -> float:
+    def _timeout(self, work: Work) -> float:
         """Return the timeout of a phase in seconds, derived from the durations of earlier ones."""
-        durations = self._durations.get((kind, size), ())
+        durations = self._durations.get(work, ())
         if not durations:
             return self._timeouts.stall
         least = self._timeouts.long
-        if kind is PhaseKind.STEP and len(durations) >= MIN_DURATIONS:
+        if work.kind is PhaseKind.STEP and len(durations) >= MIN_DURATIONS:
             least = self._timeouts.step
         return max(least, FACTOR * statistics.median(durations))
 
@@ -124,12 +141,13 @@ class Pace:
             size: Size of the work.
         """
         started = time.monotonic()
-        self._background = Phase(name, self._timeout(kind, size))
+        work = Work(kind, size)
+        self._background = Phase(name, self._timeout(work))
         try:
             yield
         finally:
             self._background = None
-        self._record(kind, size, time.monotonic() - started)
+        self._record(work, time.monotonic() - started)
 
     def record_busy(self, share: float) -> None:
         """Record the share of a step's time in which this rank waited for no other."""

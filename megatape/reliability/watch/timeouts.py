@@ -6,8 +6,10 @@ from datetime import timedelta
 
 from megatape.errors import UserError
 
-STALL_VAR = "DEEPSPEED_TIMEOUT"  # minutes; DeepSpeed's own variable for the timeout of collectives
-MAX_STALL = 60 * 24 * 365  # minutes in a year
+# DeepSpeed's own variable for the timeout of collectives, in minutes.
+STALL_VAR = "DEEPSPEED_TIMEOUT"
+# Minutes in a year.
+MAX_STALL = 60 * 24 * 365
 
 
 @dataclass(frozen=True)

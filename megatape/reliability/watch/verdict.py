@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Self
 
-from megatape.errors import ExitStatus
+from megatape.errors import ExitStatus, UserError
 from megatape.reliability.watch.heartbeat import RankThread
+from megatape.utils.url_secrets import mask_secrets
 
 # Exit statuses allowed in a verdict. Others, such as 0, mean that the run is complete or will be resumed.
 FAILURES = frozenset({ExitStatus.DIED, ExitStatus.USER_ERROR, ExitStatus.DIVERGED, ExitStatus.NOT_SAVED})
@@ -59,6 +60,14 @@ class Verdict(NamedTuple):
         """Whether the heartbeats of this rank are the reason."""
         return self.is_diagnosis and self.rank == rank
 
+    @classmethod
+    def of_error(cls, rank: int, error: Exception) -> Self:
+        """Return the verdict about a rank that ends with an error of its own."""
+        status: int = ExitStatus.DIED
+        if isinstance(error, UserError):
+            status = error.status
+        return cls(FaultKind.ERROR, f"rank {rank} failed: {describe_error(error)}", rank, status=status)
+
     def values(self) -> list[Any]:
         """Return it as JSON values."""
         return [self.kind.value, self.cause, self.rank, self.thread.value, self.status]
@@ -74,3 +83,9 @@ class Verdict(NamedTuple):
         if status not in FAILURES:
             status = ExitStatus.DIED
         return cls(FaultKind(kind), cause, rank, RankThread(thread), status)
+
+
+def describe_error(error: Exception) -> str:
+    """Return type and first line of an error, without passwords."""
+    first_line = str(error).strip().split("\n")[0]
+    return mask_secrets(f"{type(error).__name__}: {first_line}")

@@ -33,10 +33,9 @@ from megatape.reliability.watch.peer_monitor import PeerMonitor
 from megatape.reliability.watch.rank_errors import RankFailed, is_collective_error
 from megatape.reliability.watch.stacks import append_stacks, format_stacks
 from megatape.reliability.watch.timeouts import WatchTimeouts
-from megatape.reliability.watch.verdict import FaultKind, Verdict
+from megatape.reliability.watch.verdict import FaultKind, Verdict, describe_error
 from megatape.utils.terminal import print_at_once
 from megatape.utils.torch_internals import clone_default_store, count_collectives
-from megatape.utils.url_secrets import mask_secrets
 from megatape.utils.waiting import wait_until
 
 # Name of the watch's threads.
@@ -51,7 +50,7 @@ class Watch:
 
     Args:
         topology: All ranks.
-        timeouts: Time timeouts, the same on all ranks.
+        timeouts: Times of the watch, the same on all ranks.
         stacks: File to which this rank appends the stacks of its threads when a rank hangs.
         open_store: Opens a connection to the store of the ranks. The default connection may be blocked by the main thread.
 
@@ -86,7 +85,7 @@ class Watch:
             self._monitor = PeerMonitor(self._topology, self._timeouts, self._messages, self.pace.warnings.append)
             self._send_heartbeat()
             self._threads = [
-                threading.Thread(target=self._run, name=THREAD_NAME, daemon=True),
+                threading.Thread(target=self._exchange_messages, name=THREAD_NAME, daemon=True),
                 threading.Thread(target=self._guard_store, name=THREAD_NAME, daemon=True),
             ]
             for thread in self._threads:
@@ -124,19 +123,11 @@ class Watch:
         """Report this rank's error to the others, or raise RankFailed if another rank caused it."""
         # A launcher that sees a rank end sends SIGTERM to the others. They report first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        first_line = str(error).strip().split("\n")[0]
-        line = mask_secrets(f"{type(error).__name__}: {first_line}")
         if is_collective_error(error):
-            self._messages.report_failed_collective(line)
+            self._messages.report_failed_collective(describe_error(error))
         else:
-            is_everywhere = False
-            status: int = ExitStatus.DIED
-            if isinstance(error, UserError):
-                is_everywhere = error.everywhere
-                status = error.status
-            rank = self._topology.rank
-            verdict = Verdict(FaultKind.ERROR, f"rank {rank} failed: {line}", rank, status=status)
-            is_first = self._messages.publish_verdict(verdict)
+            is_first = self._messages.publish_verdict(Verdict.of_error(self._topology.rank, error))
+            is_everywhere = isinstance(error, UserError) and error.everywhere
             if is_first or is_everywhere:
                 return
         self._decided.wait(self._timeouts.silence + 2 * self._timeouts.period)
@@ -170,7 +161,7 @@ class Watch:
         )
         self._messages.send_heartbeat(heartbeat)
 
-    def _run(self) -> None:
+    def _exchange_messages(self) -> None:
         """Thread that uses the store: every period, and when the timeout becomes shorter."""
         looked = time.monotonic()
         while self._verdict is None:

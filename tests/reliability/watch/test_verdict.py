@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from megatape.errors import ExitStatus
+from megatape.errors import ExitStatus, UserError
 from megatape.reliability.watch.heartbeat import RankThread
 from megatape.reliability.watch.verdict import FaultKind, Verdict
 
@@ -27,3 +27,10 @@ def test_which_rank_shows_where_it_is() -> None:
 def test_values_of_a_stranger(values: list[object]) -> None:
     with pytest.raises((TypeError, ValueError)):
         Verdict.parse(values)
+
+
+def test_errors_of_a_rank() -> None:
+    """The first line counts, the status is that of a user's error, and passwords are hidden."""
+    verdict = Verdict.of_error(2, OSError("https://me:pa55@example.org/data\nmore"))
+    assert verdict == Verdict(FaultKind.ERROR, "rank 2 failed: OSError: https://me:***@example.org/data", 2)
+    assert Verdict.of_error(0, UserError("no")).status == ExitStatus.USER_ERROR
