@@ -1,5 +1,6 @@
 """Leases: files that let one process at a time use a folder, on any file system that hosts share."""
 
-from megatape.reliability.lease.lease import Lease, LeaseTimeouts, hold
+from megatape.reliability.lease.lease import Lease, hold
+from megatape.reliability.lease.timeouts import LeaseTimeouts
 
 __all__ = ["Lease", "LeaseTimeouts", "hold"]

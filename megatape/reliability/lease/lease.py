@@ -15,15 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, UserError
 from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import Holder, read_holder, this_process
+from megatape.reliability.lease.lease_file import LeaseContent, create_lease, read_lease, renew_lease, write_lease
+from megatape.reliability.lease.timeouts import DEFAULT_TIMEOUTS, LeaseTimeouts
 from megatape.utils.atomic import rename
-from megatape.utils.files import file_system_time, open_regular, read_regular
+from megatape.utils.files import file_system_time, read_regular
 from megatape.utils.units import format_time
 from megatape.utils.waiting import wait_until
 
@@ -34,24 +35,6 @@ UNKNOWN = "an unknown process"
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-@dataclass(frozen=True)
-class LeaseTimeouts:
-    """Times of a lease, in seconds.
-
-    Attributes:
-        heartbeat_interval: Time between heartbeats.
-        expiry: Time without a heartbeat, as another run sees it, until a holder on another machine counts as dead. NFS shows
-            changes up to 60 s late, and a heartbeat or two may be slow.
-        settle: Time until a run that took over knows that no other did at the same moment.
-        poll_interval: Time between two checks of the file.
-    """
-
-    heartbeat_interval: float = 10.0
-    expiry: float = 90.0
-    settle: float = 1.0
-    poll_interval: float = 1.0
-
-
 class Lease:
     """Lease of a folder. Only the main rank takes it: on other ranks, `check` and `release` do nothing.
 
@@ -60,16 +43,17 @@ class Lease:
         timeouts: Times of the lease, the same for all runs that may use the folder.
     """
 
-    def __init__(self, path: Path, timeouts: LeaseTimeouts = LeaseTimeouts()) -> None:
+    def __init__(self, path: Path, timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS) -> None:
         self.path = path
         self.timeouts = timeouts
         holder = this_process()
         self.nonce = holder.nonce
         self._content = holder.content()
         self._candidate = path.with_name(f"{path.name}.{self.nonce}.tmp")
-        self._monitor = HeartbeatMonitor(max_gap=timeouts.heartbeat_interval)  # watches another run's lease
+        # Watches another run's lease.
+        self._monitor = HeartbeatMonitor(max_gap=timeouts.heartbeat_interval)
         self._renewed = 0.0
-        self._lost = ""
+        self._reason_of_loss: str | None = None
         self._mutex = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -120,8 +104,8 @@ class Lease:
             except OSError:
                 if self._silent > self.timeouts.expiry - 2 * self.timeouts.heartbeat_interval:
                     raise
-        if self._lost:
-            raise LeaseLost(self._lost)
+        if self._reason_of_loss is not None:
+            raise LeaseLost(self._reason_of_loss)
 
     def wait(self, requested: Callable[[], bool], warn: Callable[[str], object]) -> None:
         """Call `check` until it raises no OSError.
@@ -167,10 +151,10 @@ class Lease:
                 last heartbeat is not old by the file system's clock.
         """
         try:
-            content, beat = self._look()
+            found = read_lease(self.path)
         except FileNotFoundError:
             return
-        holder = read_holder(content)
+        holder = found.holder()
         dead = None
         if holder is not None:
             dead = holder.is_dead()
@@ -180,21 +164,18 @@ class Lease:
             raise UserError(self._refusal(holder))
         expiry = self.timeouts.expiry
         now = file_system_time(self.path.parent)
-        if now - beat < expiry:
+        if now - found.heartbeat < expiry:
+            heartbeat = format_time(found.heartbeat)
             raise UserError(
                 f"cannot tell whether a run uses run.directory {self.path.parent}: {self.path} is held by "
-                f"{holder or UNKNOWN}, last heartbeat at {format_time(beat)}, now it is {format_time(now)} on that file "
+                f"{holder or UNKNOWN}, last heartbeat at {heartbeat}, now it is {format_time(now)} on that file "
                 f"system. Try again {expiry:.0f} s after its end, choose another folder, or remove the file if no run trains "
                 "there"
             )
 
     def _create(self) -> bool:
         """Create the file unless it exists."""
-        try:
-            self._write(self.path, "xb")
-        except FileExistsError:
-            return False
-        return True
+        return create_lease(self.path, self._content)
 
     def _take_over(self) -> bool:
         """Replace the file of a dead holder.
@@ -206,25 +187,27 @@ class Lease:
             UserError: The holder is alive.
         """
         try:
-            found = self._look()
-            holder = read_holder(found[0])
-            reason = self._death(holder, *found)
-            if not reason:
+            found = read_lease(self.path)
+            holder = found.holder()
+            reason = self._reason_of_death(holder, found)
+            if reason is None:
                 return False
-            self._write(self._candidate, "wb")
-            if self._look() != found:
+            write_lease(self._candidate, self._content)
+            if read_lease(self.path) != found:
                 return False
             rename(self._candidate, self.path)
             time.sleep(self.timeouts.settle)
-            if self._look()[0] != self._content:
-                return False  # A third run was faster.
-        except FileNotFoundError:  # The holder has released it meanwhile.
+            if read_lease(self.path).content != self._content:
+                # A third run was faster.
+                return False
+        except FileNotFoundError:
+            # The holder has released it meanwhile.
             return False
         LOG.warning(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
         return True
 
-    def _death(self, holder: Holder | None, content: bytes, beat: float) -> str:
-        """Return the evidence that the holder is dead, "" while that is unknown.
+    def _reason_of_death(self, holder: Holder | None, found: LeaseContent) -> str | None:
+        """Return the evidence that the holder is dead, None while that is unknown.
 
         Raises:
             UserError: The holder lives.
@@ -234,56 +217,47 @@ class Lease:
             dead = holder.is_dead()
         if dead:
             return "has ended"
-        if dead is False or self._monitor.look(content, beat):
+        if dead is False or self._monitor.look(found.content, found.heartbeat):
             raise UserError(self._refusal(holder))
         expiry = self.timeouts.expiry
-        if not content:
+        if not found.content:
             # The holder of an empty file sends no heartbeats: it is creating the file, or has died meanwhile.
             expiry = self.timeouts.heartbeat_interval
         if self._monitor.num_looks == 1:
             LOG.warning(f"{self.path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
         if self._monitor.silent < expiry:
-            return ""
+            return None
         return f"has given no heartbeat for {expiry:.0f} s"
-
-    def _look(self) -> tuple[bytes, float]:
-        """Return content and time of the last heartbeat. Opening the file makes an NFS client ask the server."""
-        with open_regular(self.path) as file:
-            return file.read(), os.fstat(file.fileno()).st_mtime
-
-    def _write(self, path: Path, mode: str) -> None:
-        with path.open(mode) as file:
-            file.write(self._content)
-            file.flush()
-            os.fsync(file.fileno())
 
     def _send_heartbeats(self) -> None:
         while not self._over.wait(self.timeouts.heartbeat_interval):
-            with suppress(OSError, UserError):  # The next heartbeat tries again.
+            # After an error, the next heartbeat tries again.
+            with suppress(OSError, UserError):
                 self._renew()
 
     def _renew(self) -> None:
         """Send a heartbeat, or note that another run has taken the lease."""
         with self._mutex:
             now = time.clock_gettime(CLOCK)
+            new_holder: Holder | None = None
             try:
-                with open_regular(self.path) as file:
-                    content = file.read()
-                    if content == self._content:
-                        os.utime(file.fileno())
-                        self._renewed = now
-                        return
-                by = str(read_holder(content) or "another process")
+                content = renew_lease(self.path, self._content)
+                if content == self._content:
+                    self._renewed = now
+                    return
+                new_holder = read_holder(content)
             except FileNotFoundError:
                 # Before expiry no other run takes over, so a user has removed the file.
                 if now - self._renewed < self.timeouts.expiry and self._create():
                     self._renewed = now
                     return
-                self.path.parent.stat()  # Raises OSError if the file system is not mounted.
+                # Raises OSError if the file system is not mounted.
+                self.path.parent.stat()
                 if self.path.exists():
-                    raise  # It was mounted after the file was opened: try again.
-                by = "another process"
-            self._lost = (
+                    # The file system was mounted after the file was opened: try again.
+                    raise
+            by = new_holder or "another process"
+            self._reason_of_loss = (
                 f"run.directory {self.path.parent} was taken over by {by}. Process {os.getpid()} on host "
                 f"{socket.gethostname()}, whose last heartbeat was {now - self._renewed:.0f} s ago, ends here and writes "
                 "nothing more"
@@ -299,7 +273,7 @@ class Lease:
 
 
 @contextmanager
-def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts()) -> Iterator[Lease]:
+def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS) -> Iterator[Lease]:
     """Hold a lease while the block runs. Collective: ranks enter once the main rank has the lease.
 
     Args:
@@ -318,7 +292,8 @@ def hold(path: Path, topology: Topology, timeouts: LeaseTimeouts = LeaseTimeouts
     from megatape.distributed.exchange import on_main
 
     lease = Lease(path, timeouts)
-    while not on_main(lease.attempt, topology):  # Repeated, so that no collective waits for long.
+    # Repeated, so that no collective waits for long.
+    while not on_main(lease.attempt, topology):
         pass
     try:
         yield lease

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from megatape.errors import LeaseLost, UserError
-from megatape.reliability.lease.lease import CLOCK, Lease, LeaseTimeouts
+from megatape.reliability.lease.lease import CLOCK, Lease
+from megatape.reliability.lease.timeouts import LeaseTimeouts
 from tests.helpers.workers import ROOT
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=0.1, expiry=0.6, settle=0.05, poll_interval=0.02)

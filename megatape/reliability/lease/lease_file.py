@@ -1,0 +1,73 @@
+"""File of a lease: it names the holder, and its time of change is the holder's last heartbeat."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatape.reliability.lease.holder import Holder, read_holder
+from megatape.utils.files import open_regular
+
+
+@dataclass(frozen=True)
+class LeaseContent:
+    """State of the file.
+
+    Attributes:
+        content: Content, which names the holder. Empty while the holder is creating the file.
+        heartbeat: Time of the last heartbeat, by the clock of the file system.
+    """
+
+    content: bytes
+    heartbeat: float
+
+    def holder(self) -> Holder | None:
+        """Return the holder. None if the content is unfinished or corrupted."""
+        return read_holder(self.content)
+
+
+def read_lease(path: Path) -> LeaseContent:
+    """Read the file of a lease. Opening it makes an NFS client ask the server.
+
+    Raises:
+        OSError: The file is missing or cannot be read.
+        UserError: It is a pipe or a device.
+    """
+    with open_regular(path) as file:
+        return LeaseContent(file.read(), os.fstat(file.fileno()).st_mtime)
+
+
+def create_lease(path: Path, content: bytes) -> bool:
+    """Create the file of a lease. Returns whether it did not exist.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    try:
+        write_lease(path, content, mode="xb")
+    except FileExistsError:
+        return False
+    return True
+
+
+def write_lease(path: Path, content: bytes, mode: str = "wb") -> None:
+    """Write a file, and wait until it is on disk."""
+    with path.open(mode) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def renew_lease(path: Path, content: bytes) -> bytes:
+    """Send a heartbeat if the file has this content.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        OSError: The file is missing or cannot be changed.
+    """
+    with open_regular(path) as file:
+        found = file.read()
+        if found == content:
+            os.utime(file.fileno())
+        return found
