@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -56,7 +56,15 @@ class CorpusUsage:
 
 @dataclass
 class SkippedSteps:
-    """Steps in a row that were skipped for the same reason, with the numbers of the first and last step and sample."""
+    """Steps in a row that were skipped for the same reason.
+
+    Attributes:
+        first_step: Number of the first step.
+        last_step: Number of the last step.
+        first_sample: Number of the first sample.
+        last_sample: Number of the last sample.
+        reason: The reason.
+    """
 
     first_step: int
     last_step: int
@@ -69,6 +77,28 @@ class SkippedSteps:
         steps = f"steps {self.first_step:,} to {self.last_step:,}"
         samples = f"samples {self.first_sample:,} to {self.last_sample:,}"
         return f"{steps}, {samples}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """Line of metrics.jsonl, as far as it is proved.
+
+    Attributes:
+        step: Number of the step.
+        samples: Number of samples consumed until then. It is an integer unless the file was changed.
+        digest: Digest of the step's samples. None if none was recorded.
+        skip_reason: Reason why the step was skipped. None if it was not.
+    """
+
+    step: int
+    samples: Any
+    digest: str | None
+    skip_reason: str | None
+
+    @classmethod
+    def of_entry(cls, entry: dict[str, Any]) -> Self:
+        """Return the step of a JSON object."""
+        return cls(entry["step"], entry.get("samples"), entry.get("digest"), entry.get("skipped") or None)
 
 
 class Ledger:
@@ -95,14 +125,14 @@ class Ledger:
         self._metrics = metrics
         self._order = data.order
 
-    def check(self, entry: dict[str, Any]) -> None:
+    def check(self, recorded: RecordedStep) -> None:
         """Check the next recorded step.
 
         Raises:
             UserError: Steps are missing, samples do not follow those of the step before, a sample comes for the second time in
                 an epoch, or the digest differs.
         """
-        step = entry["step"]
+        step = recorded.step
         if step != self.step + 1:
             elsewhere = ""
             if self.step == 0:
@@ -110,7 +140,7 @@ class Ledger:
             raise UserError(f"{self._metrics}: step {step} follows step {self.step}: lines were lost{elsewhere}")
 
         first = self.num_samples
-        end = entry.get("samples")
+        end = recorded.samples
         if type(end) is not int or not 0 <= end - first < MAX_STEP_SAMPLES:
             raise UserError(f"{self._metrics}: step {step} ends with sample {end!r} after {first:,}: it was changed")
         self.step = step
@@ -124,19 +154,17 @@ class Ledger:
             except UserError as error:
                 raise UserError(f"{description}: {location.corpus} {error}") from None
 
-        recorded = entry.get("digest")
-        if recorded is not None:
+        if recorded.digest is not None:
             digest = samples_digest(locations)
-            if recorded != digest:
+            if recorded.digest != digest:
                 raise UserError(
-                    f"{description}: the run has recorded the digest {recorded}, these data give {digest}: other data, or "
-                    "another version of MegaTAPE, are in place of those that it was trained with"
+                    f"{description}: the run has recorded the digest {recorded.digest}, these data give {digest}: other data, "
+                    "or another version of MegaTAPE, are in place of those that it was trained with"
                 )
             self.num_digests += 1
 
-        reason = entry.get("skipped")
-        if reason:
-            self._add_skipped(first, reason)
+        if recorded.skip_reason is not None:
+            self._add_skipped(first, recorded.skip_reason)
 
     def _add_skipped(self, first_sample: int, reason: str) -> None:
         """Record the last step as skipped."""
@@ -181,7 +209,7 @@ def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
     config = load_recorded_config(folder.config, overrides)
     ledger = Ledger(folder.metrics, open_data(config).train)
     for entry in read_steps(folder.metrics):
-        ledger.check(entry)
+        ledger.check(RecordedStep.of_entry(entry))
     if not ledger.step:
         raise UserError(f"{folder.metrics}: no step is recorded")
     yield from ledger.report()
