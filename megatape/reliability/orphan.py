@@ -18,7 +18,8 @@ from megatape.distributed.launchers import DEEPSPEED_COMMANDS, launcher_of_envir
 
 LOG = logging.getLogger(__name__)
 
-POLL_INTERVAL = 1.0  # seconds
+# Seconds between two checks.
+POLL_INTERVAL = 1.0
 
 
 def stop_with_launcher(poll_interval: float = POLL_INTERVAL) -> None:
@@ -51,7 +52,8 @@ def _ended_process(parent: int, runner: int | None) -> int | None:
     """Return the first of two processes to have ended. Its child has another parent then."""
     if os.getppid() != parent:
         return parent
-    with suppress(psutil.Error, OSError):  # A process may be hidden for a moment without having ended.
+    # A process may be hidden for a moment without having ended.
+    with suppress(psutil.Error, OSError):
         if runner is not None and psutil.Process(parent).ppid() != runner:
             return runner
     return None

@@ -1,1 +1,1 @@
-"""Helpers without a subject of their own: files, units, tables, typed options, child processes, private names of torch."""
+"""Helpers that know nothing of training: files, texts, typed options, child processes, private names of torch."""

@@ -82,7 +82,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     partial = temporary_name(path)
     before = None
-    with suppress(OSError):  # A link to a file has the mode of that file.
+    # A link to a file has the mode of that file.
+    with suppress(OSError):
         before = path.stat()
     mode = DEFAULT_MODE
     if before is not None and stat.S_ISREG(before.st_mode):

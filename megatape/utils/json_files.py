@@ -8,7 +8,8 @@ from typing import Any
 from megatape.errors import UserError
 from megatape.utils.files import open_regular
 
-MAX_JSON_BYTES = 64 * 2**20  # larger than any of ours but the index and the plan of a data directory
+# Maximum size of a file. Only the index and the plan of a data directory may be larger.
+MAX_JSON_BYTES = 64 * 2**20
 # Maximum depth of nested JSON. Ours has less than ten levels, and Python's parser gives up near a thousand.
 MAX_DEPTH = 64
 

@@ -17,7 +17,8 @@ def _check_file_name(name: str) -> str:
     return name
 
 
-FileName = Annotated[str, AfterValidator(_check_file_name)]  # in a folder: no path that leads elsewhere
+# Name of a file in a folder. It is no path that leads elsewhere.
+FileName = Annotated[str, AfterValidator(_check_file_name)]
 
 
 def temporary_name(path: Path) -> Path:

@@ -19,7 +19,8 @@ from megatape.utils.json_files import parse_json
 from megatape.utils.units import format_time
 from megatape.utils.validation import as_type
 
-NONCE_DIGITS = 16  # hexadecimal digits of a holder's unique name
+# Number of hexadecimal digits of a holder's unique name.
+NONCE_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Holder:
             return None
         try:
             return _start_time(self.pid) != self.started
-        except OSError:  # The process has ended, or is hidden because it is another user's.
+        except OSError:
+            # The process has ended, or is hidden because it is another user's.
             return not _pid_exists(self.pid)
 
     def is_stopped(self) -> bool:
@@ -106,7 +108,8 @@ def _start_time(pid: int) -> str:
         OSError: The process table does not show such a process.
     """
     fields = _process_stat(pid)
-    if fields[0] in "ZX":  # A zombie has ended, although its parent has not noticed.
+    # A zombie has ended, although its parent has not noticed.
+    if fields[0] in "ZX":
         return ""
     return fields[19]
 
@@ -126,6 +129,7 @@ def _pid_exists(pid: int) -> bool:
     """Whether this machine has such a process."""
     try:
         os.kill(pid, 0)
-    except OSError as error:  # PermissionError: the process is another user's.
+    except OSError as error:
+        # A PermissionError means that the process is another user's.
         return not isinstance(error, ProcessLookupError)
     return True

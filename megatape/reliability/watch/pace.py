@@ -84,7 +84,8 @@ class Pace:
     @property
     def phase(self) -> Phase:
         """The present phase."""
-        wait = self._wait  # Read once: the main thread may end it meanwhile.
+        # Read once, because the main thread may end it meanwhile.
+        wait = self._wait
         if wait is not None:
             phase, began = wait
             if time.monotonic() - began > SHORT_WAIT:

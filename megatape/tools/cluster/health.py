@@ -7,7 +7,8 @@ from pathlib import Path
 from megatape.run_folder import RunFolder
 from megatape.utils.files import file_system_time
 
-MAX_STEP_SECONDS = 600.0  # without a new line in metrics.jsonl
+# Maximum seconds without a new line in metrics.jsonl.
+MAX_STEP_SECONDS = 600.0
 
 
 def unhealthy_reason(run: Path) -> str:
@@ -22,7 +23,8 @@ def unhealthy_reason(run: Path) -> str:
     log = RunFolder(run).metrics
     if not log.exists():
         return f"{log}: not written yet"
-    age = file_system_time(run) - log.stat().st_mtime  # seconds, negative after a clock was set back
+    # In seconds, negative after a clock was set back.
+    age = file_system_time(run) - log.stat().st_mtime
     if abs(age) > MAX_STEP_SECONDS:
         return f"{log}: no step for {MAX_STEP_SECONDS:.0f} s"
     return ""
@@ -35,7 +37,9 @@ def main() -> int:
     if run:
         reason = unhealthy_reason(Path(run))
     sys.stdout.write(f"{reason or 'healthy'}\n")
-    return 1 if reason else 0
+    if reason:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

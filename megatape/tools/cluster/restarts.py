@@ -60,8 +60,10 @@ JOB_POLICY = RestartPolicy(final=(*SUPERVISOR_POLICY.final, KILLED_BY_USR1))
 class Action(Enum):
     """Reaction to the end of a start."""
 
-    END = auto()  # final status, or no restarts left
-    GIVE_UP = auto()  # no new checkpoint since the start
+    # The status is final, or no restarts are left.
+    END = auto()
+    # No checkpoint was completed since the start.
+    GIVE_UP = auto()
     RESTART = auto()
 
 
@@ -91,7 +93,8 @@ class Restarts:
     def __init__(self, policy: RestartPolicy, max_restarts: int) -> None:
         self.left = max_restarts
         self._policy = policy
-        self._num_unsaved = 0  # starts in a row that ended with NOT_SAVED
+        # Number of starts in a row that ended with NOT_SAVED.
+        self._num_unsaved = 0
 
     def decide(self, status: int, has_advanced: Callable[[], bool]) -> Decision:
         """Decide whether to start the run again.
@@ -101,7 +104,8 @@ class Restarts:
             has_advanced: Returns whether a checkpoint was completed since that start. Only called if it matters.
         """
         if self._num_unsaved and status == ExitStatus.USER_ERROR:
-            status = ExitStatus.NOT_SAVED.value  # A disk that is still full also fails the next start.
+            # A disk that is still full also fails the next start.
+            status = ExitStatus.NOT_SAVED.value
         if status in self._policy.final or not self.left:
             return Decision(status, Action.END)
 

@@ -56,7 +56,8 @@ def measure(device: torch.device, topology: Topology) -> list[Rate]:
     """Check and time the collectives that training uses. Collective over all ranks."""
     rates = []
     for case in _cases(device, topology):
-        case.run()  # also warms up
+        # The first run also warms up.
+        case.run()
         is_correct = torch.equal(case.output, case.expected)
 
         _wait(device)
@@ -80,7 +81,8 @@ def _cases(device: torch.device, topology: Topology) -> list[_Case]:
     num_elements = ELEMENTS_CPU
     if device.type == "cuda":
         num_elements = ELEMENTS_GPU
-    part = num_elements // world  # elements for each receiving rank
+    # Number of elements for each receiving rank.
+    part = num_elements // world
     moved_bytes = torch.float32.itemsize * part * (world - 1)
     sum_of_ranks = world * (world - 1) / 2
 

@@ -38,7 +38,8 @@ def render_job(array: JobArray, job: Job, snapshot: Path, policy: RestartPolicy 
     memory = job.mem or None
     cpus: int | str | None = job.requested_cpus
     if job.exclusive:
-        memory = job.mem or "0"  # to Slurm, 0 is all memory of the node
+        # To Slurm, 0 is all memory of the node.
+        memory = job.mem or "0"
         cpus = job.requested_cpus or f"$((SLURM_CPUS_ON_NODE / {job.ranks_per_node}))"
     directives = {
         "job-name": job.name,
