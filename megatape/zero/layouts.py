@@ -4,6 +4,7 @@ They use private names of DeepSpeed, read from version 0.19.8. Its public access
 copies of whole tensors, one parameter at a time. Checkpoints and initial weights need this rank's piece of each, in place.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +40,8 @@ class Fragment:
         return tensor.view(-1).narrow(0, self.offset, self.size)
 
 
-class Layout:
-    """Division of master weights and optimizer state over the data axis. At stage 0, as here, the parameters are the masters.
+class Layout(ABC):
+    """Division of master weights and optimizer state over the data axis at a ZeRO stage.
 
     Args:
         engine: DeepSpeed's engine.
@@ -50,18 +51,19 @@ class Layout:
         self._engine = engine
         self._optimizer = engine.optimizer
 
+    @abstractmethod
     def flats(self) -> list[Tensor]:
         """Return the tensors that the optimizer updates on this rank: from stage 1 on one per group (sub-group at stage 3)."""
-        return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
+    @abstractmethod
     def fragment(self, parameter: Any) -> Fragment | None:
         """Return the location of this rank's part of a parameter, without padding; None if it has no part."""
-        return Fragment(0, parameter, 0, parameter.numel())
 
+    @abstractmethod
     def is_replicated(self, parameter: Any) -> bool:
         """Whether every data-parallel rank holds the same part."""
-        return True
 
+    @abstractmethod
     def accumulated_gradient(self, parameter: Any) -> Tensor | None:
         """Return the gradient of this rank's part of a trained parameter, between the last backward pass and the update.
 
@@ -69,15 +71,37 @@ class Layout:
             The accumulated gradient, averaged over the data-parallel ranks; None if this rank has no part of the parameter, or
             the parameter has no gradient.
         """
+
+    @abstractmethod
+    def set_accumulated_gradient(self, parameter: Any, value: Tensor) -> None:
+        """Replace the elements of `accumulated_gradient`, which is not None, by `value` (float32 [elements])."""
+
+    @abstractmethod
+    def copy_masters_to_weights(self, parameters: list[Any]) -> None:
+        """Copy the masters of trained parameters to the compute weights. Collective."""
+
+
+class Stage0(Layout):
+    """Layout in which every rank holds all parameters, which are the masters themselves."""
+
+    def flats(self) -> list[Tensor]:
+        return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+
+    def fragment(self, parameter: Any) -> Fragment:
+        return whole_fragment(parameter)
+
+    def is_replicated(self, parameter: Any) -> bool:
+        return True
+
+    def accumulated_gradient(self, parameter: Any) -> Tensor | None:
         gradient: Tensor | None = parameter.grad
         return gradient
 
     def set_accumulated_gradient(self, parameter: Any, value: Tensor) -> None:
-        """Replace the elements of `accumulated_gradient`, which is not None, by `value` (float32 [elements])."""
         parameter.grad.copy_(value.view_as(parameter.grad))
 
     def copy_masters_to_weights(self, parameters: list[Any]) -> None:
-        """Copy the masters of trained parameters to the compute weights. Collective."""
+        """Do nothing: the parameters are both."""
 
 
 class Stage12(Layout):
@@ -88,7 +112,7 @@ class Stage12(Layout):
 
     def fragment(self, parameter: Any) -> Fragment | None:
         if not parameter.requires_grad:
-            return super().fragment(parameter)
+            return whole_fragment(parameter)
         mapping = parameter._hp_mapping
         if mapping is None:
             return None
@@ -161,7 +185,12 @@ class Stage3(Layout):
             parameter.ds_tensor.data.narrow(0, 0, master.numel()).copy_(master)
 
 
-LAYOUTS: dict[int, type[Layout]] = {0: Layout, 1: Stage12, 2: Stage12, 3: Stage3}
+LAYOUTS: dict[int, type[Layout]] = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stage3}
+
+
+def whole_fragment(parameter: Any) -> Fragment:
+    """Return the fragment of a parameter that every data-parallel rank holds whole."""
+    return Fragment(0, parameter, 0, parameter.numel())
 
 
 def local_shape(parameter: Any) -> tuple[int, ...]:
