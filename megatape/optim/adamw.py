@@ -1,4 +1,11 @@
-"""AdamW: Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
+"""AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101, algorithm 2).
+
+Step t changes a weight w with gradient g, learning rate η and weight decay λ as follows:
+
+    m ← β1 m + (1 - β1) g
+    v ← β2 v + (1 - β2) g²
+    w ← (1 - η λ) w - η (m / (1 - β1^t)) / (sqrt(v / (1 - β2^t)) + ε)
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -41,13 +41,19 @@ class InverseSqrtOptions(ScheduleConfig):
 
 
 def cosine_restarts(progress: float, config: CosineRestartsOptions) -> float:
-    """Decay by a cosine to `final_fraction`, in cycles of `cycle_fraction` of all steps."""
+    """Decay by a cosine to `final_fraction`, in cycles of `cycle_fraction` of all steps.
+
+    Loshchilov and Hutter (https://arxiv.org/abs/1608.03983), equation 5, with cycles of equal length.
+    """
     cycles = progress * (1 - config.warmup_fraction) / config.cycle_fraction
     begun = math.floor(cycles + ROUNDING)
     return cosine(max(0.0, cycles - begun), config)
 
 
 def inverse_sqrt(progress: float, config: InverseSqrtOptions) -> float:
-    """Decay by the square root of the warm-up's length over the steps since the start."""
+    """Decay by the square root of the warm-up's length over the steps since the start: sqrt(warmup / step).
+
+    Vaswani et al. (https://arxiv.org/abs/1706.03762), equation 3, as a fraction of the peak.
+    """
     warmup = config.warmup_fraction
     return math.sqrt(warmup / (warmup + progress * (1 - warmup)))

@@ -1,6 +1,6 @@
 """Optimizers that update whole matrices, for example by their singular vectors, although every rank holds only a part."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +15,7 @@ ComputeUpdate = Callable[[Tensor, dict[str, Tensor], dict[str, Any]], Tensor]
 UpdateMatrices = Callable[[dict[str, Any], ComputeUpdate], None]
 
 
-class MatrixOptimizer(torch.optim.Optimizer):
+class MatrixOptimizer(torch.optim.Optimizer, ABC):
     """Base class of optimizers that update matrices as a whole, and other weights (vectors, embeddings) in another way.
 
     The registry's entry names the function that returns the shapes of a matrix's state.

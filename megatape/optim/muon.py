@@ -1,7 +1,15 @@
-"""Muon: momentum orthogonalized by Newton and Schulz's iteration (https://kellerjordan.github.io/posts/muon/).
+"""Muon: momentum orthogonalized by Newton and Schulz's iteration.
 
-The arithmetic is that of torch.optim.Muon with adjust_lr_fn="match_rms_adamw", the scale by which AdamW's learning rate and
-weight decay carry over (https://arxiv.org/abs/2502.16982).
+A step changes a matrix W [m, n] with gradient G, learning rate η and weight decay λ as follows:
+
+    M ← μ M + (1 - μ) G
+    N = μ M + (1 - μ) G                                 Nesterov's momentum
+    X = N / ||N||, then five times X ← a X + b (X Xᵀ) X + c (X Xᵀ)² X
+    W ← (1 - η λ) W - η · 0.2 · sqrt(max(m, n)) · X
+
+Momentum and iteration are those of Jordan et al. (https://kellerjordan.github.io/posts/muon/). The last line is that of Liu et
+al. (https://arxiv.org/abs/2502.16982): by this scale, AdamW's learning rate and weight decay carry over. The
+arithmetic is that of torch.optim.Muon with adjust_lr_fn="match_rms_adamw".
 """
 
 from typing import Any
@@ -14,10 +22,10 @@ from megatape.optim.matrices import MatrixOptimizer
 from megatape.optim.muon_options import ITERATIONS, MuonOptions
 from megatape.optim.optimizer import Group
 
-# Coefficients of X, X X^T X and (X X^T)^2 X in the iteration.
+# Coefficients a, b and c of the iteration.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
-# Added to the norm of a matrix.
+# Minimum norm by which a matrix is divided.
 EPS = 1e-7
 
 # Root mean square of an update's elements, the usual value of AdamW's updates.
@@ -39,9 +47,10 @@ class Muon(MatrixOptimizer):
 
     def update_matrix(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
         """Return the orthogonalized momentum of a matrix, scaled. See MatrixOptimizer."""
-        momentum = self.options.momentum
-        average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
-        nesterov = gradient.lerp(average, momentum)
+        mu = self.options.momentum
+        # M ← μ M + (1 - μ) G, and N = μ M + (1 - μ) G with the new M.
+        momentum = state["momentum_buffer"].lerp_(gradient, 1 - mu)
+        nesterov = gradient.lerp(momentum, mu)
         precision = torch.float32
         if gradient.is_cuda:
             precision = torch.bfloat16
@@ -71,7 +80,7 @@ def orthogonalize(matrix: Tensor, precision: torch.dtype) -> Tensor:
     x = x / x.norm().clamp(min=EPS)
     for _ in range(ITERATIONS):
         gram = x @ x.T
-        # a X + (b X X^T + c (X X^T)^2) X
+        # X ← a X + (b X Xᵀ + c (X Xᵀ)²) X
         polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.addmm(x, polynomial, x, beta=a)
     if is_tall:

@@ -1,7 +1,7 @@
 """Builds the configured optimizer from the parameters, which declare their own weight decay and learning-rate scale."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,6 +13,20 @@ from megatape.registry import OPTIMIZERS
 
 # A parameter group of torch's optimizers.
 Group = dict[str, Any]
+
+
+class GroupKey(NamedTuple):
+    """Declarations that the weights of a parameter group share. Groups are in the order of their keys.
+
+    Attributes:
+        is_undecayed: Whether weight decay does not apply.
+        scale: Factor of the scheduled learning rate.
+        role: Role of the weights, empty if groups are not divided by role.
+    """
+
+    is_undecayed: bool
+    scale: float
+    role: str
 
 
 def build_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -55,7 +69,7 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
         config: Configuration of the optimizer.
     """
     by_role = OPTIMIZERS[config.kind].matrix_state is not None
-    members: dict[tuple[bool, float, str], dict[str, nn.Parameter]] = {}
+    members: dict[GroupKey, dict[str, nn.Parameter]] = {}
     for name, parameter in named_parameters:
         if not parameter.requires_grad:
             continue
@@ -63,15 +77,14 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
         role = ""
         if by_role:
             role = declared.role
-        key = (not declared.decay, declared.lr_scale, role)
+        key = GroupKey(not declared.decay, declared.lr_scale, role)
         members.setdefault(key, {})[name] = parameter
 
     groups = []
     for key in sorted(members):
-        is_undecayed, scale, role = key
         parameters = members[key]
         weight_decay = config.weight_decay
-        if is_undecayed:
+        if key.is_undecayed:
             weight_decay = 0.0
         groups.append(
             {
@@ -79,9 +92,9 @@ def parameter_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], confi
                 "names": list(parameters),
                 "lr": config.learning_rate,
                 "weight_decay": weight_decay,
-                "scale": scale,
-                "role": role or None,
-                "whole": by_role and config.is_whole(role),
+                "scale": key.scale,
+                "role": key.role or None,
+                "whole": by_role and config.is_whole(key.role),
             }
         )
     return groups

@@ -99,13 +99,16 @@ def learning_rate(step: float, steps: float, peak: float, config: ScheduleConfig
 
 
 def linear(progress: float, config: ScheduleConfig) -> float:
-    """Decay linearly to `final_fraction`."""
+    """Decay linearly from 1 to `final_fraction`: f + (1 - f) (1 - progress)."""
     final = config.final_fraction
     return final + (1 - final) * (1 - progress)
 
 
 def cosine(progress: float, config: ScheduleConfig) -> float:
-    """Decay by a cosine to `final_fraction` (https://arxiv.org/abs/1608.03983, without restarts)."""
+    """Decay by a cosine from 1 to `final_fraction`: f + (1 - f) (1 + cos(π progress)) / 2.
+
+    Loshchilov and Hutter (https://arxiv.org/abs/1608.03983), equation 5, without restarts.
+    """
     final = config.final_fraction
     return final + (1 - final) * (0.5 * (1 + math.cos(math.pi * progress)))
 
@@ -116,7 +119,11 @@ def constant(progress: float, config: ScheduleConfig) -> float:
 
 
 def wsd(progress: float, config: WsdOptions) -> float:
-    """Keep the peak until the last `decay_fraction` of all steps, then decay to `final_fraction`."""
+    """Keep the peak until the last `decay_fraction` of all steps, then decay to `final_fraction`.
+
+    Hu et al. (https://arxiv.org/abs/2404.06395). The shape `sqrt` is 1 - sqrt(progress) of Hägele et al.
+    (https://arxiv.org/abs/2405.18392).
+    """
     remaining = (1 - progress) * (1 - config.warmup_fraction)  # fraction of all steps
     if remaining > config.decay_fraction - ROUNDING:
         return 1.0
