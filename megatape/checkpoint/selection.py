@@ -153,36 +153,60 @@ def _open_verified(directory: Path, environment: RunEnvironment) -> CheckpointRe
         CheckpointError: On every rank, another version wrote it, or its base is missing or another one.
     """
     topology = environment.topology
-    reader = None
+    candidate = _Candidate(directory, environment)
+    faults = [fault for fault in on_all(candidate.find_fault, topology) if fault is not None]
+    if not faults:
+        return candidate.reader
+    if topology.is_main:
+        for fault in dict.fromkeys(faults):
+            LOG.warning("checkpoint not used: %s", fault)
+    return None
 
-    def open_share() -> CheckpointReader:
-        return verified_checkpoint(directory, environment.base, topology.rank, topology.world_size)
 
-    def find_fault() -> str:
-        nonlocal reader
+class _Candidate:
+    """A checkpoint that a run may continue from, and this rank's share in verifying it.
+
+    Args:
+        directory: Folder of the checkpoint.
+        environment: Environment of the run.
+
+    Attributes:
+        reader: The checkpoint, None until `find_fault` has opened it.
+    """
+
+    def __init__(self, directory: Path, environment: RunEnvironment) -> None:
+        self.reader: CheckpointReader | None = None
+        self._directory = directory
+        self._environment = environment
+
+    def find_fault(self) -> str | None:
+        """Open the checkpoint, and verify this rank's share of its files.
+
+        Returns:
+            Description of a corruption, or None if there is none.
+
+        Raises:
+            PathError: The checkpoint cannot be read.
+            CheckpointError: Another version wrote it, or its base is missing or another one. The checkpoint itself may be fine.
+        """
         try:
-            if not wait_until_visible(directory):
+            if not wait_until_visible(self._directory):
                 raise PathError("it is not seen here")
-            reader = retry_transient_errors(open_share)
+            self.reader = retry_transient_errors(self._open_share)
         except CheckpointError:
-            # The checkpoint itself may be fine.
             raise
         except FileNotFoundError as error:
             return str(error)
         except OSError as error:
             advice = "Nothing was changed: once the folder can be read, start again"
-            raise path_error(error, f"checkpoint {directory} cannot be read: {error}. {advice}") from error
+            raise path_error(error, f"checkpoint {self._directory} cannot be read: {error}. {advice}") from error
         except CORRUPTION_ERRORS as error:
             return str(error)
-        return ""
+        return None
 
-    faults = [fault for fault in on_all(find_fault, topology) if fault]
-    if not faults:
-        return reader
-    if topology.is_main:
-        for fault in dict.fromkeys(faults):
-            LOG.warning("checkpoint not used: %s", fault)
-    return None
+    def _open_share(self) -> CheckpointReader:
+        topology = self._environment.topology
+        return verified_checkpoint(self._directory, self._environment.base, topology.rank, topology.world_size)
 
 
 def _newer_checkpoints(reader: CheckpointReader, environment: RunEnvironment) -> list[Path]:
