@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from megatape.checkpoint.background import Background
+from megatape.checkpoint.background import Background, SaveInFlight
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.pruning import prune
 from megatape.checkpoint.reader import CheckpointReader
@@ -121,9 +121,6 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         # Step of the last checkpoint written by this process and not rolled back.
         self._written_step: int | None = None
         self._num_failures = 0
-        # Step of the save in flight, and the seconds that training has waited for it so far.
-        self._step_in_flight = 0
-        self._waited = 0.0
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not isinstance(error, COLLECTIVE_ERRORS):
@@ -186,10 +183,10 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             num_ended: Number of ranks whose `has_ended` is True.
         """
         # A rollback may have finished the save since the ranks counted.
-        if self._background is None or not self._background.in_flight:
+        if self._background is None or self._background.in_flight is None:
             return
         if num_ended == self._environment.topology.world_size:
-            self._conclude(self._background.finish)
+            self._conclude(self._background.finish, self._background.in_flight.waited)
 
     def roll_back(self, stable: Callable[[Iterable[int]], list[int]]) -> CheckpointReader | None:
         """Select a stable checkpoint to return to, and move newer ones aside.
@@ -257,9 +254,8 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
             with pace.in_background(PhaseKind.SAVE, description, SavePhase.FULL.value):
                 return write()
 
-        background.start(write_watched)
-        self._step_in_flight = step
-        self._waited = time.perf_counter() - started
+        waited = time.perf_counter() - started
+        background.start(SaveInFlight(step, waited), write_watched)
 
     def _save_with_retries(self, step: int) -> None:
         """Save the present step, and retry for some seconds if that fails. Raises as `ensure_saved`."""
@@ -285,9 +281,10 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
 
     def _wait(self) -> None:
         """Wait for the save in flight, if there is one. Raises as `ensure_saved`."""
-        if self._background is not None and self._background.in_flight:
-            self._enter(self._step_in_flight, SavePhase.FINISH)
-            self._conclude(self._background.finish)
+        if self._background is not None and self._background.in_flight is not None:
+            save = self._background.in_flight
+            self._enter(save.step, SavePhase.FINISH)
+            self._conclude(self._background.finish, save.waited)
 
     def _save_now(self) -> Path:
         """Save the present state and return the checkpoint."""
@@ -322,10 +319,15 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         """Tell the watch over the ranks that this rank is saving."""
         self._environment.pace.enter(PhaseKind.SAVE, f"the save after step {step}", phase.value)
 
-    def _conclude(self, save: Callable[[], Path]) -> None:
-        """Run a save and report its success or failure. After too many failures, save with retries."""
+    def _conclude(self, save: Callable[[], Path], waited: float = 0.0) -> None:
+        """Run a save and report its success or failure. After too many failures, save with retries.
+
+        Args:
+            save: Writes a checkpoint, or waits until it is written.
+            waited: Seconds that training has waited for the save so far.
+        """
         try:
-            checkpoint = self._report(save)
+            checkpoint = self._report(save, waited)
         except OSError as error:
             self._num_failures += 1
             is_last = self._num_failures == MAX_CONSECUTIVE_FAILED_SAVES
@@ -345,14 +347,11 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         log.record("save failed", str(error))
         log.warning(f"{error} (failure {self._num_failures} in a row, {MAX_CONSECUTIVE_FAILED_SAVES} end the run); {outlook}")
 
-    def _report(self, save: Callable[[], Path]) -> Path:
-        """Run a save, report the checkpoint, and return it."""
+    def _report(self, save: Callable[[], Path], waited: float = 0.0) -> Path:
+        """Run a save, report the checkpoint, and return it. See `_conclude`."""
         started = time.perf_counter()
-        try:
-            checkpoint = save()
-        finally:
-            waited = self._waited + time.perf_counter() - started
-            self._waited = 0.0
+        checkpoint = save()
+        waited += time.perf_counter() - started
         self._num_failures = 0
         self.saved_step = named_step(checkpoint)
         self._written_step = self.saved_step

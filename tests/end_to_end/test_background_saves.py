@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from megatape.checkpoint import manager
+from megatape.checkpoint.background import SaveInFlight
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.checkpoint.writer import CheckpointContents
@@ -162,10 +163,10 @@ def _train(
         saving = run.checkpoints._background
         begin = saving.start if saving else None
 
-        def start(write: Callable[[], Path]) -> None:
+        def start(save: SaveInFlight, write: Callable[[], Path]) -> None:
             assert begin is not None
             before_begin(run)
-            begin(write)
+            begin(save, write)
             after_begin(run)
 
         try:

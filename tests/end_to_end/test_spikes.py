@@ -170,8 +170,8 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
 
         def corrupt(run: Trainer, steps: tuple[int, ...] = CORRUPTED.get(name, ())) -> None:
             background = run.checkpoints._background
-            if background is not None and background._saving is not None:
-                wait([background._saving], 60)  # so that this step counts it as ended, before the run goes back or not
+            if background is not None and background.in_flight is not None:
+                wait([background.in_flight.result], 60)  # so that this step counts it as ended, before the run goes back or not
             for step in steps if run.state.step + 1 == SPIKE else ():
                 (run.folder.checkpoint(step) / RNG).write_bytes(bytes((run.folder.checkpoint(step) / RNG).stat().st_size))
 
