@@ -9,7 +9,7 @@ from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.training.pretrain import pretrain
-from megatape.training.trainer import Start
+from megatape.training.start import Start
 
 ROOT = Path(__file__).parents[1]
 

@@ -155,7 +155,7 @@ class ScheduleEntry(ConfigurableEntry):
 
 @dataclass(frozen=True)
 class SinkEntry(Entry):
-    """A receiver of metrics: a subclass of megatape.training.callbacks.callback.Sink.
+    """A receiver of metrics: a subclass of megatape.training.sinks.sink.Sink.
 
     Attributes:
         package: Package that it needs besides those of every installation, which an extra of the same name installs; "" for

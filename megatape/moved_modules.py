@@ -101,14 +101,13 @@ MOVED = {
         "*": "megatape.lab.study.suite.*",
     },
     "megatape.training": {
-        "build": "megatape.training.startup.build",
+        "build": "megatape.training.startup.build_engine",
         "evaluation": "megatape.training.validation.evaluator",
         "hardware": "megatape.training.reporting.hardware",
         "position_view": "megatape.training.position_views.view",
         "prefetch": "megatape.training.steps.prefetch",
         "spike_policy": "megatape.training.steps.spike_policy",
-        "start": "megatape.training.startup.initial_state",
-        "step": "megatape.training.steps.step",
+        "step": "megatape.training.reporting.step_metrics",
     },
     "megatape.tasks": {
         "lm_eval": "megatape.lab.tasks.lm_eval.task",
@@ -141,6 +140,8 @@ RENAMED = {
         "CosineRestartsOptions": "megatape.optim.legacy_schedules:CosineRestartsOptions",
         "InverseSqrtOptions": "megatape.optim.legacy_schedules:InverseSqrtOptions",
     },
+    "megatape.training.callbacks.callback": {"Sink": "megatape.training.sinks.sink:Sink"},
+    "megatape.training.trainer": {"Start": "megatape.training.start:Start"},
 }
 
 

@@ -188,7 +188,7 @@ class CheckpointManager(AbstractContextManager["CheckpointManager"]):
         if num_ended == self._environment.topology.world_size:
             self._conclude(self._background.finish, self._background.in_flight.waited)
 
-    def roll_back(self, stable: Callable[[Iterable[int]], list[int]]) -> CheckpointReader | None:
+    def select_stable(self, stable: Callable[[Iterable[int]], list[int]]) -> CheckpointReader | None:
         """Select a stable checkpoint to return to, and move newer ones aside.
 
         The caller loads it. A save in flight is finished first.

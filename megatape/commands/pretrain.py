@@ -35,7 +35,7 @@ def run(options: Options) -> int:
     stop_with_launcher()
     prepare_deepspeed(options.verbose)
     from megatape.training.pretrain import pretrain
-    from megatape.training.trainer import Start
+    from megatape.training.start import Start
 
     start = Start(options.resume, options.allow_changes, options.base, options.profile)
     return pretrain(config, start, ends_process=True)

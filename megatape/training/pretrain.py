@@ -8,7 +8,9 @@ from pathlib import Path
 
 from torch.distributed import DistNetworkError, DistStoreError
 
-from megatape.config import Config
+from megatape.checkpoint.manifest import load_manifest
+from megatape.config import Config, shared_values
+from megatape.data.training.run_data import RunData, open_data
 from megatape.distributed.launchers import discover
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, UserError, path_errors
@@ -18,10 +20,10 @@ from megatape.reliability.watch.rank_errors import RankFailed
 from megatape.reliability.watch.timeouts import WatchTimeouts, timeouts_of_environment
 from megatape.reliability.watch.watch import Watch
 from megatape.run_folder import RunFolder
+from megatape.training.start import Start
 from megatape.training.startup.agreement import open_together
-from megatape.training.startup.introduction import introduction
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.startup.memory_guard import MemoryGuard
-from megatape.training.trainer import Start, Trainer
 from megatape.utils.files import without_links
 from megatape.utils.terminal import show_lines
 from megatape.utils.url_secrets import mask_secrets
@@ -113,17 +115,23 @@ def _train(
     folder: RunFolder,
 ) -> ExitStatus:
     """Open data and folder, and train, under the watch over the ranks. Arguments as for `pretrain`."""
-    arguments = vars(start) | {"base": start.base and str(start.base)}
     memory = MemoryGuard(config, topology)
+
+    def open_rank() -> RunData:
+        config.accumulation(topology.world_size)
+        if start.resume is not None and start.resume != "auto":
+            load_manifest(Path(start.resume))
+        return open_data(config)
+
     with Watch(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))
         # Paths used before the first step come from the configuration, so errors about them are the user's.
         with path_errors(), memory.explained_errors():
-            data = open_together(config, arguments, topology)
+            settings = shared_values(config) | start.shared_values()
+            data = open_together(settings, open_rank, config.logging.sinks, topology)
             memory.check()
             lease = resources.enter_context(hold(folder.lease, topology))
-            trainer = Trainer(config, data, topology, lease, start, watch.pace)
-        LOG.info(introduction(trainer))
+            trainer = build_trainer(config, data, topology, lease, start, watch.pace)
         with memory.explained_errors(lambda: trainer.num_steps):
             unfinished = trainer.train(ends_process)
     if unfinished:

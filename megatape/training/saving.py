@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.errors import DataError, NotSaved
 from megatape.training.state import TrainState
-from megatape.training.steps.step import StepOutput
+from megatape.training.steps.output import StepOutput
 
 
 class SaveSchedule:

@@ -17,7 +17,7 @@ from megatape.registry import CALLBACKS, Entry
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import Callback
-from megatape.training.trainer import Trainer
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.utils.json_files import MAX_DEPTH
 from megatape.utils.json_lines import read_lines
 from tests.helpers.workers import run_workers
@@ -78,7 +78,7 @@ def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
             config = parse_config(changed, name)
             with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
                 try:
-                    Trainer(config, open_data(config), topology, lease).train()
+                    build_trainer(config, open_data(config), topology, lease).train()
                     ends[name] = ""
                 except OSError as error:
                     ends[name] = f"{type(error).__name__}: {error}"

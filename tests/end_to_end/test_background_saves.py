@@ -24,7 +24,9 @@ from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
-from megatape.training.trainer import Start, Trainer
+from megatape.training.start import Start
+from megatape.training.startup.build_trainer import build_trainer
+from megatape.training.trainer import Trainer
 from megatape.utils.json_lines import read_lines
 from tests.helpers.workers import Workers, run_workers
 
@@ -156,7 +158,7 @@ def _train(
     config = parse_config(raw | {"checkpoint": raw["checkpoint"] | {"background": background}}, name)
     print(f"case {name}", flush=True)
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease, _writing_late(held, failing):
-        run = Trainer(config, open_data(config), topology, lease, Start(resume))
+        run = build_trainer(config, open_data(config), topology, lease, Start(resume))
         run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: torch.rand(1) and None)  # moves the generator
         RUNNING[:] = [run]
         torch.manual_seed(0)

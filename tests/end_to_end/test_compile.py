@@ -11,7 +11,7 @@ from megatape.distributed.topology import Topology
 from megatape.model.build import build_model
 from megatape.model.compilation import CompiledBlock
 from megatape.model.transformer import Transformer
-from megatape.training.startup import build
+from megatape.training.startup import build_engine
 from tests.helpers.runs import compare
 from tests.helpers.training_cases import train_cases
 from tests.helpers.workers import run_workers
@@ -48,7 +48,7 @@ def train(payload: dict[str, Any], topology: Topology) -> dict[str, Any]:
             options["compiler"] = "aot_eager_decomp_partition"
         return build_model(*args, **options)
 
-    with patch.object(build, "build_model", build_without_inductor):
+    with patch.object(build_engine, "build_model", build_without_inductor):
         results = train_cases(payload, topology)
     assert not any("error" in result for result in results), results
     with patch.object(cpp_builder, "get_cpp_compiler", side_effect=InvalidCxxCompiler()):

@@ -15,7 +15,7 @@ from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.training.trainer import Trainer
+from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.command import Command
@@ -156,7 +156,7 @@ def test_is_evaluated_and_exported(runs: dict[str, Any], folder: Path, command: 
 
 def evaluate_at_start(raw: dict[str, Any], topology: Topology) -> tuple[float, float | None]:
     config = parse_config(raw, "evaluated")
-    run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     validation = run.evaluate()
     return validation.loss, validation.ema_loss
 

@@ -59,7 +59,7 @@ ENCODINGS["slopes"] = EncodingEntry(f"{__name__}:Slopes", "learned slopes")
     "stairs": OPTIMIZER.replace("{module}", "stairs") + '\nregistry.SCHEDULES["stairs"] = STAIRS\n',
     "table": """
 from megatape.registry import SINKS, SinkEntry
-from megatape.training.callbacks.callback import Sink
+from megatape.training.sinks.sink import Sink
 
 
 class Table(Sink):

@@ -22,8 +22,8 @@ from megatape.reliability.lease import Lease, LeaseTimeouts, hold
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training import pretrain as pretrain_module
 from megatape.training.pretrain import pretrain
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps.prefetch import Prefetcher
-from megatape.training.trainer import Trainer
 from megatape.utils import retries
 from megatape.utils.json_lines import read_lines
 from tests.helpers.workers import Workers, run_workers
@@ -93,7 +93,7 @@ def _train(kind: str, config: Config, topology: Topology) -> bool:
         patch.object(retries, "WAITS", (0.01, 0.02)),
         hold(folder.lease, topology, TIMEOUTS) as lease,
     ):
-        return Trainer(config, open_data(config), topology, lease).train()
+        return build_trainer(config, open_data(config), topology, lease).train()
 
 
 def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], None]]:

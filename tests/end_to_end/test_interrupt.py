@@ -28,7 +28,9 @@ from megatape.reliability.signals import STOPPING
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import prove
 from megatape.training.callbacks.collection import Callbacks
-from megatape.training.trainer import Start, Trainer
+from megatape.training.start import Start
+from megatape.training.startup.build_trainer import build_trainer
+from megatape.training.trainer import Trainer
 from megatape.utils.json_lines import read_lines
 from tests.helpers.load import scaled
 from tests.helpers.workers import ROOT, Workers, free_port, run_workers
@@ -142,7 +144,7 @@ def ask_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[Any]
     for name, steps in {"stopped": [2, 2, 4, 0], "straight": [0]}.items():
         config = parse_config(raw | {"run": {"directory": f"{raw['run']['directory']}/{name}"}}, name)
         for step in steps:  # in which one rank gets a signal; before the first one, if that step has been made
-            run = Trainer(
+            run = build_trainer(
                 config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto")
             )
             ask = signalling(lambda *_: None, signal.SIGTERM, topology.rank == 1)
@@ -162,7 +164,7 @@ def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     for place, owner in owners.items():
         raw["run"]["directory"] = str(root / place)
         config = parse_config(raw, place)
-        run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+        run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
         if place == "nohup":
             ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         name, number = ("save", signal.SIGHUP) if place == "nohup" else (place, signal.SIGTERM)

@@ -12,8 +12,8 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder, read_metrics
+from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks.json_lines import JsonLines
-from megatape.training.steps.step import StepMetrics
 from megatape.utils.atomic import write_atomically
 from tests.helpers.run_context import make_context
 from tests.helpers.runs import flip_byte

@@ -20,7 +20,8 @@ from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_metrics
-from megatape.training.trainer import Start, Trainer
+from megatape.training.start import Start
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.zero.engine import Engine
 from tests.helpers.small_run import small_config
 from tests.helpers.workers import Workers
@@ -56,7 +57,7 @@ def train_recorded(payload: dict[str, Any], topology: Topology) -> None:
 
     patches = patch.multiple(Engine, forward_backward=noted, update=recorded)
     with patches, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = Trainer(config, open_data(config), topology, lease, Start("auto"))
+        run = build_trainer(config, open_data(config), topology, lease, Start("auto"))
         run.train()
 
 

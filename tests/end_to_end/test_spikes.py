@@ -18,9 +18,11 @@ from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.metrics import Metrics
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.start import Start
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps import spike_policy
-from megatape.training.steps.step import StepMetrics
-from megatape.training.trainer import Start, Trainer
+from megatape.training.trainer import Trainer
 from tests.helpers.workers import run_workers
 
 SPIKE = 14  # step whose samples give a loss of twenty times the usual, 8 samples a step
@@ -76,7 +78,7 @@ def train_runs(raw: dict[str, Any], topology: Topology) -> None:
         training = raw["training"] | changes
         config = parse_config(raw | {"training": training, "run": {"directory": str(folder.directory)}}, name)
         resume = str(RunFolder(folder.directory.parent / "rewind").checkpoint(origin)) if origin else None
-        _train(Trainer(config, open_data(config), topology, Lease(folder.lease), Start(resume)), times)
+        _train(build_trainer(config, open_data(config), topology, Lease(folder.lease), Start(resume)), times)
 
 
 def _train(
@@ -166,14 +168,15 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
         config = parse_config(raw | sections | {"run": {"directory": str(folder.directory)}}, name)
 
         def begin(config: Config = config, folder: RunFolder = folder) -> Trainer:
-            return Trainer(config, open_data(config), topology, Lease(folder.lease), Start("auto"))
+            return build_trainer(config, open_data(config), topology, Lease(folder.lease), Start("auto"))
 
         def corrupt(run: Trainer, steps: tuple[int, ...] = CORRUPTED.get(name, ())) -> None:
             background = run.checkpoints._background
             if background is not None and background.in_flight is not None:
                 wait([background.in_flight.result], 60)  # so that this step counts it as ended, before the run goes back or not
             for step in steps if run.state.step + 1 == SPIKE else ():
-                (run.folder.checkpoint(step) / RNG).write_bytes(bytes((run.folder.checkpoint(step) / RNG).stat().st_size))
+                rng = run.environment.folder.checkpoint(step) / RNG
+                rng.write_bytes(bytes(rng.stat().st_size))
 
         written: list[int] = []
 

@@ -31,8 +31,8 @@ from megatape.hf.model_folder import open_weights
 from megatape.model.init import initial_weight
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.startup.initial_state import initial_state
-from megatape.training.trainer import Trainer
 from megatape.zero.kinds import WEIGHT
 from megatape.zero.state import ZeroState
 from megatape.zero.tensors import ReadBlock
@@ -284,15 +284,16 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     """Bytes of the model, and for both ways what `_measured` returns."""
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = Trainer(config, open_data(config), topology, lease)  # loads once: the state itself is in memory now
+        data = open_data(config)
+        run = build_trainer(config, data, topology, lease)  # loads once: the state itself is in memory now
         state = run.engine.state
-        initial = initial_state(config, state.parameters, run.environment, run.data.tokenizer)
+        initial = initial_state(config.model, config.training, state.parameters, run.environment, data.tokenizer)
         started = _measured(state, initial.read)
     raw["training"]["trainable"] = ["norms"]
     raw["run"]["directory"] = f"{config.run.directory}-frozen"
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = Trainer(config, open_data(config), topology, lease)
+        run = build_trainer(config, open_data(config), topology, lease)
         resumed = _measured(run.engine.state, CheckpointReader(run.checkpoints.ensure_saved()).read)
     whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
     return {"model": whole, "started": started, "resumed": resumed}

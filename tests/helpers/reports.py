@@ -11,8 +11,8 @@ from megatape.config.run import LoggingConfig
 from megatape.lab.tasks.engine.task import Measure
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
-from megatape.training.steps.step import StepMetrics
-from megatape.training.validation.evaluator import Validation
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.validation.result import Validation
 from megatape.utils.json_lines import append_lines
 from tests.helpers.position_views import some_view
 from tests.helpers.run_context import make_callbacks, make_context

@@ -23,7 +23,8 @@ from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder
 from megatape.training.sinks.json_lines import JsonLines
-from megatape.training.trainer import Start, Trainer
+from megatape.training.start import Start
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.utils import retries
 
 
@@ -50,7 +51,7 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
         with fault, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
             where = Path(case["base"]) if "base" in case else None
             start = Start(case.get("resume"), case.get("allow_changes", False), where, case.get("profile", 0))
-            run = Trainer(config, open_data(config), topology, lease, start)
+            run = build_trainer(config, open_data(config), topology, lease, start)
             begun = {"step": run.state.step, "samples": run.state.samples}
             if "remove" in case:
                 dist.barrier()

@@ -53,11 +53,11 @@ def end(raw_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **ends: Any
         ends: Errors to raise, or results to return in turn, by part.
     """
     stubs: dict[str, Any] = {"discover": lambda: Topology(0, 1, 0), "hold": lambda *_: nullcontext()}
-    for name in ("open_together", "introduction", "shut_down"):
+    for name in ("open_together", "shut_down"):
         stubs[name] = Mock()
     stubs["initialize_distributed"] = Mock(side_effect=ends.get("meet"))
     trainer = Mock(train=Mock(side_effect=ends.get("train")), state=Mock(step=ends.get("step", 1)))
-    stubs["Trainer"] = Mock(return_value=trainer, side_effect=ends.get("start"))
+    stubs["build_trainer"] = Mock(return_value=trainer, side_effect=ends.get("start"))
     for name, stub in stubs.items():
         monkeypatch.setattr(pretrain, name, stub)
     return pretrain.pretrain(parse_config(raw_config, "test"))

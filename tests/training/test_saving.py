@@ -8,8 +8,8 @@ import pytest
 from megatape.errors import DataError, NotSaved
 from megatape.training.saving import SaveSchedule
 from megatape.training.state import TrainState
-from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
-from megatape.training.steps.step import StepOutput
+from megatape.training.steps.output import StepOutput
+from tests.helpers.step_outputs import make_output
 
 
 class Checkpoints:
@@ -42,9 +42,8 @@ class FullDisk(Checkpoints):
         raise NotSaved("no space")
 
 
-def output_of(step: int, skipped: str | None = None) -> StepOutput:
-    status = StepStatus(GradientSums(), BatchCounts(), Requests(0.0, float(step)))
-    return StepOutput(step, range(step - 1, step), 0.1, 0, status, skipped=skipped)
+def output_of(step: int, fault: str | None = None) -> StepOutput:
+    return make_output(step, fault, num_saves_ended=float(step))
 
 
 def schedule_of(checkpoints: Checkpoints, interval: int = 3) -> SaveSchedule:
@@ -64,7 +63,7 @@ def test_save_at_interval() -> None:
 def test_postponed_saves_and_skipped_steps_stay_due() -> None:
     checkpoints = Checkpoints(answers=(False,))
     schedule = schedule_of(checkpoints)
-    assert not schedule.after_step(output_of(3, skipped="a spike"), is_final=False)
+    assert not schedule.after_step(output_of(3, fault="the loss is nan"), is_final=False)
     assert schedule.after_step(output_of(4), is_final=False), "tried, and postponed"
     assert schedule.after_step(output_of(5), is_final=False)
     assert not schedule.after_step(output_of(7), is_final=False)
@@ -74,14 +73,14 @@ def test_postponed_saves_and_skipped_steps_stay_due() -> None:
 def test_rollback_forgets_a_due_save() -> None:
     checkpoints = Checkpoints()
     schedule = schedule_of(checkpoints)
-    schedule.after_step(output_of(3, skipped="a spike"), is_final=False)
+    schedule.after_step(output_of(3, fault="the loss is nan"), is_final=False)
     schedule.after_rollback()
     assert not schedule.after_step(output_of(4), is_final=False)
 
 
 def test_final_step_is_saved_even_if_skipped() -> None:
     checkpoints = Checkpoints()
-    assert schedule_of(checkpoints).after_step(output_of(1, skipped="a spike"), is_final=True)
+    assert schedule_of(checkpoints).after_step(output_of(1, fault="the loss is nan"), is_final=True)
     assert checkpoints.saves == ["last"]
 
 

@@ -14,6 +14,7 @@ from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
 from tests.helpers.workers import run_workers
 
@@ -84,7 +85,7 @@ def train(payload: dict[str, Any], topology: Topology) -> list[Any]:
 
         clean = _make_run(raw, stage, topology, "clean")
         clean.train_step()
-        clean.state.samples += len(FAULTS) * clean.config.training.global_batch_size
+        clean.state.samples += len(FAULTS) * raw["training"]["global_batch_size"]
         clean.stepper.forget_next_batch()
         clean.train_step()
         results.append([faults, unchanged, _equal(_numbers(run), _numbers(clean))])
@@ -130,7 +131,7 @@ def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) ->
         },
         stage,
     )
-    return Trainer(config, open_data(config), topology, Lease(RunFolder(Path(folder)).lease))
+    return build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(folder)).lease))
 
 
 @contextmanager

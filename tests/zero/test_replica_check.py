@@ -11,7 +11,7 @@ from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
-from megatape.training.trainer import Trainer
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.zero.kinds import WEIGHT
 from tests.helpers.workers import run_workers
 
@@ -65,7 +65,7 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     }
     config = parse_config(raw | changes, name)
     print(f"case {name}", flush=True)
-    run = Trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     if name == LATER:
         run.engine.check_replicas()
     if topology.rank == victim:

@@ -107,7 +107,7 @@ def worker(config: Config) -> Measured:
     before = psutil.Process().memory_info().rss
     options = engine_options(config, topology.world_size)
     engine = Engine(options, topology, mesh, partial(build_model, config.model))
-    engine.state.load(fresh_state(config, engine.state.parameters), step=0)
+    engine.state.load(fresh_state(engine.state.parameters, config.model.init_std, config.training.seed), step=0)
     initialized = psutil.Process().memory_info().rss - before
     peak_initializing = peak_memory() - before
     length = config.data.sequence_length

@@ -1,8 +1,10 @@
-"""Interfaces of callbacks, which follow a run, and of sinks, which receive its metrics. CONTRIBUTING.md says how to add one."""
+"""Interface of callbacks, which follow a run. CONTRIBUTING.md says how to add one."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from megatape.moved_modules import old_names
 
 # Commands without a model, such as `megatape plan`, read users' files that import this module.
 if TYPE_CHECKING:
@@ -11,8 +13,8 @@ if TYPE_CHECKING:
     from megatape.reliability.run_log import RunLog
     from megatape.run_folder import RunFolder
     from megatape.training.reporting.speed import Speed
-    from megatape.training.steps.step import StepMetrics
-    from megatape.training.validation.evaluator import Validation
+    from megatape.training.reporting.step_metrics import StepMetrics
+    from megatape.training.validation.result import Validation
     from megatape.zero.engine import Engine
 
 
@@ -91,31 +93,5 @@ class Callback:
         """Continue from the object in a checkpoint, {} if it has none. Called before on_start."""
 
 
-class Sink:
-    """Base class of sinks, which receive the metrics of steps on the main rank, in order.
-
-    Args:
-        run: Context of the run.
-
-    Attributes:
-        every_step: Whether the sink receives every step, or only the first, every logging.interval-th and evaluated ones.
-    """
-
-    every_step = False
-
-    def __init__(self, run: RunContext) -> None:
-        self.run = run
-
-    def start(self, step: int) -> None:
-        """Discard records of steps after `step`, after which training continues. Called again after a rollback."""
-
-    def write(self, metrics: "StepMetrics") -> None:
-        """Write the metrics of a step. An error costs a warning and never the run, except in the sink jsonl, its record."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """Write the rest of what could not be written before."""
-
-    def close(self) -> None:
-        """Write the rest, and release resources. Called at every end of a run."""
-        self.flush()
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

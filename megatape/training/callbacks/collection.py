@@ -9,7 +9,7 @@ from typing import Any
 from megatape.errors import LeaseLost, UserError
 from megatape.reliability.run_log import RunLog
 from megatape.training.callbacks.callback import Callback
-from megatape.training.steps.step import StepMetrics
+from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.utils.json_files import MAX_DEPTH, MAX_JSON_BYTES, check_depth, json_content
 
 # In a checkpoint's state.json, the states of callbacks are nested two levels deep and may take half of the size.

@@ -5,8 +5,9 @@ from functools import partial
 
 from megatape.errors import LeaseLost
 from megatape.registry import SINKS
-from megatape.training.callbacks.callback import Callback, RunContext, Sink
-from megatape.training.steps.step import StepMetrics
+from megatape.training.callbacks.callback import Callback, RunContext
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.sinks.sink import Sink
 
 # The sink from which a run resumes. Its errors end the run, except those of its file, which cost a warning.
 RECORD = "jsonl"

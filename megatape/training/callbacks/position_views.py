@@ -2,8 +2,8 @@
 
 from megatape.training.callbacks.callback import Callback, RunContext
 from megatape.training.position_views.view import PositionView
-from megatape.training.steps.step import StepMetrics
-from megatape.training.validation.evaluator import Validation
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.validation.result import Validation
 
 
 class PositionViews(Callback):

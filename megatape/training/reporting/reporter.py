@@ -8,9 +8,10 @@ from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace
 from megatape.training.callbacks.collection import Callbacks
 from megatape.training.reporting.hardware import peak_memory
+from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.state import TrainState
-from megatape.training.steps.step import StepMetrics, StepOutput
-from megatape.training.validation.evaluator import Validation
+from megatape.training.steps.output import StepOutput
+from megatape.training.validation.result import Validation
 
 
 class StepReporter:

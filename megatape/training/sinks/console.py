@@ -2,8 +2,8 @@
 
 import logging
 
-from megatape.training.callbacks.callback import Sink
-from megatape.training.steps.step import StepMetrics
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.sinks.sink import Sink
 from megatape.utils.units import format_count, format_duration
 
 LOG = logging.getLogger(__name__)

@@ -6,8 +6,9 @@ import os
 from contextlib import suppress
 
 from megatape.run_folder import read_metrics
-from megatape.training.callbacks.callback import RunContext, Sink
-from megatape.training.steps.step import StepMetrics
+from megatape.training.callbacks.callback import RunContext
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.sinks.sink import Sink
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_lines import json_line
 

@@ -5,9 +5,10 @@ from contextlib import suppress
 
 from torch.utils.tensorboard import SummaryWriter
 
-from megatape.training.callbacks.callback import RunContext, Sink
+from megatape.training.callbacks.callback import RunContext
 from megatape.training.position_views.view import PositionView
-from megatape.training.steps.step import StepMetrics
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.sinks.sink import Sink
 
 # Seconds to wait after a failed write before trying again.
 RETRY_SECONDS = 600.0

@@ -4,8 +4,9 @@ import os
 import secrets
 from typing import Any
 
-from megatape.training.callbacks.callback import RunContext, Sink
-from megatape.training.steps.step import StepMetrics
+from megatape.training.callbacks.callback import RunContext
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.sinks.sink import Sink
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import json_content, read_json
 from megatape.utils.url_secrets import mask_secrets_in_json

@@ -1,13 +1,11 @@
 """Opens the data of a run on all ranks, and checks that they agree on configuration, arguments, code and data."""
 
 import socket
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from megatape.checkpoint.manifest import load_manifest
-from megatape.config import Config, LoggingConfig, shared_values
-from megatape.data.training.run_data import RunData, open_data
+from megatape.data.training.run_data import RunData
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.rank_differences import find_disagreement
 from megatape.distributed.topology import Topology
@@ -21,28 +19,30 @@ from megatape.utils.software import source_hash, versions
 HASH_LENGTH = 12
 
 
-def open_together(config: Config, arguments: dict[str, Any], topology: Topology) -> RunData:
-    """Open this rank's data. Collective.
+def open_together(
+    settings: Mapping[str, Any],
+    open_rank: Callable[[], RunData],
+    sinks: Sequence[str],
+    topology: Topology,
+) -> RunData:
+    """Open this rank's data, and check that all ranks agree. Collective.
 
     Args:
-        config: Configuration of the run.
-        arguments: Arguments of the command line besides the configuration, by name.
+        settings: Values of configuration and command line on which all ranks must agree, by name.
+        open_rank: Opens this rank's data, after checks that need no other rank. May raise UserError or OSError.
+        sinks: Names of logging.sinks, whose packages the main rank needs.
         topology: All ranks.
 
     Raises:
-        RankMismatch: One rank cannot open its data, or configuration, arguments, code or data differ between ranks. Raised on
-            all ranks.
+        RankMismatch: One rank cannot open its data, or settings, code or data differ between ranks. Raised on all ranks.
     """
     data = None
     fault = ""
-    values = shared_values(config) | arguments | _code_versions()
+    values = {**settings, **_code_versions()}
     try:
-        config.accumulation(topology.world_size)
-        if arguments["resume"] not in (None, "auto"):
-            load_manifest(Path(arguments["resume"]))
-        data = open_data(config)
+        data = open_rank()
         if topology.is_main:
-            check_packages(config.logging)
+            check_packages(sinks)
         values |= _data_hashes(data)
     except (UserError, OSError) as error:
         fault = str(error)
@@ -54,13 +54,16 @@ def open_together(config: Config, arguments: dict[str, Any], topology: Topology)
     return data
 
 
-def check_packages(logging: LoggingConfig) -> None:
-    """Check that the packages of logging.sinks are installed.
+def check_packages(sinks: Sequence[str]) -> None:
+    """Check that the packages of sinks are installed.
+
+    Args:
+        sinks: Names of logging.sinks.
 
     Raises:
         UserError: A package is missing.
     """
-    for name in logging.sinks:
+    for name in sinks:
         package = SINKS[name].package
         if package and find_spec(package) is None:
             raise UserError(

@@ -1,5 +1,6 @@
-"""Records the start of a run, for readers of its folder."""
+"""Records the software, ranks and device of a run, for readers of its folder."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from megatape.distributed.topology import Topology
@@ -8,21 +9,29 @@ from megatape.utils.command_line import typed_command
 from megatape.utils.software import package_version, versions
 
 
-def environment_record(topology: Topology, attention: str, sample_flops: float) -> dict[str, Any]:
-    """Return the software, ranks and device of this process, and the command that started it.
+@dataclass(frozen=True)
+class EnvironmentRecord:
+    """Software, ranks and device of this process, and the command that started it.
 
-    Args:
+    Attributes:
         topology: All ranks.
         attention: Attention backend of the run.
         sample_flops: FLOPs of the forward and backward pass over one sample.
     """
-    return {
-        "megatape": package_version(),
-        "python/torch/deepspeed": versions(),
-        "command": typed_command(),
-        "ranks": topology.world_size,
-        "hosts": -(-topology.world_size // topology.local_size),
-        "device": device_name(),
-        "attention": attention,
-        "sample_flops": sample_flops,
-    }
+
+    topology: Topology
+    attention: str
+    sample_flops: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record for events.jsonl."""
+        return {
+            "megatape": package_version(),
+            "python/torch/deepspeed": versions(),
+            "command": typed_command(),
+            "ranks": self.topology.world_size,
+            "hosts": -(-self.topology.world_size // self.topology.local_size),
+            "device": device_name(),
+            "attention": self.attention,
+            "sample_flops": self.sample_flops,
+        }

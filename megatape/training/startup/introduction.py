@@ -1,39 +1,40 @@
 """Describes in a few lines what a run is about to train."""
 
+from pathlib import Path
+
 from megatape.accounting.parameters import count_parameters, count_trainable
-from megatape.attention.attend import get_backend
-from megatape.config import ModelConfig, TrainingConfig
+from megatape.config import Config, DataConfig, ModelConfig, TrainingConfig, ZeroConfig
 from megatape.data.training.run_data import RunData
 from megatape.distributed.mesh import AXES
-from megatape.model.requirements import attention_requirements
-from megatape.training.trainer import Trainer
+from megatape.training.startup.attention_choice import AttentionChoice
 from megatape.utils.units import plural
+from megatape.zero.engine import Engine
 
 
-def introduction(run: Trainer) -> str:
-    """Return lines about model, data, ranks and folder of a run."""
-    config = run.config
+def introduction(config: Config, data: RunData, engine: Engine, attention: AttentionChoice) -> str:
+    """Return lines about model, data, ranks and folder of a run.
+
+    Args:
+        config: Configuration of the run.
+        data: Data, opened by this rank.
+        engine: Engine of the run.
+        attention: Attention backend of the first layer.
+    """
     num_parameters = count_parameters(config.model).total
+    num_samples = config.batches.consumed(config.training.steps)
+    directory = Path(config.run.directory)
     lines = [
-        _describe_model(run),
+        _describe_model(config.model, attention),
         *trained_share(config.model, config.training, num_parameters),
-        *_describe_data(run),
-        _describe_ranks(run),
+        *_describe_data(config.data, data, num_samples),
+        f"{_describe_ranks(config.zero, engine)}, {_describe_batches(config.training, config.data)}; writing to {directory}",
     ]
     return "\n".join(lines)
 
 
-def _describe_model(run: Trainer) -> str:
+def _describe_model(model: ModelConfig, attention: AttentionChoice) -> str:
     """Return a line about the model, its size and the attention backend."""
-    model = run.config.model
     count = count_parameters(model)
-    attention = run.attention
-    device = run.engine.device
-    if device.type == "cuda":
-        need = attention_requirements(run.config, device.type)[0]
-        kernel = get_backend(run.attention).kernel_name(need, device)
-        if kernel:
-            attention += f" ({kernel})"
     return (
         f"{model.encoding}: {count.total:,} parameters ({count.embedding:,} embedding and head, {count.position:,} position), "
         f"{plural(model.num_layers, 'layer')}, attention by {attention}"
@@ -54,21 +55,26 @@ def trained_share(model: ModelConfig, training: TrainingConfig, num_parameters: 
     return [f"trained: {num_trained:,} of {num_parameters:,} parameters ({num_trained / num_parameters:.2%})"]
 
 
-def _describe_data(run: Trainer) -> list[str]:
-    """Return lines about the data: sizes, filling, skipped documents, mixture, and entropy."""
-    config = run.config
-    data = run.data.train
-    paths = ", ".join(config.data.paths)
-    num_validation_tokens = sum(split.num_tokens for split in run.data.validation.values())
-    lines = [f"data: {paths}, {data.num_tokens:,} training tokens, {num_validation_tokens:,} validation tokens"]
-    if data.filled < 1:
-        lines.append(f"samples are {data.filled:.2%} full, the rest is padding")
-    lines += skipped_documents(run.data)
-    mixture = data.describe(config.batches.consumed(config.training.steps))
+def _describe_data(config: DataConfig, data: RunData, num_samples: int) -> list[str]:
+    """Return lines about the data: sizes, filling, skipped documents, mixture, and entropy.
+
+    Args:
+        config: Data section of the configuration.
+        data: Data, opened by this rank.
+        num_samples: Number of samples of the whole run.
+    """
+    train = data.train
+    paths = ", ".join(config.paths)
+    num_validation_tokens = sum(split.num_tokens for split in data.validation.values())
+    lines = [f"data: {paths}, {train.num_tokens:,} training tokens, {num_validation_tokens:,} validation tokens"]
+    if train.filled < 1:
+        lines.append(f"samples are {train.filled:.2%} full, the rest is padding")
+    lines += skipped_documents(data)
+    mixture = train.describe(num_samples)
     if mixture:
         lines.append(f"mixture: {mixture}")
     lines.append(
-        f"baseline: unigram entropy of the training text {data.unigram_entropy:.4f} nats (a model above this loss uses no "
+        f"baseline: unigram entropy of the training text {train.unigram_entropy:.4f} nats (a model above this loss uses no "
         "context)"
     )
     return lines
@@ -83,13 +89,13 @@ def skipped_documents(data: RunData) -> list[str]:
     return lines
 
 
-def _describe_ranks(run: Trainer) -> str:
-    """Return a line about the division over ranks, the arithmetic, the batch and the run's folder."""
-    config = run.config
-    axes = [axis for axis in AXES if axis in ("data", "tensor") or run.mesh[axis].size > 1]
-    sizes = [str(run.mesh[axis].size) for axis in axes]
-    return (
-        f"ZeRO stage {config.zero.stage} over {' x '.join(sizes)} ({' x '.join(axes)}) ranks on {run.engine.device.type}, "
-        f"{config.training.arithmetic}; {config.training.global_batch_size} x {config.data.sequence_length} tokens a step; "
-        f"writing to {run.folder.directory}"
-    )
+def _describe_ranks(zero: ZeroConfig, engine: Engine) -> str:
+    """Return the ZeRO stage, and the division of the ranks."""
+    axes = [axis for axis in AXES if axis in ("data", "tensor") or engine.mesh[axis].size > 1]
+    sizes = [str(engine.mesh[axis].size) for axis in axes]
+    return f"ZeRO stage {zero.stage} over {' x '.join(sizes)} ({' x '.join(axes)}) ranks on {engine.device.type}"
+
+
+def _describe_batches(training: TrainingConfig, data: DataConfig) -> str:
+    """Return the arithmetic, and the size of a step's batch."""
+    return f"{training.arithmetic}; {training.global_batch_size} x {data.sequence_length} tokens a step"

@@ -1,17 +1,18 @@
 """Finds out which attention backends and kernels work on all ranks, before a run uses them."""
 
 import logging
+from collections.abc import Sequence
 
 import torch
 
 from megatape.attention.attend import Backends, backends_by_priority, check_forced_backend, get_backend, select_backend
-from megatape.config import Config, Fp8Recipe
+from megatape.attention.backend import AttentionRequirements
+from megatape.config import Fp8Recipe, ModelConfig
 from megatape.distributed.exchange import gather_values, on_all
 from megatape.distributed.mesh import SINGLE
 from megatape.distributed.topology import Topology, name_ranks
 from megatape.encodings import encoding_of
 from megatape.errors import UserError
-from megatape.model.requirements import attention_requirements
 from megatape.model.smoke_test import smoke_test_backend, smoke_test_loss, smoke_test_update
 from megatape.model.smoke_test_child import smoke_test_in_child
 from megatape.nn.fp8 import fp8_product
@@ -26,13 +27,23 @@ LOG = logging.getLogger(__name__)
 TOKENS = 256
 
 
-def working_backends(config: Config, device: torch.device, topology: Topology) -> Backends:
+def working_backends(
+    requirements: Sequence[AttentionRequirements],
+    forced: str,
+    model: ModelConfig,
+    num_tokens: int,
+    device: torch.device,
+    topology: Topology,
+) -> Backends:
     """Return the first backends that work on all ranks and together support all layers, in order of preference. Collective.
 
     If a backend fails on one rank, no rank uses it, and the main rank logs the reason in one line.
 
     Args:
-        config: Configuration of the run.
+        requirements: Requirements of the layers, the most demanding ones first.
+        forced: Name of the backend to use (training.attention), or AUTO.
+        model: Configuration of the model.
+        num_tokens: Number of tokens in a sample. Backends are tested on at most TOKENS.
         device: Device of this rank.
         topology: All ranks.
 
@@ -40,27 +51,26 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         UserError: training.attention forces a backend that does not support the model or fails, or no backend works. Raised on
             all ranks.
     """
-    needs = attention_requirements(config, device.type)
-    forced = config.training.attention
-    check_forced_backend(needs[0], forced, config.model.encoding)
-    encoding = encoding_of(config.model)
-    groups = config.model.num_heads // config.model.num_kv_heads
-    tokens = min(config.data.sequence_length, TOKENS)
+    most_demanding = requirements[0]
+    check_forced_backend(most_demanding, forced, model.encoding)
+    encoding = encoding_of(model)
+    groups = model.num_heads // model.num_kv_heads
+    tokens = min(num_tokens, TOKENS)
     width = 0
     if encoding.moves_state:
         width = encoding.state_width
 
     working: list[str] = []
     faults: dict[str, str] = {}
-    unsupported = set(needs)
-    for name in backends_by_priority(forced, needs[0]):
+    unsupported = set(requirements)
+    for name in backends_by_priority(forced, most_demanding):
         backend = get_backend(name)
-        supported = [need for need in needs if backend.unsupported_reason(need) is None]
+        supported = [layer for layer in requirements if backend.unsupported_reason(layer) is None]
         if not unsupported or not supported:
             continue
         trial = (name, supported, groups, width, tokens, device)
         fault = ""
-        if device.type == "cuda" and (name == forced or backend.is_preferred_for(needs[0])):
+        if device.type == "cuda" and (name == forced or backend.is_preferred_for(most_demanding)):
             # Test it in a child process of one rank per node, before it can harm the other ranks.
             own_fault = None
             if topology.local_rank == 0:
@@ -81,24 +91,45 @@ def working_backends(config: Config, device: torch.device, topology: Topology) -
         able = ", ".join(working)
         raise UserError(f"training.attention is {forced}, but it {faults[forced]}: choose {AUTO}, or one of {able}")
     if faults and topology.is_main:
-        LOG.info("attention by %s instead of %s", select_backend(needs[0], tuple(working)), described)
+        LOG.info("attention by %s instead of %s", select_backend(most_demanding, tuple(working)), described)
     return tuple(working)
 
 
-def updates_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
-    """Whether a run updates the position state by our own kernels, if they exist for the device. Collective."""
-    dtype = getattr(torch, config.training.precision)
-    tokens = min(config.data.sequence_length, TOKENS)
-    fault = smoke_test_update(config.model, dtype, tokens, device, num_tensor_ranks=config.parallel.tp)
+def updates_by_kernel(
+    model: ModelConfig,
+    dtype: torch.dtype,
+    tensor_size: int,
+    num_tokens: int,
+    device: torch.device,
+    topology: Topology,
+) -> bool:
+    """Whether a run updates the position state by our own kernels, if they exist for the device. Collective.
+
+    Args:
+        model: Configuration of the model.
+        dtype: Type of the activations.
+        tensor_size: Number of tensor-parallel ranks.
+        num_tokens: Number of tokens in a sample. Kernels are tested on at most TOKENS.
+        device: Device of this rank.
+        topology: All ranks.
+    """
+    fault = smoke_test_update(model, dtype, min(num_tokens, TOKENS), device, num_tensor_ranks=tensor_size)
     works = _kernel_works_everywhere(fault, topology, "position update by PyTorch instead of our kernel")
     return works and has_kernels(device)
 
 
-def loss_by_kernel(config: Config, device: torch.device, topology: Topology) -> bool:
-    """Whether a run computes its loss by our own kernel, if it exists for the device. Collective."""
-    model = config.model
-    formula = LossFormula(model.vocab_size, SINGLE, model.logit_softcap, config.training.z_loss)
-    fault = smoke_test_loss(formula, getattr(torch, config.training.precision), TOKENS, device)
+def loss_by_kernel(model: ModelConfig, dtype: torch.dtype, z_loss: float, device: torch.device, topology: Topology) -> bool:
+    """Whether a run computes its loss by our own kernel, if it exists for the device. Collective.
+
+    Args:
+        model: Configuration of the model.
+        dtype: Type of the activations.
+        z_loss: Weight of the z-loss.
+        device: Device of this rank.
+        topology: All ranks.
+    """
+    formula = LossFormula(model.vocab_size, SINGLE, model.logit_softcap, z_loss)
+    fault = smoke_test_loss(formula, dtype, TOKENS, device)
     return _kernel_works_everywhere(fault, topology, "loss by PyTorch instead of our kernel")
 
 

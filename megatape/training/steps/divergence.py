@@ -6,8 +6,7 @@ from megatape.checkpoint.manager import CheckpointManager
 from megatape.errors import DataError, TrainingDiverged
 from megatape.reliability.run_log import RunLog
 from megatape.run_folder import RunFolder
-from megatape.training.steps.step import StepOutput
-from megatape.training.steps.stepper import NO_TARGETS
+from megatape.training.steps.output import SkipReason, StepOutput
 from megatape.utils.units import plural
 
 
@@ -57,7 +56,7 @@ class DivergenceCheck:
             f"{output.description}: {output.skipped}. That makes {skipped} in a row, training.max_skipped_steps allows "
             f"{self._max_skipped_steps}"
         )
-        if output.skipped == NO_TARGETS:
+        if output.skip_reason is SkipReason.NO_TARGETS:
             raise DataError(f"{fault}. Train on data whose samples have targets: check data.samples and data.prompt_end")
         raise TrainingDiverged(f"{fault}. {self._remedy()}")
 

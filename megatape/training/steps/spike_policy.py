@@ -9,7 +9,7 @@ import numpy as np
 from megatape.checkpoint.state import SpikeState
 from megatape.config import TrainingConfig
 from megatape.config.batches import BatchSizes
-from megatape.zero.update import Decision, Skip, Take
+from megatape.zero.update import Decision, Skip, Take, Update
 
 # The rule is that of OLMo-core's SkipStepOptimizer (https://github.com/allenai/OLMo-core): a loss or gradient norm more than
 # SIGMAS standard deviations above the mean of the last WINDOW steps is a spike. It needs MIN_STEPS steps.
@@ -78,20 +78,18 @@ class SpikePolicy:
             return Skip(anomaly)
         return Rollback(anomaly)
 
-    def observe(self, step: int, loss: float, grad_norm: float, decision: Decision, has_fault: bool) -> None:
+    def observe(self, step: int, loss: float, update: Update) -> None:
         """Remember a computed step.
 
         Args:
             step: Number of the step, from 1.
             loss: Mean loss over the step's targets, nats.
-            grad_norm: Gradient norm before clipping.
-            decision: Decision about the step.
-            has_fault: Whether the loss or a gradient is not finite.
+            update: Result of its update.
         """
-        if not has_fault:
+        if update.fault is None:
             self._window["loss"].append(loss)
-            self._window["gradient norm"].append(grad_norm)
-        if has_fault or decision.anomaly is not None:
+            self._window["gradient norm"].append(update.grad_norm)
+        if update.fault is not None or update.decision.anomaly is not None:
             self._unstable_steps = (*self._unstable_steps, step)[-REMEMBERED:]
 
     def may_roll_back(self, samples: int) -> bool:
@@ -136,18 +134,23 @@ class SpikePolicy:
         num_stable = sum(saved + STABLE_STEPS <= step for saved in candidates)
         return candidates[max(num_stable - 1, 0) : num_stable + 1]
 
-    def roll_back(self, state: SpikeState, samples: range) -> None:
+    def skip_after_rollback(self, state: SpikeState, samples: range) -> SampleRange:
         """Continue from the state of a checkpoint, and skip the samples of the steps that led to a spike.
 
         Args:
             state: State that the checkpoint stores, see `saved_state`.
             samples: Samples seen since the checkpoint.
+
+        Returns:
+            The samples to skip.
         """
         earlier = self.rolled_back
         first_step = max(0, self._batches.steps(samples.stop) - STABLE_STEPS)
         first = max(samples.start, self._batches.consumed(first_step))
         self.restore(state)
-        self.rolled_back = [*earlier, (first, samples.stop - 1)]
+        skipped = (first, samples.stop - 1)
+        self.rolled_back = [*earlier, skipped]
+        return skipped
 
     def saved_state(self) -> SpikeState:
         """Return the state for a checkpoint."""

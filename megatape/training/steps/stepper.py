@@ -2,40 +2,20 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 from megatape.data.training.loader import Loader
 from megatape.reliability.watch.pace import Pace
+from megatape.training.inputs import on_device
 from megatape.training.state import TrainState
+from megatape.training.steps.output import ComputedStep, SkipReason, StepOutput
 from megatape.training.steps.prefetch import Prefetcher, StepBatches
 from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
-from megatape.training.steps.step import StepOutput
 from megatape.training.steps.unreadable import check_readable
-from megatape.training.validation.evaluator import on_device
 from megatape.zero.engine import Engine, Gradients
-from megatape.zero.update import Take, Update
-
-SKIPPED = "skipped (training.skip_samples)"
-NO_TARGETS = "its samples have no targets"
-
-
-@dataclass(frozen=True)
-class ComputedStep:
-    """Result of the passes and the update of a step.
-
-    Attributes:
-        loss: Mean loss over the step's targets, nats.
-        update: Result of the update.
-        status: Status after the step, summed over all ranks.
-        forward_seconds: Duration of this rank's forward passes.
-    """
-
-    loss: float
-    update: Update
-    status: StepStatus
-    forward_seconds: float
+from megatape.zero.update import Take
 
 
 class Stepper(AbstractContextManager["Stepper"]):
@@ -101,31 +81,17 @@ class Stepper(AbstractContextManager["Stepper"]):
         check_readable(counts.num_unreadable, batches.error, f"the data of step {step}", self._engine.topology)
         self.prefetcher.start(samples.stop)
 
-        digest = round(counts.digest / self._num_readers)
-        make_output = partial(StepOutput, step, samples, learning_rate, digest)
-        if self._policy.skips(samples):
-            status = self.exchange_status(samples.stop)
-            output = make_output(status, skipped=SKIPPED, is_planned=True)
-        elif not counts.num_targets:
-            status = self.exchange_status(samples.stop)
-            output = make_output(status, skipped=NO_TARGETS)
-        else:
+        computed = None
+        skip_reason = self._skip_reason(samples, counts)
+        if skip_reason is None:
             num_targets = counts.num_targets / self._num_readers
-            computed, anomaly = self._compute_checked(samples, batches, num_targets, learning_rate)
-            update = computed.update
-            output = make_output(
-                computed.status,
-                loss=computed.loss,
-                grad_norm=update.grad_norm,
-                fault=update.fault,
-                skipped=update.skip_reason,
-                decision=update.decision,
-                anomaly=anomaly,
-                forward_seconds=computed.forward_seconds,
-            )
-            self._policy.observe(step, computed.loss, update.grad_norm, update.decision, has_fault=update.fault is not None)
-        self._next_batch = output.status.next_batch
-        return output
+            computed, status = self._compute_checked(samples, batches, num_targets, learning_rate)
+            self._policy.observe(step, computed.loss, computed.update)
+        else:
+            status = self.exchange_status(samples.stop)
+        self._next_batch = status.next_batch
+        digest = round(counts.digest / self._num_readers)
+        return StepOutput(step, samples, learning_rate, digest, status, computed, skip_reason)
 
     def forget_next_batch(self) -> None:
         """Forget the counts of the next step's batch, because the run continues from another step."""
@@ -146,22 +112,37 @@ class Stepper(AbstractContextManager["Stepper"]):
         local = StepStatus(sums, counts, self._requests())
         return local.summed(self._engine.sum_over_ranks)
 
+    def _skip_reason(self, samples: range, counts: BatchCounts) -> SkipReason | None:
+        """Return the reason for skipping a step without computing it, or None.
+
+        Args:
+            samples: Samples of the step.
+            counts: Counts of its batch, summed over all ranks.
+        """
+        if self._policy.skips(samples):
+            return SkipReason.PLANNED
+        if not counts.num_targets:
+            return SkipReason.NO_TARGETS
+        return None
+
     def _compute_checked(
         self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float
-    ) -> tuple[ComputedStep, str | None]:
-        """Compute a step, and again if it is about to be skipped for a spike. Returns the result and the anomaly, or None."""
-        computed = self._compute(samples, batches, num_targets, learning_rate)
-        update = computed.update
-        if update.fault is not None or isinstance(update.decision, Take):
-            return computed, update.decision.anomaly
-        anomaly = update.decision.anomaly
-        again = self._compute(samples, batches, num_targets, learning_rate)
-        if (again.loss, again.update.grad_norm) != (computed.loss, update.grad_norm):
-            anomaly += f"; computed again, they are {again.loss:.4g} and {again.update.grad_norm:.4g}: a transient fault"
-        return again, anomaly
+    ) -> tuple[ComputedStep, StepStatus]:
+        """Compute a step, and again if it is about to be skipped for a spike. Returns the last result and status."""
+        first, status = self._compute(samples, batches, num_targets, learning_rate)
+        if first.update.fault is not None or isinstance(first.update.decision, Take):
+            return first, status
+        again, status = self._compute(samples, batches, num_targets, learning_rate)
+        anomaly = first.update.decision.anomaly
+        grad_norm = again.update.grad_norm
+        if (again.loss, grad_norm) != (first.loss, first.update.grad_norm):
+            anomaly += f"; computed again, they are {again.loss:.4g} and {grad_norm:.4g}: a transient fault"
+        return replace(again, anomaly=anomaly), status
 
-    def _compute(self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float) -> ComputedStep:
-        """Run the forward and backward passes and the update of a step."""
+    def _compute(
+        self, samples: range, batches: StepBatches, num_targets: float, learning_rate: float
+    ) -> tuple[ComputedStep, StepStatus]:
+        """Run the forward and backward passes and the update of a step. Returns the result, and the status after the step."""
         inputs = [on_device(batch, self._engine.device) for batch in batches.batches]
         gradients = self._engine.forward_backward(inputs, num_targets)
         status = self.exchange_status(samples.stop, gradients)
@@ -174,7 +155,7 @@ class Stepper(AbstractContextManager["Stepper"]):
             sums.square,
             decide=partial(self._policy.decide, loss),
         )
-        return ComputedStep(loss, update, status, gradients.forward.seconds())
+        return ComputedStep(loss, update, update.decision.anomaly, gradients.forward.seconds()), status
 
     def _read(self, consumed: int) -> StepBatches:
         """Return the batches of a step. May wait for a file server or a copy.

@@ -2,87 +2,34 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-import torch
-
-from megatape.data.training.loader import Batch, evaluation_batches
+from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.mixture import without_unnamed
 from megatape.data.training.positions import Positions
 from megatape.data.training.run_data import RunData
-from megatape.data.training.selection import NEW_SELECTION, Selection
-from megatape.errors import UserError
-from megatape.training.position_views.computation import view_positions
-from megatape.training.position_views.view import PositionView
-from megatape.zero.engine import Engine, EvaluationLosses, Inputs
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Losses in nats per target, and the position view.
-
-    Attributes:
-        loss: Mean loss; of a mixture, the mean of the corpora's losses by their first shares.
-        positions: Position view on the main rank. None elsewhere, and for an encoding whose blocks change no position tensor.
-        corpora: Loss on each corpus of a mixture.
-        inputs: Loss on each input of a data directory that has several. Of a mixture, the name begins with the corpus.
-        ema_loss: Loss of the average of the weights; None if the run keeps no average.
-        selection: Selection of the samples (data/training/selection.py).
-    """
-
-    loss: float
-    positions: PositionView | None
-    corpora: dict[str, float] = field(default_factory=dict)
-    inputs: dict[str, float] = field(default_factory=dict)
-    ema_loss: float | None = None
-    selection: Selection = NEW_SELECTION
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Losses on the corpora and inputs, by name."""
-        return self.corpora | self.inputs
-
-
-@dataclass(frozen=True)
-class SplitBatches:
-    """This rank's share of the samples of one validation split.
-
-    Attributes:
-        groups: Names of the inputs of all samples; one empty name if the samples are not divided.
-        batches: Micro-batches, each with the name of its input.
-    """
-
-    groups: list[str]
-    batches: list[tuple[str, Batch]]
-
-
-@dataclass(frozen=True)
-class ValidationBatches:
-    """This rank's share of the validation data.
-
-    Attributes:
-        selection: Selection of the samples.
-        splits: Share of each corpus's samples, by name of the corpus.
-        viewed: First sample of the first corpus, the same on all ranks.
-        error: Reason why the data cannot be read, or "".
-    """
-
-    selection: Selection
-    splits: dict[str, SplitBatches]
-    viewed: list[Batch]
-    error: str = ""
+from megatape.data.training.selection import Selection
+from megatape.errors import DataError, UserError
+from megatape.reliability.watch.pace import Pace
+from megatape.training.inputs import on_device
+from megatape.training.position_views.viewer import PositionViewer
+from megatape.training.steps.unreadable import check_readable
+from megatape.training.validation.batches import SplitBatches, ValidationBatches
+from megatape.training.validation.result import Validation
+from megatape.zero.engine import Engine, EvaluationLosses
 
 
 class Evaluator:
-    """Measures the loss of a run on its validation splits.
+    """Measures the loss of a run on its validation splits. Collective, like `evaluate`.
 
     Args:
         engine: Engine of the run.
         data: Data opened by this rank.
         positions: Position ids that the encoding gives the tokens of samples.
+        num_samples: Number of validation samples of each corpus (evaluation.samples), for messages.
         micro_batch_size: Number of samples in a micro-batch.
         seed: Seed of the run.
-        views_positions: Whether to view position tensors, because the encoding's blocks change them.
+        pace: Receives the phases of this rank, for the watch over the ranks.
+        viewer: Computes the position view, None for an encoding whose blocks change no position tensor.
     """
 
     def __init__(
@@ -90,28 +37,60 @@ class Evaluator:
         engine: Engine,
         data: RunData,
         positions: Positions,
+        num_samples: int,
         micro_batch_size: int,
         seed: int,
-        views_positions: bool,
+        pace: Pace,
+        viewer: PositionViewer | None,
     ) -> None:
         self._engine = engine
         self._data = data
         self._positions = positions
+        self._num_samples = num_samples
         self._micro_batch_size = micro_batch_size
         self._seed = seed
-        self._views_positions = views_positions
+        self._pace = pace
+        self._viewer = viewer
 
-    def read(self, selection: Selection) -> ValidationBatches:
-        """Read this rank's share of evaluation.samples samples of each validation split, before any of it is used."""
+    def evaluate(self, step: int, selection: Selection) -> Validation:
+        """Compute the loss on the validation splits of all ranks, and the position view.
+
+        Args:
+            step: Step after which the run is evaluated.
+            selection: Selection of the samples.
+
+        Raises:
+            DataError: A rank cannot read its share, or the samples of a split have no targets. Raised on all ranks.
+        """
+        with self._pace.waiting("the reading of validation data"):
+            batches = self._read(selection)
+        (num_unreadable,) = self._engine.sum_over_ranks(bool(batches.error))
+        check_readable(num_unreadable, batches.error, f"the validation data after step {step}", self._engine.topology)
+
+        losses = self._losses(batches)
+        if not all(of_split.groups for of_split in losses.values()):
+            raise DataError(
+                f"the evaluation after step {step}: the {self._num_samples:,} validation samples of a corpus have "
+                "no targets: raise evaluation.samples, or prepare other validation data"
+            )
+        loss = self._mean(losses)
+        ema_loss = self._ema_loss(batches)
+        view = None
+        if self._viewer is not None and batches.viewed is not None and math.isfinite(loss):
+            view = self._viewer.view(batches.viewed)
+        corpora = {corpus: of_split.mean for corpus, of_split in losses.items()}
+        return Validation(loss, view, without_unnamed(corpora), _input_losses(losses), ema_loss, selection)
+
+    def _read(self, selection: Selection) -> ValidationBatches:
+        """Read this rank's share of the selected samples of each validation split, before any of it is used."""
         # Ranks that read different samples.
         axis = self._engine.mesh["batch"]
         splits: dict[str, SplitBatches] = {}
-        viewed: list[Batch] = []
+        viewed = None
         try:
+            if self._viewer is not None:
+                viewed = self._viewer.read()
             for name, split in self._data.validation.items():
-                if not viewed:
-                    first = evaluation_batches(split, {"": [0]}, 1, 0, 1, self._positions, self._seed)
-                    viewed = [batch for _, batch in first]
                 groups = self._data.evaluated[selection][name]
                 batches = evaluation_batches(
                     split,
@@ -124,30 +103,16 @@ class Evaluator:
                 )
                 splits[name] = SplitBatches(list(groups), list(batches))
         except (UserError, OSError) as error:
-            return ValidationBatches(selection, {}, [], str(error))
-        return ValidationBatches(selection, splits, viewed)
+            return ValidationBatches({}, error=str(error))
+        return ValidationBatches(splits, viewed)
 
-    def evaluate(self, batches: ValidationBatches) -> Validation | None:
-        """Compute the loss on the validation splits of all ranks, and the position view. Collective.
-
-        Returns:
-            The result, or None if the samples of a split have no targets.
-        """
-        engine = self._engine
-        losses = self._losses(batches)
-        if not all(of_split.groups for of_split in losses.values()):
+    def _ema_loss(self, batches: ValidationBatches) -> float | None:
+        """Compute the loss of the average of the weights, None if the run keeps no average. Collective."""
+        state = self._engine.state
+        if not state.ema_decay:
             return None
-        ema_loss = None
-        if engine.state.ema_decay:
-            with engine.state.ema_weights():
-                ema_loss = self._mean(self._losses(batches))
-        loss = self._mean(losses)
-        view = None
-        if self._views_positions and math.isfinite(loss):
-            text = on_device(batches.viewed[0], engine.device)
-            view = view_positions(engine, text, self._data.tokenizer.decode)
-        corpora = {corpus: of_split.mean for corpus, of_split in losses.items()}
-        return Validation(loss, view, without_unnamed(corpora), _input_losses(losses), ema_loss, batches.selection)
+        with state.ema_weights():
+            return self._mean(self._losses(batches))
 
     def _losses(self, batches: ValidationBatches) -> dict[str, EvaluationLosses]:
         """Compute the losses on each split, by corpus. Collective."""
@@ -178,8 +143,3 @@ def _input_losses(losses: Mapping[str, EvaluationLosses]) -> dict[str, float]:
         for group, loss in of_split.groups.items():
             by_input[f"{prefix}{group}"] = loss
     return by_input
-
-
-def on_device(batch: Batch, device: torch.device) -> Inputs:
-    """Return the batch on a device, without waiting for the copy."""
-    return vars(batch.mapped(lambda tensor: tensor.to(device, non_blocking=True)))

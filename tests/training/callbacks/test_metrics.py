@@ -23,10 +23,10 @@ from megatape.run_folder import RunFolder, read_metrics
 from megatape.tools.planner.report import report
 from megatape.training.position_views.view import PositionView
 from megatape.training.reporting.hardware import peak_memory
+from megatape.training.reporting.step_metrics import StepMetrics
 from megatape.training.sinks import tensorboard
 from megatape.training.sinks.json_lines import JsonLines
-from megatape.training.steps.step import StepMetrics
-from megatape.training.validation.evaluator import Validation
+from megatape.training.validation.result import Validation
 from megatape.utils.json_lines import read_lines
 from megatape.utils.software import package_version, versions
 from tests.helpers.position_views import some_view

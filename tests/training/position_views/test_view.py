@@ -15,8 +15,8 @@ from megatape.lab.study.attention import layer_inputs
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.position_views import PositionViews
 from megatape.training.position_views.view import MAX_TOKENS, PositionView
-from megatape.training.steps.step import StepMetrics
-from megatape.training.validation.evaluator import Validation
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.validation.result import Validation
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.position_views import some_view

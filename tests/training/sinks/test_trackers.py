@@ -14,11 +14,12 @@ import pytest
 from megatape.config import parse_config
 from megatape.registry import SINKS, SinkEntry
 from megatape.run_folder import RunFolder
-from megatape.training.callbacks.callback import RunContext, Sink
+from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.metrics import Metrics
+from megatape.training.reporting.step_metrics import StepMetrics
+from megatape.training.sinks.sink import Sink
 from megatape.training.sinks.trackers import Tracker
 from megatape.training.startup.agreement import check_packages
-from megatape.training.steps.step import StepMetrics
 from tests.helpers.run_context import make_callbacks, make_context
 from tests.helpers.workers import Workers
 
@@ -214,4 +215,4 @@ def test_missing_package(name: str, raw_config: dict[str, Any], monkeypatch: pyt
     monkeypatch.delitem(sys.modules, name, raising=False)
     raw_config["logging"]["sinks"] = ["jsonl", name]
     with pytest.raises(ValueError, match=rf'logging.sinks has {name}, .* -e "\.\[{name}\]", or remove {name}'):
-        check_packages(parse_config(raw_config, "test").logging)
+        check_packages(parse_config(raw_config, "test").logging.sinks)

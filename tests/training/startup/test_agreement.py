@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from megatape.config import parse_config
+from megatape.config import parse_config, shared_values
+from megatape.data.training.run_data import RunData, open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch
 from megatape.training.pretrain import pretrain
@@ -64,7 +65,13 @@ def _open(raw: dict[str, Any], changes: dict[str, Any], topology: Topology) -> s
         elif path in arguments:
             arguments[path] = value
     try:
-        open_together(parse_config(raw, "test"), arguments, topology)
+        config = parse_config(raw, "test")
+
+        def open_rank() -> RunData:
+            config.accumulation(topology.world_size)
+            return open_data(config)
+
+        open_together(shared_values(config) | arguments, open_rank, config.logging.sinks, topology)
     except RankMismatch as error:
         return str(error)
     return ""

@@ -14,23 +14,26 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatape.attention.attend import Backends
 from megatape.attention.backends.blocked import Blocked
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.config import parse_config
+from megatape.config import Config, parse_config
 from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.encodings.tape import Tape, TapeUpdate
 from megatape.errors import UserError
 from megatape.model import smoke_test
 from megatape.model.build import build_model
+from megatape.model.requirements import attention_requirements
 from megatape.nn import loss
 from megatape.nn.loss import LossFormula
 from megatape.registry import BACKENDS, Entry
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_steps
+from megatape.training.start import Start
 from megatape.training.startup import working_kernels
+from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
-from megatape.training.trainer import Start, Trainer
 from tests.helpers import bounds
 from tests.helpers.workers import run_workers
 
@@ -57,6 +60,26 @@ class BrokenUpdate(TapeUpdate):
         return self._update(initial, delta, attended_state, m)
 
 
+def backends_of(config: Config, device: torch.device, topology: Topology) -> Backends:
+    """Return the working backends of a run."""
+    requirements = attention_requirements(config, device.type)
+    length = config.data.sequence_length
+    return working_backends(requirements, config.training.attention, config.model, length, device, topology)
+
+
+def updates_of(config: Config, topology: Topology) -> bool:
+    """Whether a run updates the position state by kernels."""
+    dtype = getattr(torch, config.training.precision)
+    length = config.data.sequence_length
+    return updates_by_kernel(config.model, dtype, config.parallel.tp, length, CPU, topology)
+
+
+def loss_of(config: Config, topology: Topology) -> bool:
+    """Whether a run computes its loss by a kernel."""
+    dtype = getattr(torch, config.training.precision)
+    return loss_by_kernel(config.model, dtype, config.training.z_loss, CPU, topology)
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Topology:
     """Simulate rank 1 of a run of two, whose other rank finds no fault."""
@@ -73,7 +96,7 @@ def test_next_backend_replaces_a_failing_one(
     for encoding, expected in {"tape": ("sdpa",), "rope": ("sdpa",), "fire": ("blocked",)}.items():
         raw_config["model"]["encoding"] = encoding
         with patch.dict(BACKENDS, FRAGILE | BACKENDS, clear=True):
-            assert working_backends(parse_config(raw_config, "test"), CPU, alone) == expected
+            assert backends_of(parse_config(raw_config, "test"), CPU, alone) == expected
         told = (
             f"attention by {expected[-1]} instead of fragile: it failed when rank 1 tried it (RuntimeError: out of resource: "
             "shared memory, required 247000)\n"
@@ -87,10 +110,10 @@ def test_forced_backend_is_not_replaced(raw_config: dict[str, Any], alone: Topol
         raw_config["training"]["attention"] = "fragile"
         config = parse_config(raw_config, "test")
         with pytest.raises(ValueError, match="attention is fragile, but it failed when rank 1 .*: choose auto, or one of sdpa"):
-            working_backends(config, CPU, alone)
+            backends_of(config, CPU, alone)
     raw_config["training"]["attention"] = "flex"
     with pytest.raises(ValueError, match="attention is flex, which is compiled for GPUs"):
-        working_backends(parse_config(raw_config, "test"), CPU, alone)
+        backends_of(parse_config(raw_config, "test"), CPU, alone)
 
 
 def test_backends_that_may_crash_are_tested_in_a_child(
@@ -114,15 +137,15 @@ def test_backends_that_may_crash_are_tested_in_a_child(
     with pytest.raises(
         UserError, match=r"attention is flex, but it failed when rank 1 tried it \(its process ended with status"
     ):
-        working_backends(config, torch.device("cuda"), alone)
+        backends_of(config, torch.device("cuda"), alone)
     assert tried == ["flex", "sdpa here"]
     tried.clear()
-    assert working_backends(config, torch.device("cuda"), replace(alone, local_rank=1)) == ("flex",)
+    assert backends_of(config, torch.device("cuda"), replace(alone, local_rank=1)) == ("flex",)
     assert tried == ["flex here"], "the first rank of the node found no fault"
     tried.clear()
     raw_config["model"]["encoding"] = "tape"
     raw_config["training"] |= {"attention": "auto", "precision": "bfloat16"}
-    assert working_backends(parse_config(raw_config, "test"), torch.device("cuda"), alone) == ("sdpa",)
+    assert backends_of(parse_config(raw_config, "test"), torch.device("cuda"), alone) == ("sdpa",)
     assert tried == ["triton", "sdpa here"], "our own kernels, too, where they go first"
 
 
@@ -131,7 +154,7 @@ def test_no_backend_works(raw_config: dict[str, Any], alone: Topology) -> None:
         raw_config["model"]["encoding"] = "rope"
         config = parse_config(raw_config, "test")
         with pytest.raises(ValueError, match=r"no attention backend works here: fragile: it failed when rank 1 tried it \(Run"):
-            working_backends(config, CPU, alone)
+            backends_of(config, CPU, alone)
 
 
 def test_failing_update_kernel_is_not_used(
@@ -140,16 +163,16 @@ def test_failing_update_kernel_is_not_used(
     """The kernel's results are compared, forward and backward. Without a kernel, nothing is tested."""
     pytest.importorskip("triton")
     config = parse_config(raw_config, "test")
-    assert not updates_by_kernel(config, CPU, alone) and not capsys.readouterr().out
+    assert not updates_of(config, alone) and not capsys.readouterr().out
     monkeypatch.setattr(working_kernels, "has_kernels", lambda device: True)
     monkeypatch.setattr(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis))
-    assert not updates_by_kernel(config, CPU, alone)
+    assert not updates_of(config, alone)
     assert re.fullmatch(
         r"position update by PyTorch instead of our kernel: it failed when rank 1 tried it \(its results are off by \d+%\)\n",
         capsys.readouterr().out,
     )
     monkeypatch.setenv("RANK", "0")
-    assert updates_by_kernel(config, CPU, alone) and not capsys.readouterr().out
+    assert updates_of(config, alone) and not capsys.readouterr().out
     for chosen in (True, False):
         model = build_model(config.model, update_by_kernel=chosen)
         assert [block.position.by_kernel for block in model.blocks] == [chosen] * config.model.num_layers
@@ -163,7 +186,7 @@ def test_failing_loss_kernel_is_not_used(
     raw_config["model"]["logit_softcap"] = 5.0
     raw_config["training"]["z_loss"] = 0.01
     config = parse_config(raw_config, "test")
-    assert loss_by_kernel(config, CPU, alone) and not capsys.readouterr().out
+    assert loss_of(config, alone) and not capsys.readouterr().out
 
     def chunk(states: Tensor, weight: Tensor, targets: Tensor, formula: LossFormula, differentiate: bool) -> Any:
         if fault == "broken":
@@ -175,7 +198,7 @@ def test_failing_loss_kernel_is_not_used(
     monkeypatch.setattr(loss, "_chunk_by_kernel", chunk)
     for module in (loss, smoke_test):
         monkeypatch.setattr(module, "has_kernels", lambda device: True)
-    assert loss_by_kernel(config, CPU, alone) == (fault == "none")
+    assert loss_of(config, alone) == (fault == "none")
     reason = {"wrong": r"its results are off by \d+%", "broken": "RuntimeError: no C compiler"}.get(fault)
     expected = rf"loss by PyTorch instead of our kernel: it failed when rank 1 tried it \({reason}\)\n" if reason else ""
     assert re.fullmatch(expected, capsys.readouterr().out)
@@ -186,7 +209,7 @@ def test_all_ranks_use_the_same_backends(raw_config: dict[str, Any], tmp_path: P
     raw_config["model"]["encoding"] = "rope"
     workers = tmp_path / "workers"
     results = run_workers(f"{__name__}:start_twice", 2, raw_config, workers)
-    assert results == [[["sdpa"], ["blocked"], False]] * 2
+    assert results == [["sdpa", "blocked", False]] * 2
     told = [(workers / f"rank{rank}.log").read_text() for rank in (0, 1)]
     assert told[0].count("attention by sdpa instead of fragile: it failed when rank 1 tried it (RuntimeError: out of") == 1
     assert told[0].count("changed since then: attention by sdpa -> blocked") == 1
@@ -208,8 +231,8 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
             patch.dict(BACKENDS, backends, clear=True),
             hold(RunFolder(Path(config.run.directory)).lease, topology) as lease,
         ):
-            run = Trainer(config, open_data(config), topology, lease, Start(resume))
-            chosen.append(run.backends[:1])
+            run = build_trainer(config, open_data(config), topology, lease, Start(resume))
+            chosen.append(run.attention)
             if resume is None:
                 run.checkpoints.ensure_saved()
     raw["model"]["encoding"] = "tape"
@@ -217,7 +240,7 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
         patch.object(working_kernels, "has_kernels", lambda device: topology.is_main),  # on the other rank triton is missing
         patch.object(Tape, "update", lambda self, axis: BrokenUpdate(self.config, axis)),
     ):
-        return [*chosen, updates_by_kernel(parse_config(raw, "test"), CPU, topology)]
+        return [*chosen, updates_of(parse_config(raw, "test"), topology)]
 
 
 @pytest.fixture

@@ -10,15 +10,8 @@ import pytest
 from megatape.errors import DataError, TrainingDiverged
 from megatape.run_folder import RunFolder
 from megatape.training.steps.divergence import DivergenceCheck
-from megatape.training.steps.status import BatchCounts, GradientSums, Requests, StepStatus
-from megatape.training.steps.step import StepOutput
-from megatape.training.steps.stepper import NO_TARGETS, SKIPPED
-
-STATUS = StepStatus(GradientSums(), BatchCounts(), Requests())
-
-
-def output_of(step: int, skipped: str | None = None, is_planned: bool = False) -> StepOutput:
-    return StepOutput(step, range(8 * step - 8, 8 * step), 0.1, 0, STATUS, skipped=skipped, is_planned=is_planned)
+from megatape.training.steps.output import SkipReason
+from tests.helpers.step_outputs import make_output
 
 
 def check_of(folder: Path, saved_step: int = 0, max_skipped_steps: int = 2) -> DivergenceCheck:
@@ -28,20 +21,20 @@ def check_of(folder: Path, saved_step: int = 0, max_skipped_steps: int = 2) -> D
 
 def test_only_consecutive_skipped_steps_count(tmp_path: Path) -> None:
     check = check_of(tmp_path)
-    check.check_step(output_of(1, "the loss is nan"))
-    check.check_step(output_of(2, "the loss is nan"))
-    check.check_step(output_of(3))
-    check.check_step(output_of(4, "the loss is nan"))
-    check.check_step(output_of(5, SKIPPED, is_planned=True))
-    check.check_step(output_of(6, "the loss is nan"))
+    check.check_step(make_output(1, "the loss is nan"))
+    check.check_step(make_output(2, "the loss is nan"))
+    check.check_step(make_output(3))
+    check.check_step(make_output(4, "the loss is nan"))
+    check.check_step(make_output(5, skip_reason=SkipReason.PLANNED))
+    check.check_step(make_output(6, "the loss is nan"))
     with pytest.raises(TrainingDiverged, match=r"step 7 .*: the loss is nan. That makes 3 skipped steps in a row, .* allows 2"):
-        check.check_step(output_of(7, "the loss is nan"))
+        check.check_step(make_output(7, "the loss is nan"))
 
 
 def test_steps_without_targets_are_an_error_of_the_data(tmp_path: Path) -> None:
     check = check_of(tmp_path, max_skipped_steps=0)
     with pytest.raises(DataError, match="its samples have no targets"):
-        check.check_step(output_of(1, NO_TARGETS))
+        check.check_step(make_output(1, skip_reason=SkipReason.NO_TARGETS))
 
 
 @pytest.mark.parametrize(("saved_step", "remedy"), [(0, "start again"), (4, "continue with --resume auto")])

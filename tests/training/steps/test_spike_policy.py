@@ -11,7 +11,7 @@ from megatape.config import TrainingConfig, parse_config
 from megatape.config.batches import BatchSizes
 from megatape.training.steps import spike_policy
 from megatape.training.steps.spike_policy import Rollback, SpikePolicy
-from megatape.zero.update import Decision, Skip, Take
+from megatape.zero.update import Decision, Skip, Take, Update
 
 # Losses alternate between 3.0 and 3.1.
 MEAN = 3.05
@@ -30,8 +30,7 @@ def copy_of(policy: SpikePolicy, config: TrainingConfig, on_spike: str) -> Spike
 
 
 def observe(policy: SpikePolicy, step: int, loss: float) -> None:
-    decision = policy.decide(loss, 1.0)
-    policy.observe(step, loss, 1.0, decision, has_fault=False)
+    policy.observe(step, loss, Update(1.0, None, policy.decide(loss, 1.0)))
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_lasting_level_is_no_spike(policy: SpikePolicy, steps: Iterator[int]) ->
 def test_stable_and_protected_checkpoints(config: TrainingConfig) -> None:
     """Checkpoints followed by a spike are no candidates, also after a restart within 64 steps."""
     before = policy_of(config, "rewind")
-    before.observe(70, 1.0, 1.0, Take(), has_fault=True)
+    before.observe(70, 1.0, Update(1.0, "the loss is nan", Take()))
     policy = copy_of(before, config, "rewind")
     assert policy.stable_checkpoints([80, 70, 6, 5, 0], 200) == [80, 70, 5, 0]
     assert policy.stable_checkpoints([80, 70, 6, 5, 0], 134) == [70, 5, 0]
@@ -102,16 +101,16 @@ def test_rollback_in_a_batch_size_warmup(config: TrainingConfig) -> None:
     batches = BatchSizes(64, ((8, 4000),))
     policy = SpikePolicy(config, batches)
     assert policy.may_roll_back(batches.consumed(70))
-    policy.roll_back(SpikeState(), range(batches.consumed(100), batches.consumed(400)))
-    assert policy.rolled_back == [(336 * 8, 400 * 8 - 1)]
+    skipped = policy.skip_after_rollback(SpikeState(), range(batches.consumed(100), batches.consumed(400)))
+    assert [skipped] == policy.rolled_back == [(336 * 8, 400 * 8 - 1)]
     assert not policy.may_roll_back(batches.consumed(400))
     assert not policy.may_roll_back(batches.consumed(464))
     assert policy.may_roll_back(batches.consumed(465))
 
     # The checkpoint is nearer than 64 steps.
-    policy.roll_back(SpikeState(), range(batches.consumed(500), batches.consumed(510)))
+    policy.skip_after_rollback(SpikeState(), range(batches.consumed(500), batches.consumed(510)))
     assert policy.rolled_back[1] == (4000, 4000 + 10 * 64 - 1)
-    policy.roll_back(SpikeState(), range(batches.consumed(500), batches.consumed(600)))
+    policy.skip_after_rollback(SpikeState(), range(batches.consumed(500), batches.consumed(600)))
     assert policy.rolled_back[2] == (4000 + 36 * 64, 4000 + 100 * 64 - 1)
 
 

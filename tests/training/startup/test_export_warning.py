@@ -7,7 +7,7 @@ import pytest
 
 from megatape.config import parse_config
 from megatape.imports import import_given
-from megatape.training.startup.initial_state import export_warning
+from megatape.training.startup.export_warning import export_warning
 
 FILE = """
 from megatape.config import OptimizerConfig
@@ -46,11 +46,13 @@ def test_a_run_says_whether_its_model_can_be_exported(
     path.write_text(FILE.format(body=body))
     import_given(str(path))
     raw_config["model"]["encoding"] = "own"
-    found = export_warning(parse_config(raw_config, "test"))
+    config = parse_config(raw_config, "test")
+    found = export_warning(config.model, config.export.family)
     if not warning:
         assert found == ""
     assert found.startswith(warning.format(path=path))
 
 
 def test_models_of_this_package_need_no_check(raw_config: dict[str, Any]) -> None:
-    assert export_warning(parse_config(raw_config, "test")) == ""
+    config = parse_config(raw_config, "test")
+    assert export_warning(config.model, config.export.family) == ""

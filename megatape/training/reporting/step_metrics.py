@@ -1,62 +1,13 @@
-"""Result of one optimizer step, and the metrics that a run reports about it."""
+"""Metrics of one optimizer step, in the form in which sinks and metrics.jsonl receive them."""
 
 import math
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from megatape.training.steps.status import StepStatus
-from megatape.training.validation.evaluator import Validation
-from megatape.zero.update import Decision, Take
+from megatape.training.validation.result import Validation
 
 # Numbers of StepMetrics in every line of metrics.jsonl.
 NUMBERS = ("step", "loss", "grad_norm", "lr", "tokens", "samples", "digest", "seconds", "peak_memory")
-
-
-@dataclass(frozen=True)
-class StepOutput:
-    """Result of one optimizer step.
-
-    Attributes:
-        step: Number of the step, from 1.
-        samples: Range of the step's samples, counted from the start of the run.
-        learning_rate: Scheduled rate, before the scale of each parameter group.
-        digest: Digest of the samples (order.samples_digest).
-        status: Status between the step and the next one, summed over all ranks.
-        loss: Mean loss over the step's targets, nats; NaN if it was not computed.
-        grad_norm: Gradient norm before clipping; NaN if it was not computed.
-        fault: Description of a loss or gradient that is not finite, or None.
-        skipped: Reason for skipping the update (fault, spike policy or configuration), or None. Weights and optimizer state are
-            then bit-identical to those before the step.
-        is_planned: Whether the configuration or a rollback skipped the step without computing it.
-        decision: Decision of the spike policy.
-        anomaly: Description of a spike, or None.
-        forward_seconds: Duration of this rank's forward passes. They wait for no other rank at ZeRO stages 0 to 2, unless ranks
-            divide samples.
-    """
-
-    step: int
-    samples: range
-    learning_rate: float
-    digest: int
-    status: StepStatus
-    loss: float = math.nan
-    grad_norm: float = math.nan
-    fault: str | None = None
-    skipped: str | None = None
-    is_planned: bool = False
-    decision: Decision = field(default_factory=Take)
-    anomaly: str | None = None
-    forward_seconds: float = 0.0
-
-    @property
-    def is_applied(self) -> bool:
-        """Whether the step has changed the weights."""
-        return self.skipped is None
-
-    @property
-    def description(self) -> str:
-        """Label of the step in messages, with its learning rate and samples."""
-        return f"step {self.step} (learning rate {self.learning_rate:.2e}, samples {self.samples[0]} to {self.samples[-1]})"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""State of a run in the state.json of its checkpoints, beside weights and optimizer state."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from megatape.checkpoint.state import State
+from megatape.training.callbacks.collection import Callbacks
+from megatape.training.state import TrainState
+from megatape.training.steps.spike_policy import SpikePolicy
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Facts about a run that checkpoints record, so that a resumed run can report or refuse changes.
+
+    Attributes:
+        world_size: Number of ranks.
+        fingerprints: Hashes of tokenizer and training data.
+        attention: Attention backend of the first layer.
+        config: Configuration of the run, without secrets.
+    """
+
+    world_size: int
+    fingerprints: dict[str, str]
+    attention: str
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """State of a run beside weights and optimizer state.
+
+    Attributes:
+        progress: Counts of the run.
+        policy: Spike policy of the run.
+        callbacks: Callbacks of the run.
+        facts: Facts about the run.
+    """
+
+    progress: TrainState
+    policy: SpikePolicy
+    callbacks: Callbacks
+    facts: RunFacts
+
+    def saved_state(self) -> State:
+        """Return the state for a checkpoint."""
+        return State(
+            step=self.progress.step,
+            updates=self.progress.updates,
+            samples=self.progress.samples,
+            tokens=self.progress.tokens,
+            last_step=self.progress.last_step,
+            validation_selection=self.progress.selection,
+            world_size=self.facts.world_size,
+            fingerprints=self.facts.fingerprints,
+            attention=self.facts.attention,
+            guard=self.policy.saved_state(),
+            callbacks=self.callbacks.state_dict(),
+            config=self.facts.config,
+        )

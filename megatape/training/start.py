@@ -1,0 +1,30 @@
+"""Starting point of a run, as its user chooses it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Start:
+    """Starting point of a run, beside its configuration.
+
+    Attributes:
+        resume: "auto" for the newest valid checkpoint of the run's folder (a new run if there is none), a checkpoint folder, or
+            None for a new run.
+        allow_changes: Whether a resumed run may change settings that must be confirmed (`confirmed` in docs/config.md).
+        base: Present folder of the base of the checkpoint that the run starts from, if it has moved.
+        profile: Number of steps to trace, 0 for none.
+    """
+
+    resume: str | None = None
+    allow_changes: bool = False
+    base: Path | None = None
+    profile: int = 0
+
+    def shared_values(self) -> dict[str, Any]:
+        """Return the values on which all ranks must agree, as JSON values by name."""
+        base = None
+        if self.base is not None:
+            base = str(self.base)
+        return vars(self) | {"base": base}

@@ -1,0 +1,75 @@
+"""Builds model and optimizer under DeepSpeed, with the kernels that work on all ranks."""
+
+import torch
+
+from megatape.attention.attend import get_backend, select_backend
+from megatape.config import Config
+from megatape.distributed.mesh import Axis, Mesh
+from megatape.distributed.topology import Topology
+from megatape.model.build import build_model
+from megatape.model.division_check import check_division
+from megatape.model.requirements import attention_requirements
+from megatape.model.trainable import check_trainable
+from megatape.model.transformer import Transformer
+from megatape.training.startup.attention_choice import AttentionChoice
+from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
+from megatape.zero.distributed import own_device
+from megatape.zero.engine import Engine
+from megatape.zero.engine_options import engine_options
+
+
+def build_engine(config: Config, topology: Topology, mesh: Mesh) -> tuple[Engine, AttentionChoice]:
+    """Build model and optimizer under DeepSpeed, and select the attention backends of the model. Collective.
+
+    Args:
+        config: Configuration of the run.
+        topology: All ranks.
+        mesh: Mesh of the ranks.
+
+    Returns:
+        The engine, and the attention backend of its first layer.
+
+    Raises:
+        UserError: The model cannot be built or computed here as configured. Raised on all ranks.
+    """
+    device = own_device()
+    training = config.training
+    check_division(config.model, config.data, mesh, topology, device)
+    requirements = attention_requirements(config, device.type)
+    length = config.data.sequence_length
+    dtype = getattr(torch, training.precision)
+    backends = working_backends(requirements, training.attention, config.model, length, device, topology)
+    fp8 = working_product(training.fp8, device, topology)
+    update_by_kernel = updates_by_kernel(config.model, dtype, config.parallel.tp, length, device, topology)
+    by_kernel = loss_by_kernel(config.model, dtype, training.z_loss, device, topology)
+
+    compiler = None
+    if training.compile:
+        compiler = "inductor"
+
+    def build(axis: Axis) -> Transformer:
+        model = build_model(
+            config.model,
+            axis,
+            sequence_axis=mesh["sequence"],
+            context_axis=mesh["context"],
+            trainable=training.trainable,
+            frozen=training.frozen,
+            fp8=fp8,
+            backends=backends,
+            update_by_kernel=update_by_kernel,
+            z_loss=training.z_loss,
+            loss_by_kernel=by_kernel,
+            num_shifted_groups=training.num_shifted_groups,
+            activation_checkpointing=training.activation_checkpointing,
+            chunk_tokens=training.chunk_tokens,
+            compiler=compiler,
+        )
+        check_trainable(model, training.trainable, training.frozen)
+        return model
+
+    name = select_backend(requirements[0], backends)
+    kernel = ""
+    if device.type == "cuda":
+        kernel = get_backend(name).kernel_name(requirements[0], device) or ""
+    return Engine(engine_options(config, topology.world_size), topology, mesh, build), AttentionChoice(name, kernel)

@@ -1,0 +1,83 @@
+"""Builds the readers of a run's samples: the loader of training, and the evaluator."""
+
+from megatape.config import DataConfig, ModelConfig, TrainingConfig
+from megatape.config.batches import BatchSizes
+from megatape.data.training.loader import Loader
+from megatape.data.training.mixture import Mixture
+from megatape.data.training.run_data import RunData
+from megatape.distributed.mesh import Axis
+from megatape.encodings import encoding_of
+from megatape.reliability.watch.pace import Pace
+from megatape.training.position_views.viewer import PositionViewer
+from megatape.training.validation.evaluator import Evaluator
+from megatape.zero.engine import Engine
+
+
+def build_loader(
+    config: DataConfig,
+    model: ModelConfig,
+    training: TrainingConfig,
+    batches: BatchSizes,
+    samples: Mixture,
+    axis: Axis,
+) -> Loader:
+    """Build the reader of this rank's training samples.
+
+    Args:
+        config: Data section of the configuration.
+        model: Configuration of the model.
+        training: Configuration of training, with the micro-batch size.
+        batches: Batch sizes of the run.
+        samples: Training samples, opened by this rank.
+        axis: Ranks that read different samples.
+    """
+    warmup = {}
+    for stage in config.length_warmup:
+        warmup[stage.length] = -(-stage.tokens // config.sequence_length)
+    return Loader(
+        samples,
+        batches=batches,
+        micro_batch_size=training.micro_batch_size,
+        rank=axis.rank,
+        world_size=axis.size,
+        positions=encoding_of(model).positions(config.random_offset),
+        warmup=warmup,
+    )
+
+
+def build_evaluator(
+    config: DataConfig,
+    model: ModelConfig,
+    training: TrainingConfig,
+    num_samples: int,
+    data: RunData,
+    engine: Engine,
+    pace: Pace,
+) -> Evaluator:
+    """Build the evaluator of a run.
+
+    Args:
+        config: Data section of the configuration.
+        model: Configuration of the model.
+        training: Configuration of training, with the micro-batch size and the seed.
+        num_samples: Number of validation samples of each corpus (evaluation.samples).
+        data: Data opened by this rank.
+        engine: Engine of the run.
+        pace: Receives the phases of this rank, for the watch over the ranks.
+    """
+    encoding = encoding_of(model)
+    positions = encoding.positions(config.random_offset)
+    viewer = None
+    if encoding.carries_state:
+        first_split = next(iter(data.validation.values()))
+        viewer = PositionViewer(engine, first_split, positions, training.seed, data.tokenizer.decode)
+    return Evaluator(
+        engine,
+        data,
+        positions=positions,
+        num_samples=num_samples,
+        micro_batch_size=training.micro_batch_size,
+        seed=training.seed,
+        pace=pace,
+        viewer=viewer,
+    )

@@ -1,0 +1,106 @@
+"""Resuming a run: the check of the checkpoint that it continues from, or a new beginning if none was saved."""
+
+from collections.abc import Callable
+
+from megatape.checkpoint.compatibility import (
+    check_annealing,
+    check_end_token,
+    check_order,
+    check_same_data,
+    check_same_settings,
+    recipe_changes,
+)
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.fresh_start import check_restart, set_metrics_aside
+from megatape.checkpoint.reader import CheckpointReader
+from megatape.checkpoint.selection import find_checkpoint
+from megatape.config import Config, differences
+from megatape.data.training.run_data import RunData
+from megatape.data.training.selection import NEW_SELECTION
+from megatape.utils.units import plural
+
+
+def check_continues(
+    config: Config,
+    data: RunData,
+    attention: str,
+    allow_changes: bool,
+    environment: RunEnvironment,
+    reader: CheckpointReader,
+) -> None:
+    """Check that a run may continue from a checkpoint, and report it with each change of the recipe. Collective.
+
+    Args:
+        config: Configuration of the run.
+        data: Data of the run.
+        attention: Name of the run's attention backend.
+        allow_changes: Whether settings that must be confirmed may change (`confirmed` in docs/config.md).
+        environment: Environment of the run.
+        reader: The checkpoint.
+
+    Raises:
+        UserError: The run would train another model, see other samples, or change a setting that must be confirmed.
+    """
+    origin = reader.directory
+    theirs = reader.config
+    state = reader.state
+    changed = list(differences(theirs, config))
+    check_same_settings(origin, changed)
+    check_same_data(origin, state.fingerprints, data.fingerprints, config.data)
+    check_end_token(origin, reader.tokenizer(), data.tokenizer)
+    environment.on_main(lambda: check_order(origin, state.last_step, data.train.order))
+    check_annealing(origin, theirs.data.annealing, config.data.annealing, reader.tokens)
+    lines = recipe_changes(origin, changed, allow_changes)
+    # Checkpoints of earlier versions do not record the backend.
+    before = state.attention or attention
+    if before != attention:
+        lines.append(f"attention by {before} -> {attention}, which rounds differently")
+
+    samples = plural(reader.samples, "sample")
+    tokens = plural(reader.tokens, "token")
+    environment.log.info(f"resumed from {origin}: {samples} and {tokens} seen")
+    if state.average is not None:
+        steps = ", ".join(str(step) for step in state.average.steps)
+        environment.log.info(f"its weights are the average of those after steps {steps}")
+    if state.validation_selection != NEW_SELECTION:
+        environment.log.info(
+            "the run is still evaluated on the first evaluation.samples validation samples, as it began; new runs are "
+            "evaluated on samples from the whole split"
+        )
+    for line in lines:
+        environment.log.info(f"changed since then: {line}")
+
+
+def resumed_checkpoint(
+    resume: str, environment: RunEnvironment, check: Callable[[CheckpointReader], None]
+) -> CheckpointReader | None:
+    """Return the checkpoint that a run continues from, or None if it starts again because none was saved. Collective.
+
+    Args:
+        resume: "auto" for the newest valid checkpoint of the run's folder, or a checkpoint folder.
+        environment: Environment of the run.
+        check: Raises UserError if the run must not continue from a checkpoint.
+
+    Raises:
+        UserError: The run must not continue, or a checkpoint may have been lost.
+    """
+    reader = find_checkpoint(resume, environment, check)
+    if reader is None:
+        _start_again(environment)
+    return reader
+
+
+def _start_again(environment: RunEnvironment) -> None:
+    """Let a run with --resume auto and without checkpoints start from step 0. Collective.
+
+    Raises:
+        UserError: A checkpoint may have been lost.
+    """
+    num_recorded = environment.on_main(lambda: check_restart(environment.folder))
+    if num_recorded == 0:
+        return
+    kept = environment.on_main(lambda: str(set_metrics_aside(environment.folder)))
+    environment.log.info(
+        f"no checkpoint was written before the run ended after step {num_recorded}: starting again from step 0; its metrics "
+        f"are kept in {kept}"
+    )

@@ -1,0 +1,115 @@
+"""Result of one optimizer step."""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from megatape.training.steps.spike_policy import Rollback
+from megatape.training.steps.status import StepStatus
+from megatape.zero.update import Update
+
+
+class SkipReason(Enum):
+    """Reasons for skipping a step without computing it, in the words of logs and metrics."""
+
+    # The configuration excludes its samples, or a rollback.
+    PLANNED = "skipped (training.skip_samples)"
+    NO_TARGETS = "its samples have no targets"
+
+
+@dataclass(frozen=True)
+class ComputedStep:
+    """Result of the passes and the update of a step.
+
+    Attributes:
+        loss: Mean loss over the step's targets, nats.
+        update: Result of the update.
+        anomaly: Description of a spike, or None.
+        forward_seconds: Duration of this rank's forward passes. They wait for no other rank at ZeRO stages 0 to 2, unless ranks
+            divide samples.
+    """
+
+    loss: float
+    update: Update
+    anomaly: str | None = None
+    forward_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """Result of one optimizer step.
+
+    Attributes:
+        step: Number of the step, from 1.
+        samples: Range of the step's samples, counted from the start of the run.
+        learning_rate: Scheduled rate, before the scale of each parameter group.
+        digest: Digest of the samples (order.samples_digest).
+        status: Status between the step and the next one, summed over all ranks.
+        computed: Result of passes and update, None if the step was skipped without computing it.
+        skip_reason: Reason for skipping the step without computing it, None if it was computed.
+    """
+
+    step: int
+    samples: range
+    learning_rate: float
+    digest: int
+    status: StepStatus
+    computed: ComputedStep | None = None
+    skip_reason: SkipReason | None = None
+
+    @property
+    def description(self) -> str:
+        """Label of the step in messages, with its learning rate and samples."""
+        return f"step {self.step} (learning rate {self.learning_rate:.2e}, samples {self.samples[0]} to {self.samples[-1]})"
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the step's targets, nats; NaN if it was not computed."""
+        if self.computed is None:
+            return math.nan
+        return self.computed.loss
+
+    @property
+    def grad_norm(self) -> float:
+        """Gradient norm before clipping; NaN if it was not computed."""
+        if self.computed is None:
+            return math.nan
+        return self.computed.update.grad_norm
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the step has changed the weights. Otherwise weights and optimizer state are bit-identical to before."""
+        return self.skipped is None
+
+    @property
+    def skipped(self) -> str | None:
+        """Description of the reason for skipping the update (fault, spike policy or `skip_reason`), None if it was applied."""
+        if self.skip_reason is not None:
+            return self.skip_reason.value
+        if self.computed is None:
+            return None
+        return self.computed.update.skip_reason
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the configuration or a rollback skipped the step."""
+        return self.skip_reason is SkipReason.PLANNED
+
+    @property
+    def anomaly(self) -> str | None:
+        """Description of a spike, or None."""
+        if self.computed is None:
+            return None
+        return self.computed.anomaly
+
+    @property
+    def wants_rollback(self) -> bool:
+        """Whether the spike policy decided to return to a checkpoint."""
+        return self.computed is not None and isinstance(self.computed.update.decision, Rollback)
+
+    @property
+    def forward_seconds(self) -> float:
+        """Duration of this rank's forward passes, 0 without any."""
+        if self.computed is None:
+            return 0.0
+        return self.computed.forward_seconds
