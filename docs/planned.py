@@ -5,7 +5,6 @@ Each table lies between a comment with its name and `<!-- end -->`. The comments
 
 import re
 from collections.abc import Callable, Sequence
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +51,16 @@ def speeds() -> str:
         cluster = cluster_of(config)
         gpu = load_gpu(cluster.gpu).model_copy(update=entry.get("gpu", {}))
         layout = TrainingLayout.from_config(config, cluster.world_size)
-        low, high = plan_speed(layout, cluster, gpu).seconds
+        seconds = plan_speed(layout, cluster, gpu).seconds
         tokens = config.step_tokens / cluster.world_size
-        middle = tokens / sqrt(low * high)
+        middle = tokens / seconds.middle
         published = entry["tokens/s per GPU"]
         source = "published"
         if not entry["source"].startswith("https://"):
             source = "measured"
         name = f"{entry['run']}, stage {config.zero.stage}, {cluster.world_size} {cluster.gpu}"
         link = f"[{source}]({entry['source'].removeprefix('docs/')})"
-        estimate = f"{tokens / high:,.0f} to {tokens / low:,.0f}"
+        estimate = f"{tokens / seconds.high:,.0f} to {tokens / seconds.low:,.0f}"
         rows.append([name, link, f"{published:,.0f}", estimate, f"{published / middle:.2f}"])
     header = ["run", "source", "tokens/s per GPU", "estimate", "over the middle of the estimate"]
     return markdown(header, rows)
@@ -110,7 +109,7 @@ def stages_row(name: str) -> Row:
     both = (plans[3], plans[1])
     memory = [f"{plan.requirements.gpu.bytes / 2**30:.1f}" for plan in both]
     sent = [f"{plan.data_bytes / 2**30:.1f}" for plan in both]
-    seconds = [format_range(*plan.speed) for plan in both]
+    seconds = [format_range(*plan.seconds) for plan in both]
     return [name, *memory, *sent, *seconds]
 
 

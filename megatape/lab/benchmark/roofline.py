@@ -19,6 +19,7 @@ from megatape.lab.benchmark.gpu.tables import yes_no
 from megatape.lab.benchmark.gpu.targets import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.encodings import BASELINE
+from megatape.tools.planner.cases import ByCase
 from megatape.tools.planner.device import optimizer_work
 from megatape.tools.planner.efficiency import ASSUMPTIONS, DeviceTime, device_times, middle
 from megatape.tools.planner.operations import Attention, Work
@@ -50,7 +51,7 @@ class Estimate:
     encoding: str
     attention: str
     mode: str
-    times: tuple[DeviceTime, DeviceTime]
+    times: ByCase[DeviceTime]
     work: Work
     saved: int | None = None
 
@@ -185,7 +186,6 @@ def _steps_table(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], resul
 
 def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[str]:
     """Return the figures of an estimate. `baseline` is the seconds of the fastest RoPE."""
-    pessimistic, optimistic = estimate.times
     compute_bound, memory_bound = middle(estimate.times)
     moved_bytes = 0.0
     for operation, count in estimate.work.items():
@@ -196,7 +196,7 @@ def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[
     if estimate.saved is not None:
         saved = format_bytes(estimate.saved)
     return [
-        f"{estimate.seconds * 1e3:.1f} ({sum(optimistic) * 1e3:.1f} to {sum(pessimistic) * 1e3:.1f})",
+        f"{estimate.seconds * 1e3:.1f} ({sum(estimate.times.good) * 1e3:.1f} to {sum(estimate.times.bad) * 1e3:.1f})",
         f"{estimate.seconds / baseline:.3f}",
         f"{_utilization(shape, gpu, estimate):.0%}",
         f"{compute_bound * 1e3:.1f}",

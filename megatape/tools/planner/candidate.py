@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod, sqrt
 
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state, plan_total
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig
+from megatape.tools.planner.cases import Range
 from megatape.tools.planner.memory_requirements import MemoryRequirements, memory_requirements
 from megatape.tools.planner.speed import plan_speed
 
@@ -43,14 +43,9 @@ class Candidate:
         return without_activations.fits_with_margin and self.requirements.fits_with_margin
 
     @cached_property
-    def speed(self) -> tuple[float, float]:
-        """Seconds of a step, (low, high)."""
+    def seconds(self) -> Range:
+        """Seconds of a step."""
         return plan_speed(self.layout, self.cluster, self.gpu, self.correction).seconds
-
-    @property
-    def seconds(self) -> float:
-        """Geometric mean of the range of seconds."""
-        return sqrt(prod(self.speed))
 
     @property
     def stage(self) -> int:

@@ -8,13 +8,14 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import plan_state
 from megatape.accounting.memory_parts import Memory, MemoryPart
+from megatape.tools.planner.cases import ByCase
 from megatape.tools.planner.efficiency import DeviceTime, device_times
 from megatape.tools.planner.operations import Operation, Work
 from megatape.tools.planner.work import step_work
 
 
-def device_seconds(layout: TrainingLayout, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
-    """Return the time of a step without exchanges between GPUs, (bad, good).
+def device_seconds(layout: TrainingLayout, gpu: Gpu) -> ByCase[DeviceTime]:
+    """Return the time of a step without exchanges between GPUs.
 
     Args:
         layout: Ranks of the run, and their workload.

@@ -4,41 +4,43 @@ import math
 from typing import NamedTuple
 
 from megatape.accounting.gpus import Gpu
+from megatape.tools.planner.cases import ByCase, Case
 from megatape.tools.planner.operations import Kind, Work
 
-# Shares of the data sheet's rates that busy GPUs reach, (bad, good). docs/planning.md compares the resulting speeds with
+# Shares of the data sheet's rates that busy GPUs reach. docs/planning.md compares the resulting speeds with
 # published and measured ones.
-MATRIX_EFFICIENCY = (0.50, 0.75)
-A100_MATRIX_EFFICIENCY = (0.60, 0.85)  # A100s come closer to their peak, which is a third of an H100's.
-FUSED_EFFICIENCY = (0.30, 0.55)
-MEMORY_EFFICIENCY = (0.6, 0.85)
-LINK_EFFICIENCY = (0.5, 0.8)  # links between GPUs, and between a GPU and its host
+MATRIX_EFFICIENCY = ByCase(0.50, 0.75)
+A100_MATRIX_EFFICIENCY = ByCase(0.60, 0.85)  # A100s come closer to their peak, which is a third of an H100's.
+FUSED_EFFICIENCY = ByCase(0.30, 0.55)
+MEMORY_EFFICIENCY = ByCase(0.6, 0.85)
+LINK_EFFICIENCY = ByCase(0.5, 0.8)  # links between GPUs, and between a GPU and its host
 
 EAGER_SLOWDOWN = 1.2  # Bandwidth of compiled kernels over that of PyTorch's single kernels, measured on an H200.
 
-# TFLOP/s of causal attention without its masked half, by backend, pass and head size, at 1k and at 4k tokens. PyTorch's rates
+# TFLOP/s of causal attention without its masked half, by backend, pass and head size: at 1k tokens in the bad
+# case, at 4k in the good one. PyTorch's rates
 # are those of cuDNN on an H100 SXM, from figures 5 and 6 of FlashAttention-3's paper (arXiv 2407.08608). Ours are those of TAPE
 # on an H200 (docs/kernels.md): with head size 128 from 2k tokens on; with head size 64 measured at 1k, and a quarter more at
 # 4k, as that paper reports for Triton's forward pass.
 H100_TFLOPS = {
-    ("sdpa", "forward"): {64: (288, 363), 128: (410, 518)},
-    ("sdpa", "backward"): {64: (348, 417), 128: (408, 499)},
-    ("triton", "forward"): {64: (244, 305), 128: (347, 426)},
-    ("triton", "backward"): {64: (279, 349), 128: (288, 356)},
+    ("sdpa", "forward"): {64: ByCase(288, 363), 128: ByCase(410, 518)},
+    ("sdpa", "backward"): {64: ByCase(348, 417), 128: ByCase(408, 499)},
+    ("triton", "forward"): {64: ByCase(244, 305), 128: ByCase(347, 426)},
+    ("triton", "backward"): {64: ByCase(279, 349), 128: ByCase(288, 356)},
 }
 H100_PEAK = 989  # TFLOP/s
 HOPPER = ("H100", "H200", "GH200")  # On other GPUs, attention has the efficiency of fused kernels.
 
 # Assumptions about the time of a step.
 ASSUMPTIONS = (
-    f"matrix products at {MATRIX_EFFICIENCY[0]:.0%} to {MATRIX_EFFICIENCY[1]:.0%} of the peak",
-    f"matrix products of A100s at {A100_MATRIX_EFFICIENCY[0]:.0%} to {A100_MATRIX_EFFICIENCY[1]:.0%} of it",
+    f"matrix products at {MATRIX_EFFICIENCY.bad:.0%} to {MATRIX_EFFICIENCY.good:.0%} of the peak",
+    f"matrix products of A100s at {A100_MATRIX_EFFICIENCY.bad:.0%} to {A100_MATRIX_EFFICIENCY.good:.0%} of it",
     "attention without its masked half; on Hopper at an H100's published rates of cuDNN (PyTorch), by head size",
     "our attention in Triton there at the rates that it has on an H200",
-    f"our other kernels, and attention elsewhere, at {FUSED_EFFICIENCY[0]:.0%} to {FUSED_EFFICIENCY[1]:.0%} of the peak",
-    f"device memory at {MEMORY_EFFICIENCY[0]:.0%} to {MEMORY_EFFICIENCY[1]:.0%} of its peak",
+    f"our other kernels, and attention elsewhere, at {FUSED_EFFICIENCY.bad:.0%} to {FUSED_EFFICIENCY.good:.0%} of the peak",
+    f"device memory at {MEMORY_EFFICIENCY.bad:.0%} to {MEMORY_EFFICIENCY.good:.0%} of its peak",
     f"operations of PyTorch that are not compiled move bytes {EAGER_SLOWDOWN} times as slowly",
-    f"links at {LINK_EFFICIENCY[0]:.0%} to {LINK_EFFICIENCY[1]:.0%} of theirs",
+    f"links at {LINK_EFFICIENCY.bad:.0%} to {LINK_EFFICIENCY.good:.0%} of theirs",
     "each operation takes the longer of its arithmetic and its bytes, reads its inputs once and writes its outputs once",
     "torch.compile fuses all that lies between two matrix products",
     "exchanges of ZeRO, and tensor-parallel ones that are begun ahead, are overlapped with computation in the good case",
@@ -59,26 +61,25 @@ class DeviceTime(NamedTuple):
     memory_bound: float
 
 
-def device_times(work: Work, gpu: Gpu) -> tuple[DeviceTime, DeviceTime]:
-    """Return the time that operations take one after the other, (bad, good)."""
-    return _seconds(work, gpu, case=0), _seconds(work, gpu, case=1)
+def device_times(work: Work, gpu: Gpu) -> ByCase[DeviceTime]:
+    """Return the time that operations take one after the other."""
+    return ByCase(_seconds(work, gpu, Case.BAD), _seconds(work, gpu, Case.GOOD))
 
 
-def middle(times: tuple[DeviceTime, DeviceTime]) -> DeviceTime:
+def middle(times: ByCase[DeviceTime]) -> DeviceTime:
     """Return the estimate between the bad and the good case: the geometric mean of each part."""
-    bad, good = times
-    compute_bound = math.sqrt(bad.compute_bound * good.compute_bound)
-    memory_bound = math.sqrt(bad.memory_bound * good.memory_bound)
+    compute_bound = math.sqrt(times.bad.compute_bound * times.good.compute_bound)
+    memory_bound = math.sqrt(times.bad.memory_bound * times.good.memory_bound)
     return DeviceTime(compute_bound, memory_bound)
 
 
-def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
-    """Return the time of operations in one case: 0 for the bad one, 1 for the good one."""
-    bandwidth = gpu.memory_bandwidth * MEMORY_EFFICIENCY[case]
+def _seconds(work: Work, gpu: Gpu, case: Case) -> DeviceTime:
+    """Return the time of operations in one case."""
+    bandwidth = gpu.memory_bandwidth * MEMORY_EFFICIENCY.of(case)
     compute_bound = 0.0
     memory_bound = 0.0
     for operation, count in work.items():
-        rate = gpu.bfloat16_flops * _efficiency(operation.kind, gpu)[case]
+        rate = gpu.bfloat16_flops * _efficiency(operation.kind, gpu).of(case)
         arithmetic = operation.flops / rate
         moving = operation.bytes / bandwidth
         if operation.kind == "eager":
@@ -90,8 +91,8 @@ def _seconds(work: Work, gpu: Gpu, case: int) -> DeviceTime:
     return DeviceTime(compute_bound, memory_bound)
 
 
-def _efficiency(kind: Kind, gpu: Gpu) -> tuple[float, float]:
-    """Return the shares of the peak, (bad, good)."""
+def _efficiency(kind: Kind, gpu: Gpu) -> ByCase[float]:
+    """Return the share of the peak."""
     if kind == "product":
         if gpu.name == "A100":
             return A100_MATRIX_EFFICIENCY
@@ -99,9 +100,9 @@ def _efficiency(kind: Kind, gpu: Gpu) -> tuple[float, float]:
     if kind == "fused":
         return FUSED_EFFICIENCY
     if isinstance(kind, str):
-        return (1.0, 1.0)  # no matrix products
+        return ByCase(1.0, 1.0)  # no matrix products
     if gpu.name not in HOPPER:
         return FUSED_EFFICIENCY
     head_size = 64 if kind.head_dim <= 64 else 128
-    bad, good = H100_TFLOPS[kind.backend, kind.direction][head_size]
-    return bad / H100_PEAK, good / H100_PEAK
+    rates = H100_TFLOPS[kind.backend, kind.direction][head_size]
+    return ByCase(rates.bad / H100_PEAK, rates.good / H100_PEAK)

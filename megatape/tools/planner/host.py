@@ -8,12 +8,24 @@ from typing import NamedTuple
 
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.trace import run_pass
+from megatape.tools.planner.cases import ByCase, Case
 from megatape.tools.planner.work import eager_work
 
-# Seconds, (bad, good).
-LAUNCH_SECONDS = (80e-6, 8e-6)  # per kernel, including autograd and Python code
-HOOK_SECONDS = (100e-6, 20e-6)  # per module hook; ZeRO stage 3 has four per module
-UPDATE_SECONDS = (40e-3, 3e-3)  # per step, for DeepSpeed's work around the optimizer
+LAUNCH_SECONDS = ByCase(80e-6, 8e-6)  # per kernel, including autograd and Python code
+HOOK_SECONDS = ByCase(100e-6, 20e-6)  # per module hook; ZeRO stage 3 has four per module
+UPDATE_SECONDS = ByCase(40e-3, 3e-3)  # per step, for DeepSpeed's work around the optimizer
+
+
+class HostTime(NamedTuple):
+    """Time of the CPU for one optimizer step, in seconds.
+
+    Attributes:
+        launching: Time of launching kernels, which overlaps with the GPU's work.
+        update: Time of the update, which does not.
+    """
+
+    launching: float
+    update: float
 
 
 class HostWork(NamedTuple):
@@ -28,14 +40,10 @@ class HostWork(NamedTuple):
     launches: int
     hooks: int
 
-    def seconds(self, case: int) -> tuple[float, float]:
-        """Return the seconds of launching, which overlaps with the GPU's work, and of the update, which does not.
-
-        Args:
-            case: 0 for the bad case, 1 for the good one.
-        """
-        launching = self.launches * LAUNCH_SECONDS[case] + self.hooks * HOOK_SECONDS[case]
-        return launching, UPDATE_SECONDS[case]
+    def seconds(self, case: Case) -> HostTime:
+        """Return the time of the work."""
+        launching = self.launches * LAUNCH_SECONDS.of(case) + self.hooks * HOOK_SECONDS.of(case)
+        return HostTime(launching, UPDATE_SECONDS.of(case))
 
 
 def host_work(layout: TrainingLayout) -> HostWork:

@@ -1,6 +1,7 @@
 """Bytes and time of ZeRO-Offload and of offloaded activations."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from megatape.accounting.activation_memory import offloaded_bytes
 from megatape.accounting.gpus import Gpu
@@ -9,16 +10,29 @@ from megatape.accounting.memory import plan_state
 from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.trace import run_pass
 from megatape.accounting.zero3 import gathered
+from megatape.tools.planner.cases import ByCase, Case
 from megatape.tools.planner.efficiency import LINK_EFFICIENCY
 from megatape.zero.deepspeed_config import Stage3Limits
 
-# Share of the data sheet's rate of host memory, (bad, good): a processor also reads the lines that it overwrites.
-HOST_EFFICIENCY = (0.3, 0.6)
+# Share of the data sheet's rate of host memory: a processor also reads the lines that it overwrites.
+HOST_EFFICIENCY = ByCase(0.3, 0.6)
 
 OFFLOAD_ASSUMPTION = (
-    f"host memory at {HOST_EFFICIENCY[0]:.0%} to {HOST_EFFICIENCY[1]:.0%} of its peak, and all ranks of a node update at once; "
-    "stage 3 copies to and from it beside the passes in the good case"
+    f"host memory at {HOST_EFFICIENCY.bad:.0%} to {HOST_EFFICIENCY.good:.0%} of its peak, and all ranks of a node update at "
+    "once; stage 3 copies to and from it beside the passes in the good case"
 )
+
+
+class OffloadTime(NamedTuple):
+    """Time of offloading in an optimizer step, in seconds.
+
+    Attributes:
+        overlapped: Time that overlaps with computation.
+        exposed: Time for which the GPU waits.
+    """
+
+    overlapped: float
+    exposed: float
 
 
 @dataclass(frozen=True)
@@ -44,18 +58,18 @@ class Offload:
     exposed_bytes: float
     host_bytes: float
 
-    def seconds(self, gpu: Gpu, case: int) -> tuple[float, float]:
-        """Return the overlapped time, and the time for which the GPU waits.
+    def seconds(self, gpu: Gpu, case: Case) -> OffloadTime:
+        """Return the time of moving and updating.
 
         Args:
             gpu: GPU, with its share of the host.
-            case: 0 for the bad case, 1 for the good one.
+            case: Case of the estimate.
         """
-        link_rate = gpu.host_link * LINK_EFFICIENCY[case]
-        host_rate = gpu.host_bandwidth * HOST_EFFICIENCY[case]
+        link_rate = gpu.host_link * LINK_EFFICIENCY.of(case)
+        host_rate = gpu.host_bandwidth * HOST_EFFICIENCY.of(case)
         overlapped = self.overlapped_bytes / link_rate
         exposed = self.exposed_bytes / link_rate + self.host_bytes / host_rate
-        return overlapped, exposed
+        return OffloadTime(overlapped, exposed)
 
 
 def plan_offload(layout: TrainingLayout, limits: Stage3Limits | None = None) -> Offload:

@@ -9,6 +9,7 @@ from megatape.accounting.memory_parts import Memory
 from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig, Config, ParallelConfig
+from megatape.tools.planner.cases import Case, Range
 from megatape.tools.planner.links import links
 from megatape.tools.planner.measured import MeasuredStep
 from megatape.tools.planner.offload import plan_offload
@@ -116,8 +117,8 @@ def offload_rows(layout: TrainingLayout, gpu: Gpu) -> list[Row]:
     num_bytes = offload.overlapped_bytes + offload.exposed_bytes
     if not num_bytes:
         return []
-    _, high = offload.seconds(gpu, case=0)
-    _, low = offload.seconds(gpu, case=1)
+    high = offload.seconds(gpu, Case.BAD).exposed
+    low = offload.seconds(gpu, Case.GOOD).exposed
     return [
         ("bytes between a GPU and its host in a step", format_bytes(num_bytes)),
         ("  seconds that it waits for the host", format_range(low, high)),
@@ -174,13 +175,13 @@ def speed_rows(
     return rows
 
 
-def cost_rows(tokens: int, layout: TrainingLayout, seconds: tuple[float, float], price: float | None) -> list[Row]:
+def cost_rows(tokens: int, layout: TrainingLayout, seconds: Range, price: float | None) -> list[Row]:
     """Return the rows on GPU-hours and their price.
 
     Args:
         tokens: Tokens of the run.
         layout: Ranks of the run, and their workload.
-        seconds: Seconds of a step, (low, high).
+        seconds: Seconds of a step.
         price: Price of a GPU-hour.
     """
     gpu_steps = _full_steps(tokens, layout) * layout.world_size

@@ -133,14 +133,14 @@ class Space:
             candidate = self.candidate(index)
             if candidate is not None and candidate.fits:
                 fitting.append(index)
-                heappush(heap, (candidate.seconds, True, index))
+                heappush(heap, (candidate.seconds.middle, True, index))
                 continue
 
             is_top = not any(index[NUM_UNORDERED:])
             if candidate is not None and is_top:
                 # Settings below are no faster. Nearly equal bounds are rounded to the same one, so that simpler settings go
                 # first.
-                seconds = BOUND_STEP ** floor(log(candidate.seconds, BOUND_STEP))
+                seconds = BOUND_STEP ** floor(log(candidate.seconds.middle, BOUND_STEP))
             for neighbour in self._neighbours_below(index):
                 if neighbour not in seen:
                     seen.add(neighbour)
@@ -160,7 +160,7 @@ class Space:
             found.append(self.start)
         fastest = None
         for index in self.fastest():
-            seconds = self._valid_candidate(index).seconds
+            seconds = self._valid_candidate(index).seconds.middle
             if fastest is None:
                 fastest = seconds
             if seconds > (1 + TOLERANCE) * fastest:
@@ -169,13 +169,13 @@ class Space:
                 found.append(index)
         if not found:
             return [], None
-        found.sort(key=lambda index: self._valid_candidate(index).seconds)
-        slowest = (1 + TOLERANCE) * self._valid_candidate(found[0]).seconds
-        found = [index for index in found if self._valid_candidate(index).seconds <= slowest]
+        found.sort(key=lambda index: self._valid_candidate(index).seconds.middle)
+        slowest = (1 + TOLERANCE) * self._valid_candidate(found[0]).seconds.middle
+        found = [index for index in found if self._valid_candidate(index).seconds.middle <= slowest]
 
         def effort(index: SettingIndex) -> tuple[int, int, float]:
             candidate = self._valid_candidate(index)
-            return candidate.complexity, len(self.changes(index)), candidate.seconds
+            return candidate.complexity, len(self.changes(index)), candidate.seconds.middle
 
         return found, min(found, key=effort)
 
@@ -190,7 +190,7 @@ class Space:
             for changed in combinations(numbers, size):
                 fitting += self._fitting(changed)
             if fitting:
-                return min(fitting, key=lambda index: self._valid_candidate(index).seconds)
+                return min(fitting, key=lambda index: self._valid_candidate(index).seconds.middle)
             if self.timed_out:
                 return None
         return None

@@ -63,7 +63,7 @@ def search_report(
         lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")
     elif own_fits:
         lines.append(
-            f"the file's own: {format_range(*own.speed)} seconds a step, {format_bytes(own.requirements.gpu.bytes)}: fits"
+            f"the file's own: {format_range(*own.seconds)} seconds a step, {format_bytes(own.requirements.gpu.bytes)}: fits"
         )
     else:
         lines.append(f"the file's own need {requirement_text(own.requirements.gpu)}")
@@ -113,7 +113,7 @@ def _table(space: Space, found: Sequence[SettingIndex]) -> str:
         row = []
         for grid, position in zip(space.value_grids, index, strict=True):
             row += [_option_value(value) for value in grid[position].values()]
-        row.append(format_range(*candidate.speed))
+        row.append(format_range(*candidate.seconds))
         row.append(format_bytes(candidate.requirements.gpu.bytes))
         host = candidate.requirements.host
         if host is None:
@@ -143,5 +143,5 @@ def _cost_lines(space: Space, index: SettingIndex, tokens: int, price: float | N
     """
     candidate = space.candidate(index)
     assert candidate is not None
-    rows = cost_rows(tokens, candidate.layout, candidate.speed, price)
+    rows = cost_rows(tokens, candidate.layout, candidate.seconds, price)
     return [f"  {name.strip()}: {value}" for name, value in rows]

@@ -7,17 +7,18 @@ from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.traffic import plan_traffic
 from megatape.config import ClusterConfig
+from megatape.tools.planner.cases import ByCase, Case, Range
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import LINK_EFFICIENCY, DeviceTime, middle
 from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, host_work
 from megatape.tools.planner.links import links
 from megatape.tools.planner.offload import plan_offload
 
-# Slowdown of GPUs that train together against one GPU with the same work, (bad, good), fitted to the published runs in
+# Slowdown of GPUs that train together against one GPU with the same work, fitted to the published runs in
 # docs/planning.md. After minutes of training, GPUs lower their clocks to stay within their power limit, and exchanges occupy
 # some of their multiprocessors.
-SUSTAINED_SLOWDOWN = (1.25, 1.08)
-A100_SUSTAINED_SLOWDOWN = (1.0, 1.0)
+SUSTAINED_SLOWDOWN = ByCase(1.25, 1.08)
+A100_SUSTAINED_SLOWDOWN = ByCase(1.0, 1.0)
 
 # If two estimates differ by less than this share, they do not tell which step is faster: similar published runs scatter as much
 # around the estimate.
@@ -25,9 +26,18 @@ TOLERANCE = 0.10
 
 # Assumptions about whole runs, in addition to those about operations.
 RUN_ASSUMPTIONS = (
-    f"GPUs training together take {SUSTAINED_SLOWDOWN[1]} to {SUSTAINED_SLOWDOWN[0]} times as long as one alone, except A100s",
-    f"{LAUNCH_SECONDS[1] * 1e6:.0f} to {LAUNCH_SECONDS[0] * 1e6:.0f} microseconds to launch a kernel, while the GPU computes",
-    f"{HOOK_SECONDS[1] * 1e6:.0f} to {HOOK_SECONDS[0] * 1e6:.0f} microseconds to run a hook of stage 3, while the GPU computes",
+    (
+        f"GPUs training together take {SUSTAINED_SLOWDOWN.good} to {SUSTAINED_SLOWDOWN.bad} times as long as one alone, except "
+        "A100s"
+    ),
+    (
+        f"{LAUNCH_SECONDS.good * 1e6:.0f} to {LAUNCH_SECONDS.bad * 1e6:.0f} microseconds to launch a kernel, while the GPU "
+        "computes"
+    ),
+    (
+        f"{HOOK_SECONDS.good * 1e6:.0f} to {HOOK_SECONDS.bad * 1e6:.0f} microseconds to run a hook of stage 3, while the GPU "
+        "computes"
+    ),
 )
 
 
@@ -36,14 +46,14 @@ class Speed:
     """Speed of an optimizer step.
 
     Attributes:
-        seconds: Seconds of the step, (low, high).
-        utilization: Model FLOPs utilization (MFU), (low, high).
+        seconds: Seconds of the step.
+        utilization: Model FLOPs utilization (MFU), from 0 to 1.
         model_flops: FLOPs of all ranks, three times the forward pass.
         hardware_flops: The same with the FLOPs that activation checkpointing recomputes.
     """
 
-    seconds: tuple[float, float]
-    utilization: tuple[float, float]
+    seconds: Range
+    utilization: Range
     model_flops: int
     hardware_flops: int
 
@@ -69,12 +79,11 @@ def plan_speed(layout: TrainingLayout, cluster: ClusterConfig, gpu: Gpu, correct
         hardware_flops += step_forward_flops - head_flops
 
     step = _Step(layout, cluster, gpu, correction)
-    low = step.good_seconds()
-    high = step.bad_seconds()
+    seconds = Range(step.good_seconds(), step.bad_seconds())
     gpu_flops = model_flops / layout.world_size
-    best = gpu_flops / gpu.bfloat16_flops / low
-    worst = gpu_flops / gpu.bfloat16_flops / high
-    return Speed((low, high), (worst, best), model_flops, hardware_flops)
+    worst = gpu_flops / gpu.bfloat16_flops / seconds.high
+    best = gpu_flops / gpu.bfloat16_flops / seconds.low
+    return Speed(seconds, Range(worst, best), model_flops, hardware_flops)
 
 
 class _Step:
@@ -97,9 +106,9 @@ class _Step:
         if correction is not None:
             estimate = middle(self._times)
             corrected = DeviceTime(correction * estimate.compute_bound, correction * estimate.memory_bound)
-            self._times = (corrected, corrected)
+            self._times = ByCase(corrected, corrected)
         self._is_measured = correction is not None
-        self._slowdown = (1.0, 1.0)
+        self._slowdown = ByCase(1.0, 1.0)
         if layout.world_size > 1:
             self._slowdown = SUSTAINED_SLOWDOWN
             if gpu.name == "A100":
@@ -107,40 +116,40 @@ class _Step:
 
     def bad_seconds(self) -> float:
         """Return the time of a step in which only launches overlap."""
-        case = 0
-        computing = self._slowdown[case] * sum(self._times[case])
+        case = Case.BAD
+        computing = self._slowdown.of(case) * sum(self._times.of(case))
         exchanges = sum(self._exchange_seconds(case).values())
-        overlapped, exposed = self._offload.seconds(self._gpu, case)
-        return self._with_host(computing + exchanges + overlapped + exposed, case)
+        offload = self._offload.seconds(self._gpu, case)
+        return self._with_host(computing + exchanges + offload.overlapped + offload.exposed, case)
 
     def good_seconds(self) -> float:
         """Return the time of a step with all possible overlap."""
-        case = 1
-        times = self._times[case]
-        compute_bound = self._slowdown[case] * times.compute_bound
-        memory_bound = self._slowdown[case] * times.memory_bound
-        offload_overlapped, offload_exposed = self._offload.seconds(self._gpu, case)
+        case = Case.GOOD
+        times = self._times.of(case)
+        compute_bound = self._slowdown.of(case) * times.compute_bound
+        memory_bound = self._slowdown.of(case) * times.memory_bound
+        offload = self._offload.seconds(self._gpu, case)
 
         exchanges = self._exchange_seconds(case)
         hidden = sum(self._overlapped[axis] * exchanges[axis] for axis in ("tensor", "context"))
         exposed = exchanges["tensor"] + exchanges["context"] - hidden + exchanges["sequence"]
         hidden += exchanges["data"] + exchanges["hpz"]
 
-        overlapped = max(compute_bound, hidden, offload_overlapped)
-        on_device = exposed + memory_bound + overlapped + exchanges["all"] + offload_exposed
+        overlapped = max(compute_bound, hidden, offload.overlapped)
+        on_device = exposed + memory_bound + overlapped + exchanges["all"] + offload.exposed
         return self._with_host(on_device, case)
 
-    def _exchange_seconds(self, case: int) -> dict[str, float]:
+    def _exchange_seconds(self, case: Case) -> dict[str, float]:
         """Return the time of the exchanges between GPUs, by group of ranks."""
         seconds = {}
         for group, (inside, outside) in self._links.items():
             at_peak = inside / self._gpu.node_bandwidth + outside / self._gpu.network_bandwidth
-            seconds[group] = at_peak / LINK_EFFICIENCY[case]
+            seconds[group] = at_peak / LINK_EFFICIENCY.of(case)
         return seconds
 
-    def _with_host(self, on_device: float, case: int) -> float:
+    def _with_host(self, on_device: float, case: Case) -> float:
         """Return the time of a step on the device and the host. A measured step already includes the host's part."""
         if self._is_measured:
             return on_device
-        launching, update = self._host.seconds(case)
-        return max(on_device, launching) + update
+        host = self._host.seconds(case)
+        return max(on_device, host.launching) + host.update

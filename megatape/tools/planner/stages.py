@@ -57,7 +57,7 @@ def stage_advice(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: f
         if plan.stage == config.zero.stage:
             name += " (the file's)"
         needed = requirement_text(plan.requirements.gpu)
-        rows.append([name, format_range(*plan.speed), format_bytes(plan.data_bytes), needed])
+        rows.append([name, format_range(*plan.seconds), format_bytes(plan.data_bytes), needed])
     header = ["ZeRO", "seconds per step", "sent between data-parallel ranks", "memory needed of a GPU"]
     return ["", columns(rows, header), "", *_advise(plans, config.zero.stage)]
 
@@ -71,10 +71,10 @@ def _advise(plans: list[Candidate], own_stage: int) -> list[str]:
     """
     own = next(plan for plan in plans if plan.stage == own_stage)
     possible = [plan for plan in plans if plan.requirements.fits_with_margin or plan is own]
-    fastest = min(possible, key=lambda plan: plan.seconds)
-    if fastest.seconds > FASTER * own.seconds:
+    fastest = min(possible, key=lambda plan: plan.seconds.middle)
+    share = fastest.seconds.middle / own.seconds.middle
+    if share > FASTER:
         return [f"no other stage that fits is faster than stage {own.stage}"]
-    share = fastest.seconds / own.seconds
     advice = (
         f"stage {fastest.stage} is the fastest that fits (--set zero.stage={fastest.stage}): its steps take {share:.0%} of the "
         f"time of stage {own.stage}"

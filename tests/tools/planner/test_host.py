@@ -8,6 +8,7 @@ from megatape.accounting.gpus import load_gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.workload import Workload
 from megatape.config import ClusterConfig
+from megatape.tools.planner.cases import Case
 from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, UPDATE_SECONDS, HostWork, host_work
 from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.work import eager_work
@@ -15,10 +16,10 @@ from tests.helpers.plan_cases import configure
 
 
 def test_seconds() -> None:
-    for case in (0, 1):
+    for case in Case:
         launching, update = HostWork(launches=3, hooks=2).seconds(case)
-        assert launching == pytest.approx(3 * LAUNCH_SECONDS[case] + 2 * HOOK_SECONDS[case])
-        assert update == UPDATE_SECONDS[case]
+        assert launching == pytest.approx(3 * LAUNCH_SECONDS.of(case) + 2 * HOOK_SECONDS.of(case))
+        assert update == UPDATE_SECONDS.of(case)
 
 
 def test_launches_and_hooks_of_a_step(raw_config: dict[str, Any]) -> None:
@@ -38,4 +39,4 @@ def test_a_small_model_waits_for_its_processor(raw_config: dict[str, Any]) -> No
     layout = TrainingLayout.from_config(config, 1)
     low, high = plan_speed(layout, ClusterConfig(nodes=1, gpus_per_node=1, gpu="h100"), load_gpu("h100")).seconds
     work = host_work(TrainingLayout.from_config(config, 1))
-    assert low == pytest.approx(sum(work.seconds(1))) and high == pytest.approx(sum(work.seconds(0)))
+    assert low == pytest.approx(sum(work.seconds(Case.GOOD))) and high == pytest.approx(sum(work.seconds(Case.BAD)))

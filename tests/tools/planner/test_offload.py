@@ -8,6 +8,7 @@ from megatape.accounting.gpus import load_gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig
+from megatape.tools.planner.cases import Case
 from megatape.tools.planner.offload import Offload, plan_offload
 from megatape.tools.planner.speed import plan_speed
 from megatape.zero.deepspeed_config import Stage3Limits
@@ -53,8 +54,8 @@ def test_bytes(
 
 def test_seconds() -> None:
     gpu = load_gpu("h100").model_copy(update={"host_link": 10.0, "host_bandwidth": 20.0})
-    assert Offload(50, 10, 120).seconds(gpu, 0) == (10, 2 + 20)
-    assert Offload(40, 16, 120).seconds(gpu, 1) == (5, 2 + 10)
+    assert Offload(50, 10, 120).seconds(gpu, Case.BAD) == (10, 2 + 20)
+    assert Offload(40, 16, 120).seconds(gpu, Case.GOOD) == (5, 2 + 10)
 
 
 @pytest.mark.parametrize("changes", [STAGE2, STAGE3], ids=["stage 2", "stage 3"])
