@@ -6,6 +6,7 @@ real runs.
 
 from collections import Counter
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 
 from megatape.accounting.element_sizes import GRADIENT_BYTES, elements
@@ -18,43 +19,53 @@ from megatape.accounting.zero3 import always_whole, gathered
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 
 
+class RankGroup(Enum):
+    """Ranks among which a rank sends. The first three are axes that divide samples, with the names of the mesh."""
+
+    CONTEXT = "context"
+    SEQUENCE = "sequence"
+    TENSOR = "tensor"
+    # Ranks that train the same weights, over which ZeRO divides its state.
+    REPLICAS = "replicas"
+    # Ranks of a node that share a second copy of the weights (zero.hpz_ranks).
+    SECOND_COPY = "second copy"
+    # All ranks, for an optimizer of whole matrices. The bytes are averaged over ranks.
+    ALL = "all"
+
+
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one rank sends in one optimizer step, by group of ranks.
-
-    Groups are the axes that divide samples ("tensor", "sequence", "context"), the ranks that train the same weights ("data",
-    for ZeRO), the ranks that share a second copy of the weights ("hpz"), and all ranks ("all", for an optimizer of whole
-    matrices, averaged over ranks).
+    """Bytes that one rank sends in one optimizer step.
 
     Attributes:
         sent: Bytes by group and collective.
         overlapped: Share of the bytes that is overlapped with computation, by axis.
     """
 
-    sent: dict[str, Sent]
-    overlapped: dict[str, float]
+    sent: dict[RankGroup, Sent]
+    overlapped: dict[RankGroup, float]
 
 
 @cache
 def plan_traffic(layout: TrainingLayout) -> Traffic:
     """Plan the traffic of a rank."""
     workload = layout.workload
-    sent = {}
+    sent: dict[RankGroup, Sent] = {}
     for axis in workload.parallel.axes:
-        sent[axis] = scaled(model_traffic(workload, axis), layout.micro_batches)
-    sent["tensor"].update(_replicated_gradients(layout))
+        sent[RankGroup(axis)] = scaled(model_traffic(workload, axis), layout.micro_batches)
+    sent[RankGroup.TENSOR].update(_replicated_gradients(layout))
     overlapped = {}
-    for axis, sent_by_axis in sent.items():
-        overlapped_bytes = sent_by_axis.pop(OVERLAPPED, 0)
-        overlapped[axis] = overlapped_bytes / max(1, sent_by_axis.total())
+    for group, sent_on_axis in sent.items():
+        overlapped_bytes = sent_on_axis.pop(OVERLAPPED, 0)
+        overlapped[group] = overlapped_bytes / max(1, sent_on_axis.total())
 
     if layout.zero.stage == 3:
-        sent["data"], sent["hpz"] = _stage3(layout)
+        sent[RankGroup.REPLICAS], sent[RankGroup.SECOND_COPY] = _stage3(layout)
     else:
-        sent["data"] = _stages_0_to_2(layout)
-        sent["hpz"] = Counter()
+        sent[RankGroup.REPLICAS] = _stages_0_to_2(layout)
+        sent[RankGroup.SECOND_COPY] = Counter()
     matrix_bytes = plan_matrices(layout).sent
-    sent["all"] = +Counter({ALL_TO_ALL: matrix_bytes})
+    sent[RankGroup.ALL] = +Counter({ALL_TO_ALL: matrix_bytes})
     return Traffic(sent, overlapped)
 
 

@@ -10,7 +10,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.memory_parts import MemoryPart
-from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.distributed.traffic import ALL_TO_ALL
 from megatape.tools.planner.report import report
 from tests.helpers.plan_cases import configure
@@ -54,8 +54,10 @@ def test_planned_bytes_equal_sent_bytes(
         counted = [rank[number] for rank in results]
         planned = plan_traffic(TrainingLayout.from_config(config, 4))
         sent = sum(rank["other"].get(ALL_TO_ALL, 0) for rank in counted)
-        assert planned.sent["all"] == {ALL_TO_ALL: sent // 4} and sent, name
-        assert all(rank[group] == planned.sent["data"] and rank["tensor"] == planned.sent["tensor"] for rank in counted), name
+        assert planned.sent[RankGroup.ALL] == {ALL_TO_ALL: sent // 4} and sent, name
+        for rank in counted:
+            assert rank[group] == planned.sent[RankGroup.REPLICAS], name
+            assert rank["tensor"] == planned.sent[RankGroup.TENSOR], name
 
 
 def test_state_of_adamw_and_half_of_it(muon_config: dict[str, Any]) -> None:

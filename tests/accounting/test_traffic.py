@@ -8,7 +8,7 @@ import pytest
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.model_traffic import OVERLAPPED, model_traffic
 from megatape.accounting.node_traffic import leaving_node, spanning_warning
-from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.accounting.workload import Workload
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent
 from megatape.utils.units import format_bytes
@@ -133,10 +133,10 @@ def test_planned_bytes_equal_sent_bytes(
             axis: model_traffic(Workload.from_config(config), axis)[OVERLAPPED] * micro_batches
             for axis in ("tensor", "context")
         }
-        expected: dict[str, Any] = {axis: planned.sent[axis] for axis in ("tensor", "sequence", "context")}
-        expected["other"] = planned.sent["hpz"]
+        expected: dict[str, Any] = {axis: planned.sent[RankGroup(axis)] for axis in ("tensor", "sequence", "context")}
+        expected["other"] = planned.sent[RankGroup.SECOND_COPY]
         expected["overlapped"] = overlapped
-        expected[weights] = expected.get(weights, Sent()) + planned.sent["data"]
+        expected[weights] = expected.get(weights, Sent()) + planned.sent[RankGroup.REPLICAS]
         # Overlapped bytes of ZeRO are counted with those of its group.
         overlapped.pop(weights, None)
         # Stages 1 and 2 divide the gradients of replicated weights unequally: the planner averages over ranks.
@@ -188,7 +188,7 @@ def test_warning_of_samples_on_several_nodes(raw_config: dict[str, Any]) -> None
     config = configure(raw_config, "x", {"parallel.sp": 4, "training.micro_batch_size": 2})
     layout = TrainingLayout.from_config(config, 4)
     assert spanning_warning(layout, 4) == spanning_warning(TrainingLayout.from_config(config, 8), 8) == ""
-    outside = format_bytes(plan_traffic(TrainingLayout.from_config(config, 4)).sent["sequence"].total() * 2 / 3)
+    outside = format_bytes(plan_traffic(TrainingLayout.from_config(config, 4)).sent[RankGroup.SEQUENCE].total() * 2 / 3)
     warning = spanning_warning(layout, 2)
     assert "the 4 ranks of a sample (parallel.tp 1 x parallel.sp 4) are on nodes of 2" in warning
     assert f"each sends {outside} a step to other nodes" in warning

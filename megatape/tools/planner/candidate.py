@@ -6,7 +6,7 @@ from functools import cached_property
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state, plan_total
-from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.config import ClusterConfig
 from megatape.tools.planner.cases import Range
 from megatape.tools.planner.memory_requirements import MemoryRequirements, memory_requirements
@@ -55,7 +55,7 @@ class Candidate:
     @property
     def data_bytes(self) -> int:
         """Bytes that a rank sends per step to other ranks that train the same weights."""
-        return plan_traffic(self.layout).sent["data"].total()
+        return plan_traffic(self.layout).sent[RankGroup.REPLICAS].total()
 
     @property
     def complexity(self) -> int:

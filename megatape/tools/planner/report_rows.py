@@ -7,7 +7,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory_parts import Memory
 from megatape.accounting.parameters import count_parameters, count_trainable
-from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.config import ClusterConfig, Config, ParallelConfig
 from megatape.tools.planner.cases import Case, Range
 from megatape.tools.planner.links import links
@@ -77,24 +77,24 @@ def sent_rows(layout: TrainingLayout, gpus_per_node: int) -> list[Row]:
     traffic = plan_traffic(layout)
     bytes_by_link = links(layout, gpus_per_node)
     groups = {
-        "tensor": "tensor-parallel ranks",
-        "sequence": "sequence-parallel ranks",
-        "context": "context-parallel ranks",
-        "data": _describe_replicas(layout.workload.parallel),
-        "hpz": "ranks with a second copy of the weights, ZeRO",
-        "all": "all ranks, whole matrices",
+        RankGroup.TENSOR: "tensor-parallel ranks",
+        RankGroup.SEQUENCE: "sequence-parallel ranks",
+        RankGroup.CONTEXT: "context-parallel ranks",
+        RankGroup.REPLICAS: _describe_replicas(layout.workload.parallel),
+        RankGroup.SECOND_COPY: "ranks with a second copy of the weights, ZeRO",
+        RankGroup.ALL: "all ranks, whole matrices",
     }
     rows = [("bytes that a GPU sends in a step", "inside the node, to other nodes")]
     for group, description in groups.items():
         sent = traffic.sent[group]
-        is_optional = group not in ("tensor", "data")
+        is_optional = group not in (RankGroup.TENSOR, RankGroup.REPLICAS)
         if is_optional and not sent:
             continue
-        inside, outside = bytes_by_link[group]
-        rows.append((f"  {description}", f"{format_bytes(inside)}, {format_bytes(outside)}"))
+        on_links = bytes_by_link[group]
+        rows.append((f"  {description}", f"{format_bytes(on_links.inside)}, {format_bytes(on_links.outside)}"))
         for collective, count in sent.items():
             rows.append((f"    {collective}", format_bytes(count)))
-        if group in ("tensor", "context"):
+        if group in (RankGroup.TENSOR, RankGroup.CONTEXT):
             rows.append(("    of these overlapped with computation", f"{traffic.overlapped[group]:.0%}"))
     return rows
 

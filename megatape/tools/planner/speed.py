@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.config import ClusterConfig
 from megatape.tools.planner.cases import ByCase, Case, Range
 from megatape.tools.planner.device import device_seconds
@@ -131,19 +131,20 @@ class _Step:
         offload = self._offload.seconds(self._gpu, case)
 
         exchanges = self._exchange_seconds(case)
-        hidden = sum(self._overlapped[axis] * exchanges[axis] for axis in ("tensor", "context"))
-        exposed = exchanges["tensor"] + exchanges["context"] - hidden + exchanges["sequence"]
-        hidden += exchanges["data"] + exchanges["hpz"]
+        overlapping_axes = (RankGroup.TENSOR, RankGroup.CONTEXT)
+        hidden = sum(self._overlapped[axis] * exchanges[axis] for axis in overlapping_axes)
+        exposed = sum(exchanges[axis] for axis in overlapping_axes) - hidden + exchanges[RankGroup.SEQUENCE]
+        hidden += exchanges[RankGroup.REPLICAS] + exchanges[RankGroup.SECOND_COPY]
 
         overlapped = max(compute_bound, hidden, offload.overlapped)
-        on_device = exposed + memory_bound + overlapped + exchanges["all"] + offload.exposed
+        on_device = exposed + memory_bound + overlapped + exchanges[RankGroup.ALL] + offload.exposed
         return self._with_host(on_device, case)
 
-    def _exchange_seconds(self, case: Case) -> dict[str, float]:
+    def _exchange_seconds(self, case: Case) -> dict[RankGroup, float]:
         """Return the time of the exchanges between GPUs, by group of ranks."""
         seconds = {}
-        for group, (inside, outside) in self._links.items():
-            at_peak = inside / self._gpu.node_bandwidth + outside / self._gpu.network_bandwidth
+        for group, sent in self._links.items():
+            at_peak = sent.inside / self._gpu.node_bandwidth + sent.outside / self._gpu.network_bandwidth
             seconds[group] = at_peak / LINK_EFFICIENCY.of(case)
         return seconds
 

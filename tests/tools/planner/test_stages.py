@@ -8,7 +8,7 @@ import pytest
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import MARGIN
-from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.config import ClusterConfig, Config
 from megatape.model.build import build_model
 from megatape.tools.planner.memory_requirements import FRAGMENTATION
@@ -38,7 +38,7 @@ def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
     assert [plan.stage for plan in plans] == [1, 2, 3]  # bfloat16 needs master weights
     for plan in plans:
         config = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": plan.stage})})
-        assert plan.data_bytes == plan_traffic(TrainingLayout.from_config(config, 2)).sent["data"].total()
+        assert plan.data_bytes == plan_traffic(TrainingLayout.from_config(config, 2)).sent[RankGroup.REPLICAS].total()
     assert plans[0].data_bytes < plans[1].data_bytes / 2 and plans[0].seconds.middle < 0.6 * plans[2].seconds.middle
     advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
     share = plans[0].seconds.middle / plans[2].seconds.middle

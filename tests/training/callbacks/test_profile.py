@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.traffic import plan_traffic
+from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.config import parse_config
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks import profile as profile_module
@@ -62,7 +62,7 @@ def test_trace_and_summary(raw_config: dict[str, Any], tmp_path: Path) -> None:
     raw_config["parallel"] = {"tp": 2}
     config = parse_config(raw_config, "test")
     planned = plan_traffic(TrainingLayout.from_config(config, 4))
-    for group in ("tensor", "data"):
+    for name, group in {"tensor": RankGroup.TENSOR, "data": RankGroup.REPLICAS}.items():
         for collective, count in planned.sent[group].items():
-            line = next(line for line in console.splitlines() if line.startswith(f"{group} ranks, {collective}"))
+            line = next(line for line in console.splitlines() if line.startswith(f"{name} ranks, {collective}"))
             assert line.endswith(format_bytes(count)), line
