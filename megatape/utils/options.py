@@ -4,6 +4,7 @@ Descriptions of fields stand in the docstring of their class.
 """
 
 import shlex
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
@@ -45,12 +46,35 @@ Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Listed = Annotated[tuple[Value, ...], BeforeValidator(split_commas)]
 
 
+@dataclass(frozen=True)
+class ArgumentForm:
+    """Form of an option on the command line.
+
+    Attributes:
+        metavar: Placeholder for the value in the usage. None: the name of the option, or its choices.
+        positional: Whether it is given without a flag.
+        repeatable: Whether it is a list, with one value each time it is given.
+        flag: Flag, if it is not the name of the field.
+        nargs: Number of values, as argparse takes it. None: by the type.
+        const: Value of an option that is given without one, with nargs "?".
+        completions: Names that shells complete, if the type does not list the values.
+    """
+
+    metavar: str | None = None
+    positional: bool = False
+    repeatable: bool = False
+    flag: str | None = None
+    nargs: str | None = None
+    const: str | None = None
+    completions: tuple[str, ...] = ()
+
+
 def option(
     default: Any = PydanticUndefined,
     *,
     description: str | None = None,
     ge: float | None = None,
-    **argument: Any,
+    **form: Any,
 ) -> Any:
     """Declare an option. An option without a default is required.
 
@@ -60,22 +84,22 @@ def option(
         default: Value if the option is not given.
         description: Description in place of the docstring's, if it is computed.
         ge: Minimum value.
-        argument: Form on the command line: `metavar`; `positional=True`; `repeatable=True` for a list with one value each
-            time; `nargs` and `const` of argparse; `flag`, if it is not the name of the field; `completions`, names that shells
-            complete, if the type does not list the values.
+        form: Attributes of ArgumentForm.
 
     Returns:
         A pydantic field, to be assigned or used in `Annotated`.
     """
-    return Field(default, description=description, ge=ge, json_schema_extra={"argument": argument})
+    extra: Any = {"form": ArgumentForm(**form)}
+    return Field(default, description=description, ge=ge, json_schema_extra=extra)
 
 
-def argument_of(field: FieldInfo) -> dict[str, Any]:
-    """Return the form of a field on the command line, the `argument` of `option`."""
-    extra = field.json_schema_extra
+def form_of(field: FieldInfo) -> ArgumentForm:
+    """Return the form of a field on the command line, as `option` declared it."""
+    extra: Any = field.json_schema_extra
     if not isinstance(extra, dict):
-        return {}
-    return extra["argument"]  # type: ignore[return-value]
+        return ArgumentForm()
+    form: ArgumentForm = extra["form"]
+    return form
 
 
 class CommandOptions(DocumentedModel):

@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from megatape.commands.cli.parser import Parser
 from megatape.config.annotations import choices, unwrapped
-from megatape.utils.options import CommandOptions, argument_of
+from megatape.utils.options import CommandOptions, form_of
 
 
 def add_options(parser: Parser, kind: type[CommandOptions]) -> None:
@@ -50,16 +50,16 @@ def _add_option(parser: Parser, container: argparse._ActionsContainer, name: str
     name_or_flag = flag_of(name, field) or name
     action = container.add_argument(name_or_flag, **_keywords(name, field))
     parser.options.append(action)
-    parser.completions[action.dest] = tuple(argument_of(field).get("completions", ()))
+    parser.completions[action.dest] = form_of(field).completions
 
 
 def flag_of(name: str, field: FieldInfo) -> str | None:
     """Return the flag of an option, None if it is positional."""
-    argument = argument_of(field)
-    if argument.get("positional"):
+    form = form_of(field)
+    if form.positional:
         return None
     words = name.replace("_", "-")
-    return argument.get("flag") or f"--{words}"
+    return form.flag or f"--{words}"
 
 
 def default_of(field: FieldInfo) -> str:
@@ -73,9 +73,9 @@ def default_of(field: FieldInfo) -> str:
 
 def metavar_of(field: FieldInfo) -> str | None:
     """Return the placeholder for an option's value in the usage, None for the name of the option."""
-    metavar = argument_of(field).get("metavar")
+    metavar = form_of(field).metavar
     if metavar:
-        return str(metavar)
+        return metavar
     values = choices(field.annotation, field.metadata)
     if not values:
         return None
@@ -85,9 +85,8 @@ def metavar_of(field: FieldInfo) -> str | None:
 
 def _keywords(name: str, field: FieldInfo) -> dict[str, Any]:
     """Return the keyword arguments of argparse's `add_argument`."""
-    argument = argument_of(field)
+    form = form_of(field)
     annotation, metadata = unwrapped(field.annotation, field.metadata)
-    is_positional = bool(argument.get("positional"))
 
     text = str(field.description)
     default = default_of(field)
@@ -103,16 +102,17 @@ def _keywords(name: str, field: FieldInfo) -> dict[str, Any]:
 
     keywords["metavar"] = metavar_of(field)
     is_read_from_one_text = any(isinstance(entry, BeforeValidator) for entry in metadata)
-    if argument.get("repeatable"):
+    if form.repeatable:
         keywords["action"] = "append"
     elif get_origin(annotation) is tuple and not is_read_from_one_text:
         keywords["nargs"] = "+"
-        if is_positional and not field.is_required():
+        if form.positional and not field.is_required():
             keywords["nargs"] = "*"
-    if not is_positional:
+    if not form.positional:
         keywords["required"] = field.is_required()
         keywords["dest"] = name
-    for key in ("nargs", "const"):
-        if key in argument:
-            keywords[key] = argument[key]
+    if form.nargs is not None:
+        keywords["nargs"] = form.nargs
+    if form.const is not None:
+        keywords["const"] = form.const
     return keywords

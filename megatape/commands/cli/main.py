@@ -7,8 +7,8 @@ import sys
 from contextlib import suppress
 
 from megatape.commands.cli.command_line import command_line
-from megatape.commands.cli.running import INTERRUPTED, fail
-from megatape.errors import UserError
+from megatape.commands.cli.running import fail
+from megatape.errors import ExitStatus, UserError
 from megatape.utils.terminal import show_lines
 
 
@@ -26,7 +26,7 @@ def main(words: list[str] | None = None) -> int:
         return fail(str(error), error.status)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return ExitStatus.INTERRUPTED
     show_lines(getattr(args, "verbose", False))
     return args.run(args)
 

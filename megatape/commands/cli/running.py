@@ -31,7 +31,6 @@ from megatape.utils.url_secrets import mask_secrets
 
 LOG = logging.getLogger(__name__)
 
-INTERRUPTED = 130
 OUTPUT_CLOSED = 141
 
 # Seconds until ranks other than the first one of a host show their error. If the first rank ends with the same error, the
@@ -77,13 +76,13 @@ def run_command(kind: type[Options], run: Callable[[Options], int | None], args:
         if kind.resumable:
             text += "; run the same command again to continue"
         print(text, file=sys.stderr)
-        return INTERRUPTED
+        return ExitStatus.INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
         return fail(f"{error}: install it by: {install_command(EXTRAS[error.name])}", ExitStatus.USER_ERROR)
     except ChildProcessError as error:
-        return fail(str(error), 1)
+        return fail(str(error), ExitStatus.DIED)
     except UnicodeEncodeError as error:
         if error.reason != "surrogates not allowed":
             raise
