@@ -3,6 +3,11 @@
 One file describes a run completely. Parsing is strict: an unknown key or a value of the wrong type is an error that
 names its path, its value and what is allowed. Missing values get the defaults of their fields; the resolved
 configuration is saved with the run. Nothing in this package imports torch.
+
+The sections are classes of model.py, lora.py, scaling.py, data.py, training.py, distribution.py and run.py, with their base in
+section.py. config.py puts them together. limits.py checks them against tables of what excludes what. file.py reads and writes
+configurations, and changes.py makes variants. annotations.py, differences.py and explanation.py read the fields for help, for
+resuming and for errors.
 """
 
 from megatape.config.changes import with_settings
