@@ -3,8 +3,8 @@
 Shapes as in model/transformer.py.
 """
 
-from collections.abc import Callable
 from functools import cache
+from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,8 +18,23 @@ from megatape.registry import AUTO, BACKENDS
 # Names of backends in order of preference
 Backends = tuple[str, ...]
 
-# `attend`, or a function with the same arguments
-Attend = Callable[..., tuple[Tensor, Tensor | None]]
+
+class Attend(Protocol):
+    """A function that computes attention: `attend`, or one that takes its place in a model."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        state: PositionState | None,
+        bias: ScoreBias | None,
+        document_starts: DocumentStarts,
+        moves_state: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute causal attention. Arguments and results as in `attend`."""
+        ...
 
 
 def attend(

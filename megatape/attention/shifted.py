@@ -15,6 +15,7 @@ from torch import Tensor
 
 from megatape.attention.attend import Attend, attend
 from megatape.attention.backend import DocumentStarts
+from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
 from megatape.distributed.mesh import Axis
 
@@ -41,7 +42,7 @@ class ShiftedSparse:
         v: Tensor,
         *,
         state: PositionState | None,
-        bias: None,
+        bias: ScoreBias | None,
         document_starts: DocumentStarts,
         moves_state: bool,
     ) -> tuple[Tensor, None]:
@@ -105,11 +106,17 @@ class ShiftedSparse:
             strict=True,
         )
         for queries, keys, values, starts in parts:
+            folded_starts = None
+            if starts is not None:
+                folded_starts = _fold_groups(starts, group_size)
             out, _ = self.attend(
                 _fold_groups(queries, group_size),
                 _fold_groups(keys, group_size),
                 _fold_groups(values, group_size),
-                document_starts=None if starts is None else _fold_groups(starts, group_size),
+                state=None,
+                bias=None,
+                document_starts=folded_starts,
+                moves_state=False,
             )
             outputs.append(out.unflatten(0, (batch_size, -1)).flatten(1, 2))
         return torch.cat(outputs, dim=1)

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from megatape.attention.attend import attend
 from megatape.attention.backends.sdpa import visible
+from megatape.attention.bias import ScoreBias
 from megatape.attention.rotation import PositionState, rotate_qk
-from megatape.attention.shifted import ShiftedSparse, num_pairs
+from megatape.attention.shifted import ShiftedSparse, num_pairs, num_unshifted_heads
+from megatape.distributed.mesh import Axis
 from megatape.model.block import Attention
 from megatape.model.transformer import Transformer
 from tests.helpers import bounds
@@ -81,7 +83,7 @@ class Masked(ShiftedSparse):
         v: Tensor,
         *,
         state: PositionState | None,
-        bias: None,
+        bias: ScoreBias | None,
         document_starts: Tensor | None,
         moves_state: bool,
     ) -> tuple[Tensor, None]:
@@ -110,6 +112,19 @@ def test_model_equals_one_with_masks(masked: bool) -> None:
     for (name, weight), reference in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         assert weight.grad is not None and reference.grad is not None
         assert_close(weight.grad, reference.grad, bounds.PACKED_GRADIENTS, what=name)
+
+
+@pytest.mark.parametrize(("num_tensor_ranks", "num_sequence_ranks"), [(1, 1), (2, 1), (1, 4), (2, 2), (4, 2)])
+def test_ranks_shift_the_second_half_of_the_models_heads(num_tensor_ranks: int, num_sequence_ranks: int) -> None:
+    num_own = 8 // (num_tensor_ranks * num_sequence_ranks)
+    unshifted: list[bool] = []
+    for tensor_rank in range(num_tensor_ranks):
+        for sequence_rank in range(num_sequence_ranks):
+            tensor_axis = Axis("tensor", num_tensor_ranks, tensor_rank)
+            sequence_axis = Axis("sequence", num_sequence_ranks, sequence_rank)
+            num_unshifted = num_unshifted_heads(8, tensor_axis, sequence_axis)
+            unshifted += [True] * num_unshifted + [False] * (num_own - num_unshifted)
+    assert unshifted == [True] * 4 + [False] * 4
 
 
 def test_no_token_sees_the_future() -> None:
