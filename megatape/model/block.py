@@ -107,12 +107,15 @@ class Attention(nn.Module):
 
         q, k, v, features, state = self.before_attention(q, k, v, features, state)
         q, k, bias = self.encode(q, k, features, state.initial, document_starts)
+        rotation = None
+        if self.encoding.has_position_tensor:
+            rotation = state
         attend = self.attend_in_training if self.training else self.attend
         content, attended_state = attend(
             q,
             k,
             v,
-            state=state if self.encoding.has_position_tensor else None,
+            state=rotation,
             bias=bias,
             document_starts=document_starts,
             moves_state=self.moves_state,

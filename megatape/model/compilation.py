@@ -99,7 +99,9 @@ class CompiledBlock(Block):
         compiled = torch.compile(plain, **compile_options)
 
         def forward(*args: Any) -> Any:
-            return compiled(*args) if update.training else plain(*args)
+            if update.training:
+                return compiled(*args)
+            return plain(*args)
 
         # Instead of the module, whose hooks would be compiled with it.
         update.forward = forward  # type: ignore[assignment, method-assign]

@@ -199,7 +199,10 @@ def _chunk_by_kernel(
         sums = torch.stack(_over_ranks(sums, axis))
         if differentiate:
             run(sums, measure=False, differentiate=True)
-    return sums[0] - sums[1], logits if differentiate else None
+    gradient = None
+    if differentiate:
+        gradient = logits
+    return sums[0] - sums[1], gradient
 
 
 def _over_ranks(sums: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:

@@ -114,16 +114,22 @@ class Share:
 
 def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the rows and columns of a parameter. A vector is a matrix of one column."""
-    assert len(shape) in (1, 2)
-    return shape if len(shape) == 2 else (shape[0], 1)
+    if len(shape) == 1:
+        return shape[0], 1
+    num_rows, num_columns = shape
+    return num_rows, num_columns
 
 
 def share_of(made: nn.Parameter, local_shape: tuple[int, ...], axis: Axis) -> Share:
     """Return the block of a parameter that this rank of `axis` holds. local_shape: Shape of the block."""
     num_rows, num_columns = matrix(local_shape)
     divided = getattr(made, "partition_dim", None)
-    first_row = axis.rank * num_rows if divided == 0 else 0
-    first_column = axis.rank * num_columns if divided == 1 else 0
+    first_row = 0
+    first_column = 0
+    if divided == 0:
+        first_row = axis.rank * num_rows
+    elif divided == 1:
+        first_column = axis.rank * num_columns
     return Share(slice(first_row, first_row + num_rows), slice(first_column, first_column + num_columns))
 
 

@@ -163,6 +163,9 @@ class _FusedAttention(torch.autograd.Function):
             row_sum=row_sum,
         )
 
+        ends = None
+        if starts is not None:
+            ends = _ends(starts)
         d_k = torch.empty_like(k)
         d_v = torch.empty_like(v)
         d_delta = None if delta is None else torch.empty_like(delta)
@@ -179,7 +182,7 @@ class _FusedAttention(torch.autograd.Function):
             initial=initial,
             delta=delta,
             bias=bias,
-            ends=None if starts is None else _ends(starts),
+            ends=ends,
             log_sum=log_sum,
             row_sum=row_sum,
             d_content=d_content,

@@ -94,7 +94,10 @@ class _Update(torch.autograd.Function):
         d_attended = None if attended is None else torch.empty_like(attended)
         d_active = torch.empty_like(active)
         # Gradients of the weights from each program, in one tensor, so that one kernel sums them.
-        sizes = [0 if gain is None else gain.numel(), up.numel(), down.numel()]
+        gain_size = 0
+        if gain is not None:
+            gain_size = gain.numel()
+        sizes = [gain_size, up.numel(), down.numel()]
         parts = initial.new_empty(PROGRAMS, sum(sizes))
         d_gain_parts, d_up_parts, d_down_parts = parts.split(sizes, 1)
         _run(

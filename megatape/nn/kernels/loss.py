@@ -46,10 +46,13 @@ def run_loss_kernel(
         differentiate: Whether to compute the gradient from `sums`.
     """
     columns = logits.shape[1]
+    gradient = None
+    if differentiate:
+        gradient = logits
     arguments = {
         # Tensors
         "logits": logits,
-        "gradient": logits if differentiate else None,
+        "gradient": gradient,
         "rows": rows,
         "targets": targets,
         "log_sum": sums[0],
