@@ -4,10 +4,13 @@ import gc
 import logging
 import traceback
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from torch.distributed import DistNetworkError, DistStoreError
 
+from megatape.accounting.fitting_change import smallest_fitting_change
+from megatape.accounting.layout import TrainingLayout
 from megatape.checkpoint.manifest import load_manifest
 from megatape.config import Config, shared_values
 from megatape.data.training.run_data import RunData, open_data
@@ -115,7 +118,11 @@ def _train(
     folder: RunFolder,
 ) -> ExitStatus:
     """Open data and folder, and train, under the watch over the ranks. Arguments as for `pretrain`."""
-    memory = MemoryGuard(config, topology)
+    memory = MemoryGuard(
+        topology,
+        partial(TrainingLayout.from_config, config, topology.world_size),
+        partial(smallest_fitting_change, config, topology.world_size),
+    )
 
     def open_rank() -> RunData:
         config.accumulation(topology.world_size)

@@ -9,12 +9,11 @@ from contextlib import contextmanager, suppress
 
 import torch
 
-from megatape.accounting.fitting_change import smallest_fitting_change
+from megatape.accounting.fitting_change import Changes
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.accounting.parameters import count_parameters
-from megatape.config import Config
 from megatape.distributed.exchange import gather_values
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, OutOfMemory
@@ -43,21 +42,25 @@ class MemoryGuard:
     """Checks and explains the memory of a run.
 
     Args:
-        config: Configuration of the run.
         topology: All ranks.
+        layout: Returns the layout of the run. Raises UserError if its batches do not divide evenly.
+        find_change: Returns the smallest change of settings that fits, and the memory planned with it, or None. Its arguments
+            are whether the run uses GPUs, and the bytes available to a rank.
         measure: Returns the bytes available to this rank, by default its free memory.
         patience: Seconds to wait for ending processes, such as those of the run's previous start, to free their memory.
     """
 
     def __init__(
         self,
-        config: Config,
         topology: Topology,
+        layout: Callable[[], TrainingLayout],
+        find_change: Callable[[bool, float], tuple[Changes, Memory] | None],
         measure: Callable[[], float] | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        self._config = config
         self._topology = topology
+        self._layout = layout
+        self._find_change = find_change
         self._measure = measure or (lambda: available_memory(topology.local_size))
         self._patience = patience
         self._on_gpu = torch.cuda.is_available()
@@ -108,8 +111,9 @@ class MemoryGuard:
 
     def _rough_bound(self) -> float:
         """Return an upper bound of a rank's memory in bytes, without tracing the model."""
-        model = self._config.model
-        tokens = self._config.training.micro_batch_size * self._config.data.sequence_length
+        workload = self._layout().workload
+        model = workload.model
+        tokens = workload.micro_batch_size * workload.sequence_length
         widths = model.num_layers * (20 * model.hidden_size + 8 * model.mlp_size) + 8 * model.vocab_size
         return 40.0 * count_parameters(model).total + 8.0 * tokens * widths
 
@@ -137,8 +141,7 @@ class MemoryGuard:
 
     def _plan(self) -> Memory:
         """Return the planned memory of a rank."""
-        layout = TrainingLayout.from_config(self._config, self._topology.world_size)
-        return plan_memory(layout, self._on_gpu)
+        return plan_memory(self._layout(), self._on_gpu)
 
     def _explain(self, num_steps: int) -> str:
         """Describe exhausted memory in one line: where and when, the plan, and a remedy.
@@ -173,7 +176,7 @@ class MemoryGuard:
         Args:
             available: Bytes available to a rank.
         """
-        found = smallest_fitting_change(self._config, self._topology.world_size, self._on_gpu, available)
+        found = self._find_change(self._on_gpu, available)
         if found is None:
             return "use more ranks, or settings that megatape plan --search finds"
         changes, memory = found

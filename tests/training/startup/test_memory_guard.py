@@ -1,6 +1,8 @@
 """Errors of memory: one line with a remedy, before the first step if the shortage is known by then."""
 
 import errno
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,17 @@ def config(raw_config: dict[str, Any]) -> Config:
     return parse_config(raw_config, "test")
 
 
+def guard_of(config: Config, measure: Callable[[], float] | None = None, patience: float = 20.0) -> MemoryGuard:
+    """Return the guard of a run on one rank."""
+    layout = partial(TrainingLayout.from_config, config, 1)
+    return MemoryGuard(ONE, layout, partial(smallest_fitting_change, config, 1), measure, patience)
+
+
 @pytest.mark.parametrize(("made", "status"), [(0, ExitStatus.USER_ERROR), (3, ExitStatus.DIED)])
 @pytest.mark.parametrize("error", ERRORS)
 def test_out_of_memory_is_one_line(config: Config, error: str, made: int, status: int) -> None:
     """A traceback of 48 lines hid the remedy. A run that made steps is restarted, a run that made none is not."""
-    with pytest.raises(OutOfMemory) as found, MemoryGuard(config, ONE).explained_errors(lambda: made):
+    with pytest.raises(OutOfMemory) as found, guard_of(config).explained_errors(lambda: made):
         raise ERRORS[error]
     text = str(found.value)
     assert found.value.status == status and "\n" not in text
@@ -55,15 +63,15 @@ OTHER_ERRORS = [
 
 @pytest.mark.parametrize("error", OTHER_ERRORS, ids=lambda error: type(error).__name__)
 def test_other_errors_are_unchanged(config: Config, error: Exception) -> None:
-    with pytest.raises(type(error)) as found, MemoryGuard(config, ONE).explained_errors():
+    with pytest.raises(type(error)) as found, guard_of(config).explained_errors():
         raise error
     assert found.value is error
 
 
 def test_refuses_a_run_that_cannot_fit(config: Config) -> None:
-    MemoryGuard(config, ONE, lambda: 2.0**40).check()
+    guard_of(config, lambda: 2.0**40).check()
     with pytest.raises(OutOfMemory, match=r"needs at least \S+ \w+ of memory a rank, and 1.00 MiB are free") as found:
-        MemoryGuard(config, ONE, lambda: 2.0**20, patience=0).check()
+        guard_of(config, lambda: 2.0**20, patience=0).check()
     assert found.value.everywhere and found.value.status == ExitStatus.USER_ERROR
 
 
@@ -71,15 +79,15 @@ def test_accepts_a_run_that_may_fit(config: Config) -> None:
     """Measured peaks are up to 20% below the plan."""
     memory = plan_total(TrainingLayout.from_config(config, 1), on_gpu=False)
     total = memory.device_total + sum(memory.host.values())
-    MemoryGuard(config, ONE, lambda: 0.97 * total, patience=0).check()
+    guard_of(config, lambda: 0.97 * total, patience=0).check()
     with pytest.raises(OutOfMemory):
-        MemoryGuard(config, ONE, lambda: 0.5 * total, patience=0).check()
+        guard_of(config, lambda: 0.5 * total, patience=0).check()
 
 
 def test_waits_for_memory_of_ending_processes(config: Config) -> None:
     """When a run is started again, processes of its last start may still hold memory: a refusal would end it for good."""
     measured = iter([2.0**20, 2.0**40])
-    MemoryGuard(config, ONE, lambda: next(measured), patience=0.5).check()
+    guard_of(config, lambda: next(measured), patience=0.5).check()
     assert next(measured, None) is None
 
 
