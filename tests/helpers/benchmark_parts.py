@@ -7,8 +7,15 @@ from pathlib import Path
 
 from megatape.lab.benchmark.gpu.bench import LOST, Bench
 from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
-from megatape.lab.benchmark.gpu.results import Result
-from megatape.lab.benchmark.gpu.runner import benchmark
+from megatape.lab.benchmark.gpu.results import Measurement
+from megatape.lab.benchmark.gpu.runner import Conditions, benchmark
+
+
+class Found(Measurement):
+    """Result of a measurement: facts about its process, or nothing."""
+
+    process: int | None = None
+    tiny: bool | None = None
 
 
 def part(name: str, seconds: int = 20) -> Part:
@@ -22,7 +29,7 @@ def run(
     budget: float | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> list[str]:
-    return list(benchmark(parts, out, done, budget, "cpu", True, time_limit))
+    return list(benchmark(parts, out, Conditions("cpu", tiny=True, time_limit=time_limit), done, budget))
 
 
 def measure(bench: Bench, name: str) -> None:
@@ -33,20 +40,20 @@ def measure(bench: Bench, name: str) -> None:
 def good(bench: Bench) -> None:
     print("libraries print, too")
     for name in ("a", "b"):
-        bench.measure(name, lambda: {"process": os.getpid(), "tiny": bench.tiny})
+        bench.measure(name, lambda: Found(process=os.getpid(), tiny=bench.tiny))
 
 
 def faulty(bench: Bench) -> None:
     """The second measurement raises, the fourth takes the process with it."""
 
-    def wrong() -> Result:
+    def wrong() -> Found:
         raise RuntimeError("CUDA error: one\n\nof several lines")
 
-    def deadly() -> Result:
+    def deadly() -> Found:
         print("the last words", file=sys.stderr, flush=True)
         os.abort()
 
-    for name, action in {"a": dict, "b": wrong, "c": dict, "d": deadly, "e": dict}.items():
+    for name, action in {"a": Found, "b": wrong, "c": Found, "d": deadly, "e": Found}.items():
         bench.measure(name, action)
 
 
@@ -56,7 +63,7 @@ def lost(bench: Bench) -> None:
         if name == "b" and not bench.has_result(name):
             bench.record(name, {"error": "CUDA error"})
             os._exit(LOST)
-        bench.measure(name, dict)
+        bench.measure(name, Found)
 
 
 def missing(bench: Bench) -> None:
@@ -65,6 +72,6 @@ def missing(bench: Bench) -> None:
 
 def slow(bench: Bench) -> None:
     """Its process would outlive the test."""
-    bench.measure("a", dict)
+    bench.measure("a", Found)
     bench.begin("b")
     time.sleep(600)

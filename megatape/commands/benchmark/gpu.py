@@ -44,9 +44,10 @@ def run(options: Options) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("PyTorch finds no CUDA device: run it where there is one, or try it by `device` cpu and `tiny`")
     from megatape.lab.benchmark.gpu.report import TABLE
-    from megatape.lab.benchmark.gpu.runner import benchmark
+    from megatape.lab.benchmark.gpu.runner import Conditions, benchmark
 
-    lines = benchmark(chosen, options.out, options.done, options.budget, options.device, options.tiny)
+    conditions = Conditions(options.device, options.tiny)
+    lines = benchmark(chosen, options.out, conditions, options.done, options.budget)
     for line in lines:
         print(line, flush=True)
     print(f"table: {options.out / TABLE}")

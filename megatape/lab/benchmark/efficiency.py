@@ -9,13 +9,14 @@ import torch
 
 from megatape.accounting.flops import forward_flops
 from megatape.config import ActivationCheckpointing, ModelConfig
+from megatape.lab.benchmark.cells import milliseconds_cell, ratio_cell
 from megatape.lab.benchmark.measured_model import PARTS, TRAINING_PARTS, Cost, MeasuredLlama, prepare
 from megatape.lab.benchmark.models import Shape, compute_precision, paper_config
 from megatape.lab.benchmark.timing import Timer, ratio, spread
 from megatape.lab.encodings import BASELINE
 from megatape.lab.paper import COST_LAYERS, COST_LENGTH, COSTS, SHAPE
 from megatape.utils.tables import markdown
-from megatape.utils.units import format_milliseconds, plural
+from megatape.utils.units import plural
 
 
 def report(
@@ -117,9 +118,9 @@ def costs_table(costs: dict[str, Cost], in_paper: bool) -> str:
                 f"`{name}`",
                 *counts,
                 f"{cost.saved / 2**20:.1f}",
-                f"{cost.saved / baseline.saved:.3f}",
+                ratio_cell(cost.saved / baseline.saved, 3),
                 f"{cost.saved_blocks / 2**20:.1f}",
-                f"{cost.saved_blocks / baseline.saved_blocks:.3f}",
+                ratio_cell(cost.saved_blocks / baseline.saved_blocks, 3),
             ]
         )
     columns = ["parameters, 2^20", "forward, G FLOPs", "G MACs"]
@@ -160,8 +161,8 @@ def times_table(seconds: dict[str, list[float]], part: str, num_tokens: int, in_
         over_baseline = ratio(taken, seconds[BASELINE])
         row = [
             f"`{name}`",
-            f"{format_milliseconds(own.median)} ({format_milliseconds(own.low)} to {format_milliseconds(own.high)})",
-            f"{over_baseline.median:.3f} ({over_baseline.low:.3f} to {over_baseline.high:.3f})",
+            milliseconds_cell(own),
+            ratio_cell(over_baseline, 3),
             f"{num_tokens / own.median:,.0f}",
         ]
         if has_paper_times:
@@ -176,4 +177,4 @@ def _paper_times(name: str) -> list[str]:
     if paper is None:
         return ["", ""]
     baseline = COSTS[BASELINE]
-    return [f"{paper.attention_seconds * 1e3:.3f}", f"{paper.attention_seconds / baseline.attention_seconds:.2f}"]
+    return [f"{paper.attention_seconds * 1e3:.3f}", ratio_cell(paper.attention_seconds / baseline.attention_seconds)]

@@ -26,6 +26,7 @@ from megatape.data.training.dataset import Dataset, TokenDataset
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
 from megatape.errors import UserError
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown
 
@@ -89,7 +90,7 @@ def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
                 name,
                 f"{rate / 1e6:.2f}",
                 f"{rate / rates.copying:.1%}",
-                f"{rate / rates.reading['packed']:.2f}",
+                ratio_cell(rate / rates.reading["packed"]),
                 f"{1e3 * rates.waiting[name]:.1f}",
             ]
         )

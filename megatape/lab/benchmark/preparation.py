@@ -29,6 +29,7 @@ from megatape.data.sources.units import Unit
 from megatape.data.tokenizers.fast import FastTokenizer
 from megatape.data.tokenizers.sentencepiece import MAX_TRAINING_BYTES, SentencePieceTokenizer, train_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.timing import Timer, ratio, spread
 from megatape.utils.python_process import child_environment, python_command
 from megatape.utils.tables import markdown
@@ -118,7 +119,7 @@ def measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -
     for (action, taken), baseline in zip(seconds.items(), baselines, strict=True):
         relative = ratio(seconds[baseline], taken)
         rate = f"{num_bytes / 1e6 / spread(taken).median:.1f}"
-        rows.append([action, rate, f"{relative.median:.2f} ({relative.low:.2f} to {relative.high:.2f})", baseline])
+        rows.append([action, rate, ratio_cell(relative), baseline])
     yield markdown(["", "MB/s", "rate against the baseline (quartiles)", "baseline"], rows)
     yield f"start: {_start_seconds(tokenizer, folder):.1f} processor seconds of a command that prepares ten short documents"
 

@@ -8,16 +8,16 @@ from itertools import product
 from pathlib import Path
 
 from megatape.accounting.activations import activations
-from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.workload import Workload
 from megatape.errors import UserError
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.results import Results, read_results
-from megatape.lab.benchmark.gpu.tables import yes_no
-from megatape.lab.benchmark.gpu.targets import LAYER_TARGET, MFU_TARGET, SAVED_TARGET, STEP_TARGETS
 from megatape.lab.benchmark.models import Shape, shapes
+from megatape.lab.benchmark.targets import MFU_TARGET, STEP_TARGETS, TargetRow, layer_row, saved_row, step_row, utilization_row
+from megatape.lab.benchmark.utilization import step_flops, utilization
 from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.cases import ByCase
 from megatape.tools.planner.device import optimizer_work
@@ -100,7 +100,7 @@ def report(
         yield _steps_table(name, shape, gpu, steps, results)
         targets += _target_rows(name, shape, gpu, steps, step_target)
     layers = list(_layers(shapes(tiny)["155m"], gpu))
-    targets += _ratios("attention layer forward at 155m, TAPE over RoPE", layers, LAYER_TARGET)
+    targets += [_row(layer_row("155m", ratio), by) for ratio, by in _ratios(layers)]
     yield "**Targets**"
     yield markdown(["", "estimate", "by", "target", "met"], targets)
 
@@ -197,7 +197,7 @@ def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[
         saved = format_bytes(estimate.saved)
     return [
         f"{estimate.seconds * 1e3:.1f} ({sum(estimate.times.good) * 1e3:.1f} to {sum(estimate.times.bad) * 1e3:.1f})",
-        f"{estimate.seconds / baseline:.3f}",
+        ratio_cell(estimate.seconds / baseline, 3),
         f"{_utilization(shape, gpu, estimate):.0%}",
         f"{compute_bound * 1e3:.1f}",
         f"{memory_bound * 1e3:.1f}",
@@ -207,32 +207,28 @@ def _cells(estimate: Estimate, shape: Shape, gpu: Gpu, baseline: float) -> list[
 
 
 def _utilization(shape: Shape, gpu: Gpu, estimate: Estimate) -> float:
-    """Return the model FLOPs utilization. The backward pass counts as two forward passes."""
+    """Return the model FLOPs utilization."""
     model = shape.config(estimate.encoding, PRECISION).model
-    flops = 3 * forward_flops(model, shape.length) * shape.batch
-    return flops / estimate.seconds / gpu.bfloat16_flops
+    flops = step_flops(model, shape.batch, shape.length)
+    return utilization(flops, estimate.seconds, gpu.bfloat16_flops)
 
 
-def _target_rows(
-    name: str,
-    shape: Shape,
-    gpu: Gpu,
-    steps: list[Estimate],
-    step_target: float,
-) -> Iterator[list[str]]:
+def _target_rows(name: str, shape: Shape, gpu: Gpu, steps: list[Estimate], step_target: float) -> Iterator[list[str]]:
     """Yield the rows of a shape in the table of targets."""
-    yield from _ratios(f"training step at {name}, TAPE over RoPE", steps, step_target)
+    for ratio, by in _ratios(steps):
+        yield _row(step_row(name, ratio, step_target), by)
     saved_of_rope, _ = _least_saved(steps, BASELINE)
     saved, by = _least_saved(steps, "tape")
-    ratio = saved / saved_of_rope
-    label = f"saved activations at {name}, TAPE over RoPE"
-    yield [label, f"{ratio:.3f}", by, f"at most {SAVED_TARGET}", yes_no(ratio <= SAVED_TARGET)]
-    target_shape, min_share = MFU_TARGET
+    yield _row(saved_row(name, saved / saved_of_rope), by)
+    target_shape, _ = MFU_TARGET
     if name == target_shape:
         fastest = _fastest(steps, "tape", *IMPLEMENTED)
-        share = _utilization(shape, gpu, fastest)
-        target = f"at least {min_share:.0%}"
-        yield [f"MFU of TAPE at {name}", f"{share:.0%}", fastest.by, target, yes_no(share >= min_share)]
+        yield _row(utilization_row(_utilization(shape, gpu, fastest)), fastest.by)
+
+
+def _row(row: TargetRow, by: str) -> list[str]:
+    """Return a row of the table of targets, with the backend and the mode of its value."""
+    return [row.label, row.value, by, row.target, row.met]
 
 
 def _least_saved(steps: list[Estimate], encoding: str) -> tuple[int, str]:
@@ -244,13 +240,12 @@ def _least_saved(steps: list[Estimate], encoding: str) -> tuple[int, str]:
     return min(found)
 
 
-def _ratios(name: str, estimates: list[Estimate], target: float) -> Iterator[list[str]]:
-    """Yield the ratios of TAPE, with the fastest implemented backend and with one pass, to the fastest RoPE."""
+def _ratios(estimates: list[Estimate]) -> Iterator[tuple[float, str]]:
+    """Yield the ratios of TAPE to the fastest RoPE, by the fastest implemented backend and by one pass, each with its name."""
     base = _fastest(estimates, BASELINE, *IMPLEMENTED)
     for attentions in (IMPLEMENTED, (ONE_PASS,)):
         own = _fastest(estimates, "tape", *attentions)
-        over = own.seconds / base.seconds
-        yield [name, f"{over:.3f}", own.by, f"at most {target}", yes_no(over <= target)]
+        yield own.seconds / base.seconds, own.by
 
 
 def _fastest(estimates: list[Estimate], encoding: str, *attentions: str) -> Estimate:

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel
 
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.exported import LLAMA
 from megatape.lab.benchmark.gpu.serving import times_beside_llama
 from megatape.lab.benchmark.peak_memory import peak_memory
@@ -73,11 +74,11 @@ def _rows(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer) 
             [
                 str(workload),
                 name,
-                f"{result['prompt']['seconds'] * 1e3:,.0f}",
-                f"{result['prompt']['ratio']:.2f}",
+                f"{result.prompt.seconds * 1e3:,.0f}",
+                ratio_cell(result.prompt.ratio),
                 f"{memory[name] / 1024:,.0f}",
-                f"{result['token']['seconds'] * 1e3:,.1f}",
-                f"{result['token']['ratio']:.2f}",
+                f"{result.token.seconds * 1e3:,.1f}",
+                ratio_cell(result.token.ratio),
             ]
         )
     return rows

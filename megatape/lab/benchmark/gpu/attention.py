@@ -12,9 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatape.attention.attend import get_backend
 from megatape.attention.backend import AttentionRequirements, BiasKind
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.attention_problem import BASELINE, Kind, Problem, Variant, relative_error
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Measurement, Results, Times
 from megatape.lab.benchmark.gpu.tables import over_rope, rows_of, titled
 from megatape.lab.benchmark.models import Shape, compute_dtype, shapes
 from megatape.lab.benchmark.timing import Timer
@@ -46,6 +47,22 @@ KERNELS = {
 }
 # Name of a kind of attention in the table.
 ENCODING_OF = {"plain": "rope", "moving": "tape"}
+
+
+class AttentionResult(Measurement):
+    """Result of a backend in a case, beside rotary attention with PyTorch's choice of the kernel.
+
+    Attributes:
+        error_of_outputs: Largest relative error of the outputs.
+        error_of_gradients: Largest relative error of the gradients.
+        forward: Times of the forward pass.
+        step: Times of the forward and the backward pass.
+    """
+
+    error_of_outputs: float
+    error_of_gradients: float
+    forward: Times
+    step: Times
 
 
 def measure(bench: Bench) -> None:
@@ -86,45 +103,47 @@ def _variants(device: torch.device, kind: Kind, shape: Shape, masked: bool) -> I
                 yield Variant(f"{name}, {label}", name, partial(sdpa_kernel, kernel))
 
 
-def _measure_variant(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> Result:
+def _measure_variant(timer: Timer, problem: Problem, variant: Variant, baseline: Problem) -> AttentionResult:
     """Return the errors of a variant, and its times beside the baseline's."""
     errors = []
     for found, exact in zip(problem.step(variant), problem.exact, strict=True):
         errors.append(relative_error(found, exact))
     num_outputs = len(problem.d_outputs)
-    result: Result = {
-        "error of outputs": max(errors[:num_outputs]),
-        "error of gradients": max(errors[num_outputs:]),
-    }
+    times = {}
     parts: dict[str, Callable[[Problem, Variant], object]] = {"forward": Problem.inference, "step": Problem.step}
     for part, method in parts.items():
         seconds, ratio = timer.compare(partial(method, problem, variant), partial(method, baseline, BASELINE))
-        result[part] = {"seconds": seconds, "ratio": ratio}
-    return result
+        times[part] = Times(seconds=seconds, ratio=ratio)
+    return AttentionResult(
+        error_of_outputs=max(errors[:num_outputs]),
+        error_of_gradients=max(errors[num_outputs:]),
+        forward=times["forward"],
+        step=times["step"],
+    )
 
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each case and backend."""
-    cases: dict[str, dict[tuple[str, str], Result]] = {}
-    for (case, kind, variant), result in rows_of(results, "attention"):
+    cases: dict[str, dict[tuple[str, str], AttentionResult]] = {}
+    for (case, kind, variant), result in rows_of(results, "attention", AttentionResult):
         of_case = cases.setdefault(case, {})
         of_case[ENCODING_OF.get(kind, kind), variant] = result
     rows = []
     for case, variants in cases.items():
-        forward = over_rope({key: result["forward"]["ratio"] for key, result in variants.items()})
-        step = over_rope({key: result["step"]["ratio"] for key, result in variants.items()})
+        forward = over_rope({key: result.forward.ratio for key, result in variants.items()})
+        step = over_rope({key: result.step.ratio for key, result in variants.items()})
         if not forward:
             continue
         for key, result in variants.items():
             row = [
                 case,
                 *key,
-                format_milliseconds(result["forward"]["seconds"]),
-                f"{forward[key]:.2f}",
-                format_milliseconds(result["step"]["seconds"]),
-                f"{step[key]:.2f}",
-                f"{result['error of outputs']:.1e}",
-                f"{result['error of gradients']:.1e}",
+                format_milliseconds(result.forward.seconds),
+                ratio_cell(forward[key]),
+                format_milliseconds(result.step.seconds),
+                ratio_cell(step[key]),
+                f"{result.error_of_outputs:.1e}",
+                f"{result.error_of_gradients:.1e}",
             ]
             rows.append(row)
     header = [

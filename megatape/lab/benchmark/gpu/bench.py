@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
-from megatape.lab.benchmark.gpu.results import Result
+from megatape.lab.benchmark.gpu.results import Measurement, Result
 from megatape.lab.processes import MAX_ERROR_LENGTH, MAX_ERROR_LINES, lines
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Bench:
             return Timer(device, 1)
         return Timer(device, 5, at_least=0.05)
 
-    def measure(self, name: str, action: Callable[[], Result]) -> None:
+    def measure(self, name: str, action: Callable[[], Measurement]) -> None:
         """Record the result of an action or its failure, unless there is a result already."""
         if self.has_result(name):
             return
@@ -66,7 +66,7 @@ class Bench:
             traceback.print_exc()
             self.fail(name, brief(error))
         else:
-            self.record(name, result)
+            self.record(name, result.to_json())
         if self.device == "cuda":
             # Free gigabytes of models before the next ones.
             gc.collect()

@@ -5,10 +5,11 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Measurement, Results
 from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import Shape, compute_dtype, compute_precision, shapes
 from megatape.lab.benchmark.timing import Timer
@@ -20,6 +21,28 @@ TINY_COPIED_BYTES = 2**16
 
 # Returns the product of random matrices on a device, given the number of rows, the inner size and the number of columns.
 Product = Callable[[torch.device, int, int, int], Callable[[], Tensor]]
+
+
+class Rate(Measurement):
+    """Rate of a copy, or of a matrix product.
+
+    Attributes:
+        seconds: Seconds of the operation.
+        bytes_per_second: Bytes read and written per second by a copy.
+        flops_per_second: FLOPs per second of a product.
+    """
+
+    seconds: float
+    bytes_per_second: float | None = Field(None, alias="bytes/s")
+    flops_per_second: float | None = Field(None, alias="FLOP/s")
+
+    @property
+    def cell(self) -> str:
+        """The rate as a cell of a table."""
+        if self.bytes_per_second is not None:
+            return f"{self.bytes_per_second / 1e12:.2f} TB/s"
+        assert self.flops_per_second is not None
+        return f"{self.flops_per_second / 1e12:.1f} TFLOP/s"
 
 
 def measure(bench: Bench) -> None:
@@ -54,17 +77,17 @@ def products(shape: Shape) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def _copy(timer: Timer, num_bytes: int) -> Result:
+def _copy(timer: Timer, num_bytes: int) -> Rate:
     """Time a copy. Every byte is read and written."""
     source = torch.ones(num_bytes, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds = timer.median(lambda: target.copy_(source))
-    return {"seconds": seconds, "bytes/s": 2 * num_bytes / seconds}
+    return Rate(seconds=seconds, bytes_per_second=2 * num_bytes / seconds)
 
 
-def _rate(timer: Timer, multiply: Product, rows: int, inner: int, columns: int) -> Result:
+def _rate(timer: Timer, multiply: Product, rows: int, inner: int, columns: int) -> Rate:
     seconds = timer.median(multiply(timer.device, rows, inner, columns))
-    return {"seconds": seconds, "FLOP/s": 2 * rows * inner * columns / seconds}
+    return Rate(seconds=seconds, flops_per_second=2 * rows * inner * columns / seconds)
 
 
 def _product(dtype: torch.dtype, device: torch.device, rows: int, inner: int, columns: int) -> Callable[[], Tensor]:
@@ -83,11 +106,5 @@ def _fp8(device: torch.device, rows: int, inner: int, columns: int) -> Callable[
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each rate."""
-    rows = []
-    for words, result in rows_of(results, "ceilings"):
-        if "bytes/s" in result:
-            rate = f"{result['bytes/s'] / 1e12:.2f} TB/s"
-        else:
-            rate = f"{result['FLOP/s'] / 1e12:.1f} TFLOP/s"
-        rows.append([", ".join(words), rate])
+    rows = [[", ".join(words), rate.cell] for words, rate in rows_of(results, "ceilings", Rate)]
     yield from titled("Ceilings", ["", "rate"], rows)

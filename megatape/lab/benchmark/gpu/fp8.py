@@ -6,17 +6,32 @@ Both are compiled: FP8 is faster only if scaling is fused with the operations be
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
+
+from pydantic import Field
 
 from megatape.config import Fp8Recipe
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Results, Times
 from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import Shape, shapes
 from megatape.lab.benchmark.timing import Timer
 from megatape.lab.encodings import BASELINE
 from megatape.utils.units import format_milliseconds
+
+
+class Fp8Result(Times):
+    """Result of a training step in FP8, beside the step in bfloat16.
+
+    Attributes:
+        tokens_per_second: Tokens per second.
+        config: Configuration of the step. The planner reads it.
+    """
+
+    tokens_per_second: float = Field(alias="tokens/s")
+    config: dict[str, Any] | None = None
 
 
 def measure(bench: Bench) -> None:
@@ -30,30 +45,29 @@ def measure(bench: Bench) -> None:
         bench.measure(f"{name}/{encoding}/{recipe}", action)
 
 
-def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Result:
+def _measure_recipe(timer: Timer, shape: Shape, encoding: str, recipe: str, compiled: bool) -> Fp8Result:
     """Time a step with and without FP8."""
     config = shape.config(encoding, "bfloat16", compile=compiled, fp8=recipe)
     plain = shape.config(encoding, "bfloat16", compile=compiled, fp8="none")
     seconds, ratio = timer.compare(RawStep(config, timer.device), RawStep(plain, timer.device))
-    return {
-        "seconds": seconds,
-        "tokens/s": shape.batch * shape.length / seconds,
-        "ratio": ratio,
-        # The planner reads it.
-        "config": config.model_dump(mode="json"),
-    }
+    return Fp8Result(
+        seconds=seconds,
+        ratio=ratio,
+        tokens_per_second=shape.batch * shape.length / seconds,
+        config=config.model_dump(mode="json"),
+    )
 
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each recipe."""
     rows = []
-    for words, result in rows_of(results, "fp8"):
+    for words, result in rows_of(results, "fp8", Fp8Result):
         rows.append(
             [
                 *words,
-                format_milliseconds(result["seconds"]),
-                f"{result['ratio']:.3f}",
-                f"{result['tokens/s']:,.0f}",
+                format_milliseconds(result.seconds),
+                ratio_cell(result.ratio, 3),
+                f"{result.tokens_per_second:,.0f}",
             ]
         )
     header = ["shape", "encoding", "recipe", "ms", "over bfloat16", "tokens/s"]

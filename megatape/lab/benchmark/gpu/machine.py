@@ -3,57 +3,98 @@
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import distributions
 
 import torch
+from pydantic import Field
 
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Measurement, Result, Results
 
-PACKAGES = ("torch", "triton", "deepspeed", "transformers", "numpy")
+
+class Versions(Measurement):
+    """Versions of Python, packages and CUDA, None if missing. Triton needs the C compiler at run time."""
+
+    python: str
+    torch: str | None
+    triton: str | None
+    deepspeed: str | None
+    transformers: str | None
+    numpy: str | None
+    cuda: str | None = Field(None, alias="CUDA")
+    cudnn: int | None = Field(None, alias="cuDNN")
+    c_compiler: str | None = Field(None, alias="C compiler")
+
+    def to_json(self) -> Result:
+        """Return the line of the measurement. What is missing is null."""
+        return self.model_dump(by_alias=True)
+
+
+class Device(Measurement):
+    """Device of the benchmark. A GPU has a capability, memory and processors, a CPU has threads.
+
+    Attributes:
+        name: Name of the device.
+        capability: Compute capability.
+        memory: Bytes of device memory.
+        processors: Number of multiprocessors.
+        cores: Number of cores of the host.
+        threads: Number of threads of PyTorch.
+    """
+
+    name: str
+    capability: str | None = None
+    memory: int | None = None
+    processors: int | None = None
+    cores: int | None = None
+    threads: int | None = None
 
 
 def measure(bench: Bench) -> None:
     """Record the versions and the device."""
     bench.measure("versions", versions)
-    describe_device = cpu
+    describe_device: Callable[[], Device] = cpu
     if bench.device == "cuda":
         describe_device = gpu
     bench.measure("device", describe_device)
 
 
-def versions() -> Result:
-    """Return the versions of Python, packages and CUDA, None if missing. Triton needs the C compiler at run time."""
+def versions() -> Versions:
+    """Return the installed versions."""
     installed = {package.name: package.version for package in distributions()}
-    found: Result = {"python": platform.python_version()}
-    for name in PACKAGES:
-        found[name] = installed.get(name)
-    found["CUDA"] = torch.version.cuda
-    found["cuDNN"] = torch.backends.cudnn.version()
-    found["C compiler"] = shutil.which(os.environ.get("CC", "cc"))
-    return found
+    return Versions(
+        python=platform.python_version(),
+        torch=installed.get("torch"),
+        triton=installed.get("triton"),
+        deepspeed=installed.get("deepspeed"),
+        transformers=installed.get("transformers"),
+        numpy=installed.get("numpy"),
+        cuda=torch.version.cuda,
+        cudnn=torch.backends.cudnn.version(),
+        c_compiler=shutil.which(os.environ.get("CC", "cc")),
+    )
 
 
-def gpu() -> Result:
+def gpu() -> Device:
     """Return the name and the sizes of the GPU."""
     found = torch.cuda.get_device_properties(0)
-    return {
-        "name": found.name,
-        "capability": f"{found.major}.{found.minor}",
-        "memory": found.total_memory,
-        "processors": found.multi_processor_count,
-        "cores": os.cpu_count(),
-    }
+    return Device(
+        name=found.name,
+        capability=f"{found.major}.{found.minor}",
+        memory=found.total_memory,
+        processors=found.multi_processor_count,
+        cores=os.cpu_count(),
+    )
 
 
-def cpu() -> Result:
+def cpu() -> Device:
     """Return the name and the cores of the processor."""
-    return {
-        "name": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
+    return Device(
+        name=platform.processor() or platform.machine(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+    )
 
 
 def table(results: Results) -> Iterator[str]:

@@ -20,9 +20,10 @@ from megatape.config import Config, parse_config
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Results, Times
 from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import compute_precision, shapes
 from megatape.lab.encodings import BASELINE
@@ -41,6 +42,20 @@ VOCAB_SIZE = 512
 # Number of files of Python's own source.
 FILES = 150
 TINY_FILES = 40
+
+
+class PretrainResult(Times):
+    """Result of a run, beside the bare step of the same model.
+
+    Attributes:
+        bare_seconds: Seconds of the bare step.
+        peak_bytes: Peak memory of the run.
+        planned_bytes: The planner's estimate of it.
+    """
+
+    bare_seconds: float
+    peak_bytes: int | float
+    planned_bytes: int | float
 
 
 def measure(bench: Bench) -> None:
@@ -82,7 +97,7 @@ class Runs:
             self.steps = TINY_STEPS
             self.warm_up = TINY_WARM_UP_STEPS
 
-    def measure(self, encoding: str, stage: int, compiled: bool) -> Result:
+    def measure(self, encoding: str, stage: int, compiled: bool) -> PretrainResult:
         """Return the seconds of a step in a run and alone, and the measured and planned peak memory."""
         device = self.timer.device
         config = self._config(encoding, stage, compiled)
@@ -99,13 +114,13 @@ class Runs:
         shutil.rmtree(folder.directory)
         seconds = statistics.median(entry["seconds"] for entry in metrics[self.warm_up :])
         layout = TrainingLayout.from_config(config, 1)
-        return {
-            "seconds": seconds,
-            "bare seconds": bare_seconds,
-            "ratio": seconds / bare_seconds,
-            "peak bytes": metrics[-1]["peak_memory"],
-            "planned bytes": plan_memory(layout, device.type == "cuda").device_total,
-        }
+        return PretrainResult(
+            seconds=seconds,
+            bare_seconds=bare_seconds,
+            ratio=seconds / bare_seconds,
+            peak_bytes=metrics[-1]["peak_memory"],
+            planned_bytes=plan_memory(layout, device.type == "cuda").device_total,
+        )
 
     def _config(self, encoding: str, stage: int, compiled: bool) -> Config:
         precision = compute_precision(self.timer.device)
@@ -144,15 +159,15 @@ class Runs:
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each run."""
     rows = []
-    for words, result in rows_of(results, "pretrain"):
+    for words, result in rows_of(results, "pretrain", PretrainResult):
         rows.append(
             [
                 ", ".join(words),
-                format_milliseconds(result["seconds"]),
-                format_milliseconds(result["bare seconds"]),
-                f"{result['ratio']:.2f}",
-                format_bytes(result["peak bytes"]),
-                format_bytes(result["planned bytes"]),
+                format_milliseconds(result.seconds),
+                format_milliseconds(result.bare_seconds),
+                ratio_cell(result.ratio),
+                format_bytes(result.peak_bytes),
+                format_bytes(result.planned_bytes),
             ]
         )
     yield from titled("megatape pretrain", ["", "ms a step", "bare, ms", "ratio", "peak", "planned"], rows)

@@ -11,7 +11,7 @@ from torch.profiler import profile as record
 
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Measurement, Results
 from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import Shape, compute_precision, shapes
 from megatape.lab.benchmark.timing import Timer
@@ -28,6 +28,38 @@ MAX_NAME_LENGTH = 90
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 
 
+class Kernel(Measurement):
+    """Kernel of a step.
+
+    Attributes:
+        name: Name of the kernel.
+        calls: Calls per step.
+        seconds: Seconds per step.
+    """
+
+    name: str
+    calls: float
+    seconds: float
+
+
+class ProfileResult(Measurement):
+    """Profile of a step.
+
+    Attributes:
+        seconds: Seconds of a step.
+        busy_seconds: Seconds in which the GPU is busy.
+        kernels: Number of kernels per step.
+        waits: Number of calls per step that wait for the GPU.
+        top: The slowest kernels.
+    """
+
+    seconds: float
+    busy_seconds: float
+    kernels: float
+    waits: float
+    top: list[Kernel]
+
+
 def measure(bench: Bench) -> None:
     """Profile steps of RoPE and TAPE with the backend of `auto`, eager and compiled."""
     shape = shapes(bench.tiny)["155m"]
@@ -38,7 +70,7 @@ def measure(bench: Bench) -> None:
         bench.measure(f"155m/{encoding}/{mode}", partial(_profile_step, bench.timer, shape, encoding, compiled))
 
 
-def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> Result:
+def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> ProfileResult:
     """Time and profile a step. On a CPU, operators take the place of kernels."""
     device = timer.device
     on_gpu = device.type == "cuda"
@@ -59,20 +91,19 @@ def _profile_step(timer: Timer, shape: Shape, encoding: str, compiled: bool) -> 
     waits = [event for event in events if event.key.startswith(WAITS)]
     top = []
     for event in kernels[:MAX_KERNELS]:
-        top.append(
-            {
-                "name": event.key[:MAX_NAME_LENGTH],
-                "calls": event.count / PROFILED_STEPS,
-                "seconds": _own_seconds(on_gpu, event),
-            }
+        kernel = Kernel(
+            name=event.key[:MAX_NAME_LENGTH],
+            calls=event.count / PROFILED_STEPS,
+            seconds=_own_seconds(on_gpu, event),
         )
-    return {
-        "seconds": seconds,
-        "busy seconds": sum(_own_seconds(on_gpu, event) for event in kernels),
-        "kernels": sum(event.count for event in kernels) / PROFILED_STEPS,
-        "waits": sum(event.count for event in waits) / PROFILED_STEPS,
-        "top": top,
-    }
+        top.append(kernel)
+    return ProfileResult(
+        seconds=seconds,
+        busy_seconds=sum(_own_seconds(on_gpu, event) for event in kernels),
+        kernels=sum(event.count for event in kernels) / PROFILED_STEPS,
+        waits=sum(event.count for event in waits) / PROFILED_STEPS,
+        top=top,
+    )
 
 
 def _is_kernel(event: Any) -> bool:
@@ -90,22 +121,22 @@ def _own_seconds(on_gpu: bool, event: Any) -> float:
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each step, then the kernels of each."""
-    profiles = {", ".join(words): result for words, result in rows_of(results, "profile")}
+    profiles = {", ".join(words): result for words, result in rows_of(results, "profile", ProfileResult)}
     rows = []
     for name, result in profiles.items():
-        busy = result["busy seconds"] / result["seconds"]
+        busy = result.busy_seconds / result.seconds
         rows.append(
             [
                 name,
-                format_milliseconds(result["seconds"]),
+                format_milliseconds(result.seconds),
                 f"{busy:.0%}",
-                f"{result['kernels']:.0f}",
-                f"{result['waits']:.0f}",
+                f"{result.kernels:.0f}",
+                f"{result.waits:.0f}",
             ]
         )
     yield from titled("Profile of a step", ["", "ms a step", "GPU busy", "kernels", "waits of the host"], rows)
     for name, result in profiles.items():
         rows = []
-        for kernel in result["top"][:MAX_KERNELS_SHOWN]:
-            rows.append([f"`{kernel['name']}`", f"{kernel['calls']:.0f}", format_milliseconds(kernel["seconds"])])
+        for kernel in result.top[:MAX_KERNELS_SHOWN]:
+            rows.append([f"`{kernel.name}`", f"{kernel.calls:.0f}", format_milliseconds(kernel.seconds)])
         yield from titled(f"Kernels of a step, {name}", ["", "calls", "ms"], rows)

@@ -3,15 +3,42 @@
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from megatape.errors import ExistingPath, MissingPath, UserError
 from megatape.utils.json_lines import append_lines, read_lines
 
 RESULTS = "results.jsonl"
 
-# Figures by name. A failed measurement has only "error", a skipped one only "left out", with the reason.
+# Line of a measurement in JSON. A failed measurement has only "error", a skipped one only "left out", with the reason.
 Result = dict[str, Any]
 # Results by key, such as "attention/155m/plain/sdpa": the part, then the measurement.
 Results = dict[str, Result]
+
+
+class Measurement(BaseModel):
+    """Base class of the results of a measurement.
+
+    Keys in JSON are the aliases of the fields, or else their names with spaces for underscores.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", " "))
+
+    def to_json(self) -> Result:
+        """Return the line of the measurement. Fields that are None are left out."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class Times(Measurement):
+    """Times of an action.
+
+    Attributes:
+        seconds: Median seconds.
+        ratio: Ratio to the seconds of a baseline in the same round, the median over rounds.
+    """
+
+    seconds: float
+    ratio: float
 
 
 class Journal:

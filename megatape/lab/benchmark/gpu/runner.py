@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 
@@ -12,7 +13,7 @@ from megatape.lab.benchmark.gpu.bench import LOST
 from megatape.lab.benchmark.gpu.parts import TIME_LIMIT, Part
 from megatape.lab.benchmark.gpu.report import TABLE, report
 from megatape.lab.benchmark.gpu.results import RESULTS, Journal, Result, Results, measured, read_results
-from megatape.lab.benchmark.gpu.worker import TINY
+from megatape.lab.benchmark.gpu.worker import FULL, TINY
 from megatape.lab.processes import child, ending, interruptible
 from megatape.utils.atomic import write_atomically
 from megatape.utils.python_process import python_command
@@ -20,25 +21,43 @@ from megatape.utils.python_process import python_command
 LOGS = "logs"
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions of a benchmark.
+
+    Attributes:
+        device: "cuda" or "cpu".
+        tiny: Whether to use sizes that a CPU runs in a second.
+        time_limit: A part is stopped after this multiple of its expected time.
+    """
+
+    device: str
+    tiny: bool
+    time_limit: float = TIME_LIMIT
+
+    @property
+    def size(self) -> str:
+        """Sizes to use, as an argument of the worker."""
+        if self.tiny:
+            return TINY
+        return FULL
+
+
 def benchmark(
     parts: Sequence[Part],
     out: Path,
-    done: Path | None,
-    budget: float | None,
-    device: str,
-    tiny: bool,
-    time_limit: float = TIME_LIMIT,
+    conditions: Conditions,
+    done: Path | None = None,
+    budget: float | None = None,
 ) -> Iterator[str]:
     """Measure parts, and yield lines about the progress.
 
     Args:
         parts: Parts to measure.
         out: Folder for results.jsonl, which includes the earlier results, table.md, rewritten after every part, and logs/.
+        conditions: Device, sizes and time limit.
         done: results.jsonl of an earlier benchmark. Its results are not measured again.
         budget: Seconds for the benchmark. A part that no longer fits is skipped.
-        device: "cuda" or "cpu".
-        tiny: Whether to use sizes that a CPU runs in a second.
-        time_limit: A part is stopped after this multiple of its expected time.
 
     Raises:
         FileNotFoundError: There is no file `done`.
@@ -66,8 +85,8 @@ def benchmark(
                 result: Result = {"left out": reason}
             else:
                 log = out / LOGS / f"{part.name.replace(' ', '_')}.txt"
-                limit = min(time_limit * part.seconds, left)
-                result = _PartRun(part, journal, log, limit, device, tiny).finish()
+                limit = min(conditions.time_limit * part.seconds, left)
+                result = _PartRun(part, journal, log, limit, conditions).finish()
             journal.add(part.name, result)
             write_atomically(out / TABLE, report(journal.results).encode())
             yield _progress(part, journal.results)
@@ -92,16 +111,21 @@ class _PartRun:
     A process that dies fails the measurement that it has started, and the next process continues with the others.
     """
 
-    def __init__(self, part: Part, journal: Journal, log: Path, limit: float, device: str, tiny: bool) -> None:
-        """Args are those of `benchmark`; `limit` is in seconds."""
+    def __init__(self, part: Part, journal: Journal, log: Path, limit: float, conditions: Conditions) -> None:
+        """Start without results.
+
+        Args:
+            part: Part to measure.
+            journal: Results of the benchmark.
+            log: File for the output of the processes.
+            limit: Seconds after which the part is stopped.
+            conditions: Device and sizes.
+        """
         self._part = part
         self._journal = journal
         self._log = log
         self._limit = limit
-        self._device = device
-        self._size = "full"
-        if tiny:
-            self._size = TINY
+        self._conditions = conditions
         # Keys with a result of this run, which may be a failure.
         self._tried: set[str] = set()
         # Key of the running measurement.
@@ -140,7 +164,7 @@ class _PartRun:
     def _run_process(self, seconds: float) -> int:
         """Run a process until it exits or the time is up. Returns its exit status."""
         part = self._part
-        words = [self._device, self._size, part.name, part.module, *part.arguments]
+        words = [self._conditions.device, self._conditions.size, part.name, part.module, *part.arguments]
         command = python_command("megatape.lab.benchmark.gpu.worker", *words)
         with self._log.open("a") as log, child(command, stdin=PIPE, stderr=log, limit=seconds) as process:
             assert process.stdin is not None and process.stdout is not None

@@ -7,9 +7,10 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel
 
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.exported import LLAMA, build
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Measurement, Results, Times
 from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import compute_dtype, shapes
 from megatape.lab.benchmark.sessions import NUM_DECODED, StaticSession, Workload
@@ -19,6 +20,18 @@ from megatape.utils.units import format_milliseconds
 # Batches and lengths by shape. torch.compile makes four graphs for each.
 WORKLOADS = {"155m": [(1, 128), (32, 1024)], "1b": [(1, 2048)]}
 TINY_WORKLOADS = {"155m": [(2, 24)]}
+
+
+class ServingResult(Measurement):
+    """Times of a model, beside those of the Llama.
+
+    Attributes:
+        prompt: Times of reading the prompts.
+        token: Times of decoding a token.
+    """
+
+    prompt: Times
+    token: Times
 
 
 def measure(bench: Bench) -> None:
@@ -37,7 +50,7 @@ def measure(bench: Bench) -> None:
             bench.measure(f"{name}/{batch} x {length}", partial(_measure_workload, bench.timer, build_once, workload))
 
 
-def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> Result:
+def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTrainedModel]], workload: Workload) -> ServingResult:
     """Time TAPE beside the Llama."""
     # Frees the memory of earlier graphs.
     torch.compiler.reset()
@@ -49,45 +62,36 @@ def _measure_workload(timer: Timer, build_once: Callable[[], dict[str, PreTraine
     return times_beside_llama(reading, decoding)["tape"]
 
 
-def times_beside_llama(reading: dict[str, list[float]], decoding: dict[str, list[float]]) -> dict[str, Result]:
-    """Return the seconds of each model and their ratios to the Llama's in the same round.
+def times_beside_llama(reading: dict[str, list[float]], decoding: dict[str, list[float]]) -> dict[str, ServingResult]:
+    """Return the times of each model, with their ratios to the Llama's in the same round.
 
     Args:
         reading: Seconds of every round to read the prompts, by model.
         decoding: Seconds of every round to decode NUM_DECODED tokens, by model.
-
-    Returns:
-        By model, "prompt" and "token" with "seconds" and "ratio" each.
     """
-    results: dict[str, Result] = {}
+    results = {}
     for name, seconds in reading.items():
         decoding_seconds = decoding[name]
-        results[name] = {
-            "prompt": {
-                "seconds": median(seconds),
-                "ratio": ratio(seconds, reading[LLAMA]).median,
-            },
-            "token": {
-                "seconds": median(decoding_seconds) / NUM_DECODED,
-                "ratio": ratio(decoding_seconds, decoding[LLAMA]).median,
-            },
-        }
+        prompt = Times(seconds=median(seconds), ratio=ratio(seconds, reading[LLAMA]).median)
+        token = Times(
+            seconds=median(decoding_seconds) / NUM_DECODED,
+            ratio=ratio(decoding_seconds, decoding[LLAMA]).median,
+        )
+        results[name] = ServingResult(prompt=prompt, token=token)
     return results
 
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each shape and batch of prompts."""
     rows = []
-    for words, result in rows_of(results, "serving"):
-        prompt = result["prompt"]
-        token = result["token"]
+    for words, result in rows_of(results, "serving", ServingResult):
         rows.append(
             [
                 ", ".join(words),
-                format_milliseconds(prompt["seconds"]),
-                f"{prompt['ratio']:.2f}",
-                format_milliseconds(token["seconds"]),
-                f"{token['ratio']:.2f}",
+                format_milliseconds(result.prompt.seconds),
+                ratio_cell(result.prompt.ratio),
+                format_milliseconds(result.token.seconds),
+                ratio_cell(result.token.ratio),
             ]
         )
     header = ["prompts", "prompt, ms", "over Llama", "token, ms", "over Llama"]

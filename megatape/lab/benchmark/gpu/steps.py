@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from megatape.accounting.activation_memory import plan_activations
-from megatape.accounting.flops import forward_flops
 from megatape.accounting.saved_tensors import saved_bytes
 from megatape.accounting.workload import Workload
 from megatape.attention.attend import get_backend, select_backend
 from megatape.config import Config
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.raw_step import RawStep
-from megatape.lab.benchmark.gpu.results import Result, Results
-from megatape.lab.benchmark.gpu.step_tables import LAYER, SELECTIVE, STEP_MODES, step_tables
+from megatape.lab.benchmark.gpu.results import Results
+from megatape.lab.benchmark.gpu.step_tables import LAYER, SELECTIVE, STEP_MODES, StepResult, step_tables
 from megatape.lab.benchmark.measured_model import MeasuredModel
 from megatape.lab.benchmark.models import Shape, compute_precision, shapes
 from megatape.lab.benchmark.timing import Timer, captured, ratio
+from megatape.lab.benchmark.utilization import step_flops, utilization
 from megatape.lab.encodings import BASELINE, with_encoding
 from megatape.model.requirements import attention_requirements
 from megatape.registry import AUTO, BACKENDS
@@ -86,7 +86,7 @@ def _measure_layers(bench: Bench, shape: Shape) -> None:
             bench.measure(f"{encoding}/{backend}/{LAYER}", action)
 
 
-def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape, Configure], Result]) -> None:
+def _measure_steps(bench: Bench, name: str, measure_step: Callable[[Timer, Shape, Configure], StepResult]) -> None:
     """Measure a shape in every mode with every backend."""
     timer = bench.timer
     shape = shapes(bench.tiny)[name]
@@ -133,29 +133,35 @@ def _time_step(timer: Timer, shape: Shape, config: Config) -> StepTimes:
     return StepTimes(step, seconds["step"], seconds["baseline"], launched)
 
 
-def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> Result:
+def _measure_whole(timer: Timer, shape: Shape, configure: Configure) -> StepResult:
     """Return the times and the activations of a step."""
     config = configure(shape)
     times = _time_step(timer, shape, config)
     step = times.step
-    result = _rates(shape, config, median(times.seconds))
-    result["ratio"] = ratio(times.seconds, times.baseline).median
-    result["launched seconds"] = times.launched
+    over_baseline = ratio(times.seconds, times.baseline).median
+    result = _rates(shape, config, median(times.seconds), over_baseline)
+    saved = None
     # Hooks on saved tensors would break compiled graphs.
     if not config.training.compile:
-        result["saved bytes"] = saved_bytes(step.model, shape.batch, shape.length)
+        saved = saved_bytes(step.model, shape.batch, shape.length)
     on_gpu = timer.device.type == "cuda"
-    result["planned bytes"] = plan_activations(Workload.from_config(config), on_gpu).total
+    peak = None
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         # Weights, gradients and the optimizer state.
         before = torch.cuda.memory_allocated()
         step.loss().backward()
-        result["peak bytes"] = torch.cuda.max_memory_allocated() - before
-    return result
+        peak = torch.cuda.max_memory_allocated() - before
+    activations = {
+        "launched_seconds": times.launched,
+        "saved_bytes": saved,
+        "planned_bytes": plan_activations(Workload.from_config(config), on_gpu).total,
+        "peak_bytes": peak,
+    }
+    return result.model_copy(update=activations)
 
 
-def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> Result:
+def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> StepResult:
     """Return the times of a step, extrapolated from DEPTHS."""
     seconds = []
     baseline = []
@@ -165,10 +171,10 @@ def _extrapolate(timer: Timer, shape: Shape, configure: Configure) -> Result:
         seconds.append(median(times.seconds))
         baseline.append(median(times.baseline))
     whole = _at_depth(shape.model.num_layers, seconds)
-    result = _rates(shape, configure(shape), whole)
-    result["ratio"] = whole / _at_depth(shape.model.num_layers, baseline)
-    result["extrapolated from"] = {str(depth): taken for depth, taken in zip(DEPTHS, seconds, strict=True)}
-    return result
+    over_baseline = whole / _at_depth(shape.model.num_layers, baseline)
+    result = _rates(shape, configure(shape), whole, over_baseline)
+    depths = {str(depth): taken for depth, taken in zip(DEPTHS, seconds, strict=True)}
+    return result.model_copy(update={"extrapolated_from": depths})
 
 
 def _at_depth(num_layers: int, seconds: list[float]) -> float:
@@ -179,7 +185,7 @@ def _at_depth(num_layers: int, seconds: list[float]) -> float:
     return few + (num_layers - few_layers) * per_layer
 
 
-def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> Result:
+def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> StepResult:
     """Return the times of an attention layer, forward, beside RoPE's with `auto`."""
     layer = shape.with_layers(1)
     weights: dict[tuple[str, torch.Size], Tensor] = {}
@@ -194,20 +200,21 @@ def _measure_layer(timer: Timer, shape: Shape, encoding: str, backend: str) -> R
     action = make_action(encoding, backend)
     baseline = make_action(BASELINE, AUTO)
     seconds, over_baseline = timer.compare(action, baseline)
-    return {"seconds": seconds, "ratio": over_baseline}
+    return StepResult(seconds=seconds, ratio=over_baseline)
 
 
-def _rates(shape: Shape, config: Config, seconds: float) -> Result:
-    """Return the rates of a step. MFU counts all N x N scores, and the backward pass as two forward passes."""
-    flops = 3 * forward_flops(config.model, shape.length) * shape.batch
-    result: Result = {
-        "seconds": seconds,
-        "tokens/s": shape.batch * shape.length / seconds,
-        "FLOP/s": flops / seconds,
-        # The planner reads it.
-        "config": config.model_dump(mode="json"),
-    }
+def _rates(shape: Shape, config: Config, seconds: float, over_baseline: float) -> StepResult:
+    """Return the times and the rates of a step."""
+    flops = step_flops(config.model, shape.batch, shape.length)
     peak = peak_flops(config.training.precision)
+    mfu = None
     if peak:
-        result["MFU"] = flops / seconds / peak
-    return result
+        mfu = utilization(flops, seconds, peak)
+    return StepResult(
+        seconds=seconds,
+        tokens_per_second=shape.batch * shape.length / seconds,
+        flops_per_second=flops / seconds,
+        config=config.model_dump(mode="json"),
+        mfu=mfu,
+        ratio=over_baseline,
+    )

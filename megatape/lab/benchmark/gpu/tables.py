@@ -5,19 +5,27 @@ it can be compared.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
-from megatape.lab.benchmark.gpu.results import Result, Results, measured
+from megatape.lab.benchmark.gpu.results import Measurement, Results, measured
 from megatape.lab.encodings import BASELINE
 from megatape.utils.tables import markdown
 
+MeasurementT = TypeVar("MeasurementT", bound=Measurement)
 
-def rows_of(results: Results, part: str) -> Iterator[tuple[tuple[str, ...], Result]]:
-    """Yield the measured results of a part, with the words of their keys after the part's name."""
+
+def rows_of(results: Results, part: str, kind: type[MeasurementT]) -> Iterator[tuple[tuple[str, ...], MeasurementT]]:
+    """Yield the measured results of a part, with the words of their keys after the part's name.
+
+    Args:
+        results: Results by key.
+        part: Name of the part.
+        kind: Type of the part's results.
+    """
     for key, result in results.items():
         name, *words = key.split("/")
         if name == part and words and measured(result):
-            yield tuple(words), result
+            yield tuple(words), kind.model_validate(result)
 
 
 def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
@@ -26,11 +34,6 @@ def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator
     if all_rows:
         yield f"**{title}**"
         yield markdown(header, all_rows)
-
-
-def yes_no(met: bool) -> str:
-    """Return a cell that says whether a target is met."""
-    return "yes" if met else "no"
 
 
 def over_rope(ratios: dict[Any, float]) -> dict[Any, float]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.attention_problem import BASELINE, Problem, Variant, relative_error
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Results, Times
 from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import SHAPES, shapes
 from megatape.lab.benchmark.timing import Timer
@@ -62,6 +63,16 @@ CANDIDATES = {
 }
 
 
+class TileResult(Times):
+    """Result of a tile, beside the tiles in use.
+
+    Attributes:
+        difference: Largest relative difference of the outputs and gradients.
+    """
+
+    difference: float
+
+
 def measure(bench: Bench) -> None:
     """Measure every tile, for heads of 64 and of 128. Without a GPU, PyTorch's attention runs instead."""
     timer = bench.timer
@@ -77,7 +88,7 @@ def measure(bench: Bench) -> None:
                 bench.measure(f"{name}/{kernel}/{words}", action)
 
 
-def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> Result:
+def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str, tile: tuple[int, ...]) -> TileResult:
     """Time a tile beside the default, forward or, for the other kernels, with the backward pass."""
     trial = variant._replace(context=partial(_using_tile, kernel, tile))
     errors = []
@@ -87,7 +98,7 @@ def _measure_tile(timer: Timer, problem: Problem, variant: Variant, kernel: str,
     if kernel == "forward_kernel":
         run = Problem.inference
     seconds, ratio = timer.compare(partial(run, problem, trial), partial(run, problem, variant))
-    return {"seconds": seconds, "ratio": ratio, "difference": max(errors)}
+    return TileResult(seconds=seconds, ratio=ratio, difference=max(errors))
 
 
 def _using_tile(kernel: str, tile: tuple[int, ...]) -> AbstractContextManager[None]:
@@ -99,8 +110,8 @@ def _using_tile(kernel: str, tile: tuple[int, ...]) -> AbstractContextManager[No
 
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each tile, the fastest tile of a kernel first."""
-    found = [(shape, kernel, tile, result) for (shape, kernel, tile), result in rows_of(results, "tiles")]
-    found.sort(key=lambda item: (item[0], item[1], item[3]["ratio"]))
+    found = [(shape, kernel, tile, result) for (shape, kernel, tile), result in rows_of(results, "tiles", TileResult)]
+    found.sort(key=lambda item: (item[0], item[1], item[3].ratio))
     rows = []
     for shape, kernel, tile, result in found:
         rows.append(
@@ -108,9 +119,9 @@ def table(results: Results) -> Iterator[str]:
                 shape,
                 kernel,
                 *tile.split(),
-                format_milliseconds(result["seconds"]),
-                f"{result['ratio']:.2f}",
-                f"{result['difference']:.1e}",
+                format_milliseconds(result.seconds),
+                ratio_cell(result.ratio),
+                f"{result.difference:.1e}",
             ]
         )
     header = [

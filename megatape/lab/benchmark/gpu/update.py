@@ -17,8 +17,9 @@ from megatape.attention.fused_rotation import rotated_heads
 from megatape.attention.rotation import PositionState
 from megatape.distributed.mesh import SINGLE
 from megatape.encodings import encoding_of
+from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.gpu.bench import Bench
-from megatape.lab.benchmark.gpu.results import Result, Results
+from megatape.lab.benchmark.gpu.results import Measurement, Results
 from megatape.lab.benchmark.gpu.tables import rows_of, titled
 from megatape.lab.benchmark.models import UP_STD, Shape, compute_dtype, position_state, shapes
 from megatape.lab.benchmark.timing import Timer
@@ -40,6 +41,32 @@ class Operation(NamedTuple):
     run: Callable[..., tuple[Tensor, ...]]
     inputs: list[Tensor]
     weights: list[Tensor]
+
+
+class BesideCopy(Measurement):
+    """Times of an operation, beside a copy.
+
+    Attributes:
+        seconds: Seconds of the operation.
+        bytes: Bytes that it must read and write at least.
+        ratio_to_a_copy: Ratio to the seconds of a copy of so many bytes.
+    """
+
+    seconds: float
+    bytes: int
+    ratio_to_a_copy: float
+
+
+class UpdateResult(Measurement):
+    """Result of an operation.
+
+    Attributes:
+        forward: Forward pass.
+        step: Forward and backward pass.
+    """
+
+    forward: BesideCopy
+    step: BesideCopy
 
 
 def measure(bench: Bench) -> None:
@@ -99,7 +126,7 @@ def _initial_state(shape: Shape, device: torch.device) -> Tensor:
     return position_state(shape.model, position_ids)
 
 
-def _measure_operation(timer: Timer, make: Callable[[Shape, Draw], Operation], shape: Shape) -> Result:
+def _measure_operation(timer: Timer, make: Callable[[Shape, Draw], Operation], shape: Shape) -> UpdateResult:
     """Return the times of an operation, forward and with its backward pass, beside those of a copy."""
     device = timer.device
     dtype = compute_dtype(device)
@@ -124,18 +151,18 @@ def _measure_operation(timer: Timer, make: Callable[[Shape, Draw], Operation], s
 
     forward_bytes = _bytes(inputs) + _bytes(outputs)
     backward_bytes = _bytes(inputs) + _bytes(d_outputs) + _bytes(trained)
-    return {
-        "forward": _beside_copy(timer, inference, forward_bytes),
-        "step": _beside_copy(timer, step, forward_bytes + backward_bytes),
-    }
+    return UpdateResult(
+        forward=_beside_copy(timer, inference, forward_bytes),
+        step=_beside_copy(timer, step, forward_bytes + backward_bytes),
+    )
 
 
-def _beside_copy(timer: Timer, action: Callable[[], None], num_bytes: int) -> Result:
+def _beside_copy(timer: Timer, action: Callable[[], None], num_bytes: int) -> BesideCopy:
     """Time an action that must move `num_bytes` beside a copy that reads one half and writes the other."""
     source = torch.ones(num_bytes // 2, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
     seconds, ratio = timer.compare(action, lambda: target.copy_(source))
-    return {"seconds": seconds, "bytes": num_bytes, "ratio to a copy": ratio}
+    return BesideCopy(seconds=seconds, bytes=num_bytes, ratio_to_a_copy=ratio)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -145,13 +172,13 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def table(results: Results) -> Iterator[str]:
     """Yield a table with a row for each shape and operation."""
     rows = []
-    for (shape, name), result in rows_of(results, "update"):
+    for (shape, name), result in rows_of(results, "update", UpdateResult):
         row = [shape, name]
-        for part in (result["forward"], result["step"]):
+        for part in (result.forward, result.step):
             row += [
-                format_milliseconds(part["seconds"]),
-                format_bytes(part["bytes"]),
-                f"{part['ratio to a copy']:.2f}",
+                format_milliseconds(part.seconds),
+                format_bytes(part.bytes),
+                ratio_cell(part.ratio_to_a_copy),
             ]
         rows.append(row)
     header = ["shape", "", "forward, ms", "bytes", "over a copy", "and backward, ms", "bytes", "over a copy"]

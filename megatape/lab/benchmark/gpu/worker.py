@@ -13,7 +13,9 @@ import threading
 from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.parts import Part
 
+# Sizes of a part.
 TINY = "tiny"
+FULL = "full"
 
 
 def _end_with_parent() -> None:
@@ -28,7 +30,7 @@ def main(words: list[str]) -> None:
     """Measure a part.
 
     Args:
-        words: Device, TINY or "full", then name, module and arguments of the part.
+        words: Device, TINY or FULL, then name, module and arguments of the part.
     """
     device, size, name, module, *arguments = words
     part = Part(name, module, seconds=0, arguments=tuple(arguments))

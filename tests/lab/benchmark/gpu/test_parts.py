@@ -21,7 +21,7 @@ from megatape.lab.benchmark.gpu.bench import Bench
 from megatape.lab.benchmark.gpu.parts import PARTS, Part
 from megatape.lab.benchmark.gpu.report import report
 from megatape.lab.benchmark.gpu.results import Result, read_results
-from megatape.lab.benchmark.gpu.runner import benchmark
+from megatape.lab.benchmark.gpu.runner import Conditions, benchmark
 from tests.helpers.command import Command
 
 ROOT = Path(__file__).parents[4]
@@ -47,7 +47,7 @@ def test_command(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert command("benchmark", "gpu", "--out", tmp_path / "other")[2].startswith("error: PyTorch finds no CUDA device")
 
     tests = next(part for part in PARTS if part.name == "tests")
-    list(benchmark([tests], tmp_path / "tests", None, None, "cpu", True))
+    list(benchmark([tests], tmp_path / "tests", Conditions("cpu", tiny=True)))
     results = read_results(tmp_path / "tests/results.jsonl")
     reasons = {key: result.get("skipped") for key, result in results.items() if key != "tests"}
     assert set(reasons.values()) == {"Skipped: needs a CUDA device"}
@@ -58,7 +58,7 @@ def test_chosen_parts(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_pat
     """They run in the order of the benchmark. An unknown part is refused before anything runs."""
     begun: list[str] = []
 
-    def benchmark(parts: tuple[Part, ...], **_: Any) -> list[str]:
+    def benchmark(parts: tuple[Part, ...], *_: Any) -> list[str]:
         begun.extend(part.name for part in parts)
         return []
 
