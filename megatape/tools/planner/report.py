@@ -15,8 +15,9 @@ from megatape.tools.planner.nodes import check_nodes
 from megatape.tools.planner.offload import OFFLOAD_ASSUMPTION
 from megatape.tools.planner.report_rows import Row, count_rows, memory_rows, offload_rows, sent_rows, speed_rows
 from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
-from megatape.tools.planner.search import SEARCH_SECONDS, Space
+from megatape.tools.planner.search import SEARCH_SECONDS
 from megatape.tools.planner.search_report import smallest_change_advice
+from megatape.tools.planner.search_space import SearchSpace
 from megatape.tools.planner.speed import RUN_ASSUMPTIONS
 from megatape.tools.planner.stages import stage_advice
 from megatape.utils.tables import columns
@@ -108,7 +109,7 @@ def _assumptions(config: Config) -> list[str]:
 def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu, fits: bool, step: MeasuredStep | None) -> list[str]:
     """Return the lines with changes that make a run fit or faster."""
     if not fits:
-        return ["", *smallest_change_advice(Space(config, cluster, gpu, limit=SEARCH_SECONDS))]
+        return ["", *smallest_change_advice(SearchSpace(config, cluster, gpu), SEARCH_SECONDS)]
     correction = None
     if step is not None:
         correction = step.correction

@@ -10,7 +10,8 @@ from megatape.errors import UserError
 from megatape.tools.planner.measured import nearest_step
 from megatape.tools.planner.report_rows import cost_rows
 from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
-from megatape.tools.planner.search import SEARCH_SECONDS, Space
+from megatape.tools.planner.search import SEARCH_SECONDS, Search
+from megatape.tools.planner.search_space import SearchSpace
 from megatape.tools.planner.speed import TOLERANCE
 from megatape.tools.planner.value_grids import Setting, SettingIndex
 from megatape.utils.tables import columns
@@ -44,20 +45,21 @@ def search_report(
     if measured is not None:
         correction = nearest_step(measured, config).correction
 
-    own = Space(config, cluster, gpu, correction).own
+    space = SearchSpace(config, cluster, gpu, correction)
+    own = space.own
     own_fits = own is not None and own.requirements.fits
     share = limit
     if limit is not None and own is not None and not own_fits:
         share = limit / 2  # The other half is for the smallest change.
 
-    space = Space(config, cluster, gpu, correction, share)
-    found, advised = space.preferred()
+    search = Search(space, share)
+    found, advised = search.preferred()
     lines = []
     if advised is not None:
         lines += [_table(space, found[:MAX_SHOWN]), ""]
         lines += _advised_lines(space, advised, len(found))
         lines += _cost_lines(space, advised, config.tokens, price)
-    if space.timed_out:
+    if search.timed_out:
         lines.append(f"the search ended at its limit of {share:g} seconds: there may be faster settings")
     if own is None:
         lines.append("the file's own settings do not divide evenly: megatape plan without --search says what to change")
@@ -67,18 +69,24 @@ def search_report(
         )
     else:
         lines.append(f"the file's own need {requirement_text(own.requirements.gpu)}")
-        lines += smallest_change_advice(Space(config, cluster, gpu, correction, share))
+        lines += smallest_change_advice(space, share)
     return "\n".join(lines)
 
 
-def smallest_change_advice(space: Space) -> list[str]:
-    """Return the smallest change that makes a run fit, as lines of a report."""
-    index = space.smallest_change()
+def smallest_change_advice(space: SearchSpace, limit: float | None) -> list[str]:
+    """Return the smallest change that makes a run fit, as lines of a report.
+
+    Args:
+        space: Settings of the run.
+        limit: Time limit of the search in seconds, None for no limit.
+    """
+    search = Search(space, limit)
+    index = search.smallest_change()
     candidate = None
     if index is not None:
         candidate = space.candidate(index)
     if index is None or candidate is None:
-        if space.timed_out:
+        if search.timed_out:
             return ["the search for a change that makes it fit ran out of time: use more nodes or larger GPUs"]
         return ["nothing that the settings can save makes it fit: use more nodes, or GPUs and nodes with more memory"]
     needed = []
@@ -99,7 +107,7 @@ def _option_value(value: object) -> str:
     return str(value).lower()
 
 
-def _table(space: Space, found: Sequence[SettingIndex]) -> str:
+def _table(space: SearchSpace, found: Sequence[SettingIndex]) -> str:
     """Return a table of settings with their speed and memory."""
     header = []
     for grid in space.value_grids:
@@ -124,7 +132,7 @@ def _table(space: Space, found: Sequence[SettingIndex]) -> str:
     return columns(rows, header)
 
 
-def _advised_lines(space: Space, index: SettingIndex, num_equal: int) -> list[str]:
+def _advised_lines(space: SearchSpace, index: SettingIndex, num_equal: int) -> list[str]:
     """Return the options of the advised settings, and the reason for the advice."""
     reason = f"the simplest of {num_equal} settings within {TOLERANCE:.0%} of the fastest: the estimate cannot tell them apart"
     if num_equal == 1:
@@ -132,7 +140,7 @@ def _advised_lines(space: Space, index: SettingIndex, num_equal: int) -> list[st
     return [f"advised: {_options(space.changes(index))}", f"  {reason}; it leaves {MARGIN:.0%} of the memory free"]
 
 
-def _cost_lines(space: Space, index: SettingIndex, tokens: int, price: float | None) -> list[str]:
+def _cost_lines(space: SearchSpace, index: SettingIndex, tokens: int, price: float | None) -> list[str]:
     """Return the GPU-hours of the advised settings, and their price.
 
     Args:

@@ -13,7 +13,8 @@ from megatape.accounting.memory import MARGIN, plan_memory
 from megatape.config import ClusterConfig, parse_config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION
-from megatape.tools.planner.search import Space, needs_no_more_memory
+from megatape.tools.planner.search import Search, needs_no_more_memory
+from megatape.tools.planner.search_space import SearchSpace
 from tests.helpers.plan_cases import configure
 
 LONG: dict[str, Any] = {
@@ -31,7 +32,7 @@ CASES: list[Any] = [
 ]
 
 
-def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> Space:
+def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[str, Any]) -> SearchSpace:
     """Return settings on nodes of two GPUs that have a share of the memory that the run needs."""
     config = configure(raw_config, "x", LONG | changes)
     cluster = ClusterConfig(nodes=nodes, gpus_per_node=2, gpu="h100")
@@ -39,7 +40,7 @@ def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[s
     needed = plan_memory(TrainingLayout.from_config(smaller, cluster.world_size), on_gpu=True).device_total
     memory = (CONTEXT + share * needed) / (1 - FRAGMENTATION - MARGIN)
     gpu = load_gpu("h100").model_copy(update={"memory": memory})
-    return Space(config, cluster, gpu)
+    return SearchSpace(config, cluster, gpu)
 
 
 def test_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
@@ -47,10 +48,10 @@ def test_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
     config = configure(raw_config, "x", {})
     cluster = ClusterConfig(nodes=2**16, gpus_per_node=8, gpu="h100")
     started = time.monotonic()
-    space = Space(config, cluster, load_gpu("h100"), limit=0.0)
-    assert list(space.fastest()) == []
-    assert space.smallest_change() is None
-    assert space.timed_out
+    search = Search(SearchSpace(config, cluster, load_gpu("h100")), limit=0.0)
+    assert list(search.fastest()) == []
+    assert search.smallest_change() is None
+    assert search.timed_out
     assert time.monotonic() - started < 5
 
 
@@ -59,11 +60,11 @@ def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, 
     gpu = load_gpu("h100").model_copy(update={"memory_bandwidth": 1e9})  # slower than launching kernels
     cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
     plain = LONG | {"zero.stage": 1, "training.micro_batch_size": 2}
-    space = Space(configure(raw_config, "x", plain), cluster, gpu)
-    found, advised = space.preferred()
+    space = SearchSpace(configure(raw_config, "x", plain), cluster, gpu)
+    found, advised = Search(space).preferred()
     assert advised == space.start and found[0] != space.start
-    divided = Space(configure(raw_config, "x", plain | {"parallel.tp": 2}), cluster, gpu)
-    _, advised = divided.preferred()
+    divided = SearchSpace(configure(raw_config, "x", plain | {"parallel.tp": 2}), cluster, gpu)
+    _, advised = Search(divided).preferred()
     assert advised is not None and divided.changes(advised)["parallel.tp"] == 1
 
 
@@ -75,7 +76,7 @@ def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
     needed = plan_memory(TrainingLayout.from_config(config, cluster.world_size), on_gpu=True).device_total
     for margin, fits in ((0.5 * MARGIN, False), (1.5 * MARGIN, True)):
         gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
-        space = Space(config, cluster, gpu)
+        space = SearchSpace(config, cluster, gpu)
         own = space.candidate(space.start)
         assert own is not None and own.requirements.gpu.fits
         assert own.fits == fits
@@ -102,11 +103,11 @@ def test_pruned_search_finds_the_best(raw_config: dict[str, Any], nodes: int, sh
         if not any(needs_no_more_memory(index, other) for other in others):
             seconds[index] = valid[index].seconds.middle
 
-    pruned = list(islice(_space(raw_config, nodes, share, changes).fastest(), 5))
+    pruned = list(islice(Search(_space(raw_config, nodes, share, changes)).fastest(), 5))
     assert set(pruned) <= set(seconds)
     assert [seconds[index] for index in pruned] == sorted(seconds.values())[:5]
 
-    smallest = space.smallest_change()
+    smallest = Search(space).smallest_change()
     distances = {index: sum(map(ne, space.start, index)) for index in fitting if index != space.start}
     assert (smallest is None) == (not distances)
     if smallest is not None:
