@@ -53,7 +53,7 @@ def plan_activations(workload: Workload, on_gpu: bool) -> ActivationMemory:
 
 
 def largest_temporary(workload: Workload, on_gpu: bool) -> int:
-    """Return the peak of temporary bytes in the backward pass and the loss."""
+    """Return the peak of temporary bytes: the larger of the backward pass of a layer, and of the loss."""
     backward = recomputed_bytes(workload, on_gpu) + _rounding_bytes(workload)
     return max(backward, _loss_bytes(workload, on_gpu))
 

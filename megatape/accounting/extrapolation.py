@@ -23,13 +23,23 @@ def depths(model: ModelConfig) -> tuple[int, int]:
 
 
 def extrapolate(counts: Mapping[int, int], x: int) -> int:
-    """Return an affine function at `x`, given its values at two other places."""
+    """Return an affine function f at `x`, given f(a) and f(b): f(x) = f(a) + (f(b) - f(a)) (x - a) / (b - a).
+
+    Args:
+        counts: a -> f(a) and b -> f(b). All values are integers.
+        x: Place of the result.
+    """
     (first, at_first), (second, at_second) = counts.items()
     return at_first + (at_second - at_first) * (x - first) // (second - first)
 
 
 def extrapolate_all(counters: Mapping[int, Counter[Key]], x: int) -> Counter[Key]:
-    """Extrapolate each key of two counters."""
+    """Extrapolate each key of two counters. Missing keys count as 0.
+
+    Args:
+        counters: Two places, and the counter at each.
+        x: Place of the result.
+    """
     keys = dict.fromkeys(key for counter in counters.values() for key in counter)
     result: Counter[Key] = Counter()
     for key in keys:

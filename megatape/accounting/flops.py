@@ -2,10 +2,10 @@
 
 Per token, a layer multiplies and adds
 
-* 2 C H R + 2 C L R times for the projections of queries and output, keys and values,
-* 3 C F times in the MLP,
+* 2 D H R + 2 D L R times for the projections of queries and output, keys and values,
+* 3 D F times in the MLP,
 
-and the head C V times, with the hidden size C, H heads, L key/value heads, the head size R, the MLP size F and the vocabulary
+and the head D V times, with the hidden size D, H heads, L key/value heads, the head size R, the MLP size F and the vocabulary
 size V. Attention multiplies and adds 2 H S times per pair of tokens, with the width S of queries and keys, and H W more times
 in layers that move a position state of width W. A multiply-add counts as two FLOPs.
 """

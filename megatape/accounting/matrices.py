@@ -18,7 +18,8 @@ from megatape.zero.matrix_state import assign_owners
 
 EXCHANGED_BYTES = 4  # Elements of gradients and updates are exchanged in float32, whatever the precision.
 
-# DeepSpeed pads the flat tensor of a group to a multiple of this number of elements on every rank.
+# DeepSpeed pads the flat tensor of a group to a multiple of this number of elements on every rank
+# (nccl_start_alignment_factor in runtime/zero/stage_1_and_2.py).
 FLAT_MULTIPLE = 2
 
 

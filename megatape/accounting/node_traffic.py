@@ -29,7 +29,9 @@ def spanning_warning(layout: TrainingLayout, ranks_per_node: int) -> str:
 def leaving_node(sent: Sent, group_size: int, members_per_node: int) -> float:
     """Return the bytes that leave the node, averaged over the ranks of the group.
 
-    Around a ring, one in `members_per_node` ranks sends to the next node. An all-to-all sends the same to every rank.
+    With G ranks in the group and M of them on each node, a collective around a ring sends 1/M of its bytes to the next node,
+    because one in M ranks has its successor there. An all-to-all sends the same to every rank, (G - M) / (G - 1) of it to other
+    nodes.
 
     Args:
         sent: Bytes that a rank sends, by collective.
