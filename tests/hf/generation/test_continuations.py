@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from megatape.commands import generate
+from megatape.commands.generate import continuations
 from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.conversation import Conversation
 from megatape.data.finetuning.format import Limits
@@ -61,7 +61,7 @@ def test_a_file_gives_what_each_prompt_gives_alone(
 ) -> None:
     """With 60 new tokens some texts are longer than the samples that RandPE was trained on, and others are not."""
     folder = exported("grouped", encoding).folder
-    monkeypatch.setattr(generate, "BATCH_TOKENS", 200)
+    monkeypatch.setattr(continuations, "BATCH_TOKENS", 200)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"prompt": text, "id": len(text)}) + "\n" for text in PROMPTS))
     words = ("generate", folder, "--max-new-tokens", 60)
     assert command(*words, "--prompts", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")[:2] == (0, "")
@@ -75,14 +75,14 @@ def test_a_file_gives_what_each_prompt_gives_alone(
 
 
 def test_batches_hold_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "BATCH_TOKENS", 40)
+    monkeypatch.setattr(continuations, "BATCH_TOKENS", 40)
     sampling = Sampling(max_new_tokens=4, temperature=1, samples=2)
     for lengths, expected in (
         ([6], [(0, 1)]),
         ([6, 6, 6, 7, 6], [(0, 2), (2, 3), (3, 4), (4, 5)]),
         ([50, 50], [(0, 1), (1, 2)]),
     ):
-        assert list(generate._batches(lengths, sampling)) == expected
+        assert list(continuations.batches(lengths, sampling)) == expected
 
 
 def test_samples_of_a_file(exported: Callable[..., Exported], command: Command, tmp_path: Path) -> None:
