@@ -189,7 +189,8 @@ class Engine:
         self._pending = None
         if update.is_applied:
             self.state.check_kept()
-            self.state.update_ema()
+            if self.state.average is not None:
+                self.state.average.update()
         return update
 
     def _describe_fault(self, loss: float, num_nonfinite: float) -> str | None:

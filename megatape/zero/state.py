@@ -5,8 +5,6 @@ matrix (a vector is a single column). A tensor-parallel rank has a share of its 
 each rank one contiguous run of the elements of that share (zero/layouts.py).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +12,6 @@ from typing import Any
 import deepspeed
 import torch
 from torch import Tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from megatape.config import OptimizerConfig
 from megatape.distributed.mesh import Mesh
@@ -25,11 +22,9 @@ from megatape.registry import OPTIMIZERS
 from megatape.zero.kinds import EMA, WEIGHT
 from megatape.zero.layouts import LAYOUTS, Fragment, local_shape
 from megatape.zero.matrix_state import MatrixState
+from megatape.zero.moving_average import MovingAverage
 from megatape.zero.piece import Piece
 from megatape.zero.tensors import ReadBlock
-
-# Number of elements that weights and their averages exchange at a time.
-CHUNK = 2**24
 
 
 class ZeroState:
@@ -49,7 +44,7 @@ class ZeroState:
         parameters: Parameters of the module, by name.
         names_by_kind: Kind of tensor (WEIGHT, EMA, or one of the optimizer) -> names of the parameters that have one.
         matrix_state: Optimizer state of whole matrices, if the optimizer updates any.
-        ema_decay: Decay of the moving average of the weights, None for no average.
+        average: Moving average of the weights, None if none is kept.
         group: Ranks over which `gather` exchanges, None for those of training.
     """
 
@@ -67,7 +62,6 @@ class ZeroState:
         self.optimizer = optimizer
         self.topology = topology
         self.mesh = mesh
-        self.ema_decay = config.ema_decay
         self._kind = config.kind
         self._layout = LAYOUTS[engine.zero_optimization_stage()](engine)
         # Any: DeepSpeed attaches its bookkeeping to the parameters.
@@ -84,9 +78,15 @@ class ZeroState:
         for kind in entry.state:
             self.names_by_kind[kind] = others
         self.names_by_kind |= self.matrix_state.kinds()
-        if self.ema_decay:
+        self.average: MovingAverage | None = None
+        if config.ema_decay:
             self.names_by_kind[EMA] = self._trained
+            trained = self._trained_parameters()
+            self.average = MovingAverage(config.ema_decay, self._layout, optimizer, trained)
         self._create_state(entry.state, whole)
+
+    def _trained_parameters(self) -> list[Any]:
+        return [self.parameters[name] for name in self._trained]
 
     def _whole_matrices(self) -> list[str]:
         """Return the names of the trained weights that the optimizer updates as whole matrices."""
@@ -115,7 +115,7 @@ class ZeroState:
                     state[kind] = torch.zeros_like(flat)
                 if self.counts_steps:
                     state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
-            if self.ema_decay:
+            if self.average is not None:
                 state[EMA] = torch.zeros_like(flat)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class ZeroState:
                 # The state of flat tensors of matrices has no step count.
                 if "step" in state:
                     state["step"].fill_(step)
-        self._copy_masters_to_weights()
+        self._layout.copy_masters_to_weights(self._trained_parameters())
 
     def check_kept(self) -> None:
         """Check that the optimizer keeps no state besides that of its registry entry. A resumed run would lose it.
@@ -173,46 +173,6 @@ class ZeroState:
                 f"optimizer {self._kind} keeps {', '.join(lost)}, which checkpoints would not have: name tensors in `state` of "
                 "its OptimizerEntry, as torch's state_dict does, and set `counts_steps` if it keeps `step`"
             )
-
-    def update_ema(self) -> None:
-        """Add the weights after an update to their moving average, if one is kept."""
-        if not self.ema_decay:
-            return
-        pairs = self._averaged()
-        if pairs:
-            weights, averages = zip(*pairs, strict=True)
-            get_ema_multi_avg_fn(self.ema_decay)(averages, weights, None)
-
-    @contextmanager
-    def ema_weights(self) -> Iterator[None]:
-        """Let the model compute with the moving average of its weights inside the block. Collective; no step may be made."""
-        self._exchange_ema()
-        try:
-            yield
-        finally:
-            self._exchange_ema()
-
-    @torch.no_grad()
-    def _exchange_ema(self) -> None:
-        """Exchange the weights and their averages, and update the compute weights. Collective."""
-        for weights, averages in self._averaged():
-            for weight, average in zip(weights.split(CHUNK), averages.split(CHUNK), strict=True):
-                held = weight.clone()
-                weight.copy_(average)
-                average.copy_(held)
-        self._copy_masters_to_weights()
-
-    def _averaged(self) -> list[tuple[Tensor, Tensor]]:
-        """Return this rank's weights, as the optimizer holds them, each with its average; both flat."""
-        pairs = []
-        for flat in self._layout.flats():
-            average = self.optimizer.state[flat][EMA]
-            pairs.append((flat.data.view(-1), average.view(-1)))
-        return pairs
-
-    def _copy_masters_to_weights(self) -> None:
-        """Copy the master weights to the compute weights. Collective."""
-        self._layout.copy_masters_to_weights([self.parameters[name] for name in self._trained])
 
     def piece(self, name: str, kind: str) -> Piece:
         """Return this rank's run of elements, with writable values."""

@@ -108,10 +108,10 @@ class Evaluator:
 
     def _ema_loss(self, batches: ValidationBatches) -> float | None:
         """Compute the loss of the average of the weights, None if the run keeps no average. Collective."""
-        state = self._engine.state
-        if not state.ema_decay:
+        average = self._engine.state.average
+        if average is None:
             return None
-        with state.ema_weights():
+        with average.replacing_weights():
             return self._mean(self._losses(batches))
 
     def _losses(self, batches: ValidationBatches) -> dict[str, EvaluationLosses]:

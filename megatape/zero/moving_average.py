@@ -1,0 +1,66 @@
+"""Moving average of the weights (optimizer.ema_decay)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from megatape.zero.kinds import EMA
+from megatape.zero.layouts import Layout
+
+# Number of elements that weights and their averages exchange at a time.
+CHUNK = 2**24
+
+
+class MovingAverage:
+    """Exponential moving average of the trained weights over the updates. It is stored like optimizer state.
+
+    Args:
+        decay: Share of the old average in the new one.
+        layout: Layout of the master weights.
+        optimizer: Optimizer whose state has a tensor EMA for each of the layout's tensors.
+        parameters: Trained parameters.
+    """
+
+    def __init__(self, decay: float, layout: Layout, optimizer: torch.optim.Optimizer, parameters: list[Any]) -> None:
+        self._add_weights = get_ema_multi_avg_fn(decay)
+        self._layout = layout
+        self._optimizer = optimizer
+        self._parameters = parameters
+
+    def update(self) -> None:
+        """Add the weights after an update to their average."""
+        pairs = self._pairs()
+        if pairs:
+            weights, averages = zip(*pairs, strict=True)
+            self._add_weights(averages, weights, None)
+
+    @contextmanager
+    def replacing_weights(self) -> Iterator[None]:
+        """Let the model compute with the average of its weights inside the block. Collective; no step may be made."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        """Exchange the weights and their averages, and update the compute weights. Collective."""
+        for weights, averages in self._pairs():
+            for weight, average in zip(weights.split(CHUNK), averages.split(CHUNK), strict=True):
+                held = weight.clone()
+                weight.copy_(average)
+                average.copy_(held)
+        self._layout.copy_masters_to_weights(self._parameters)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return this rank's weights, as the optimizer holds them, each with its average; both flat."""
+        pairs = []
+        for flat in self._layout.flats():
+            average = self._optimizer.state[flat][EMA]
+            pairs.append((flat.data.view(-1), average.view(-1)))
+        return pairs
