@@ -65,13 +65,6 @@ def test_unlisted_files(checkpoint: Path, name: str) -> None:
         load_manifest(checkpoint)
 
 
-def test_no_file_is_written_twice(checkpoint: Path) -> None:
-    """Otherwise a tokenizer's file could replace weights written by the same save."""
-    with pytest.raises(FileExistsError, match="a exists already"):
-        write_file(checkpoint / "a", [b"other"])
-    check_hashes(checkpoint, load_manifest(checkpoint))
-
-
 @pytest.mark.timeout(60)
 def test_a_pipe_and_a_device_are_no_files(checkpoint: Path) -> None:
     """Reading a pipe or a device of zeros would never end, so their size and hash are not computed."""
