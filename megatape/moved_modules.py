@@ -131,6 +131,11 @@ RENAMED = {
         "check_text": "megatape.errors.text_checks:check_text",
         "did_you_mean": "megatape.errors.suggestions:did_you_mean",
     },
+    "megatape.lab.tasks.engine.task": {
+        "Interval": "megatape.lab.tasks.engine.result:Interval",
+        "Measure": "megatape.lab.tasks.engine.result:Measure",
+        "wilson": "megatape.lab.tasks.engine.result:wilson",
+    },
     "megatape.nn.parameters": {
         "Settings": "megatape.nn.parameters:ParameterSpec",
         "settings": "megatape.nn.parameters:spec_of",

@@ -23,7 +23,7 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Print the scores."""
-    from megatape.lab.tasks.engine.task import wilson
+    from megatape.lab.tasks.engine.result import wilson
     from megatape.lab.tasks.scores import mean_scores, score
     from megatape.lab.tasks.scrolls import check_coverage, parse_set, read_predictions, read_set
     from megatape.utils.tables import columns

@@ -8,7 +8,7 @@ from typing import Any
 
 from megatape.config import parse_config, save_config
 from megatape.config.run import LoggingConfig
-from megatape.lab.tasks.engine.task import Measure
+from megatape.lab.tasks.engine.result import Measure
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.training.reporting.step_metrics import StepMetrics

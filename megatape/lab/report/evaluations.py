@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from megatape.errors import MissingPath
 from megatape.lab.pictures import dark_version
-from megatape.lab.tasks.engine.task import Measure
+from megatape.lab.tasks.engine.result import Measure
 from megatape.utils.files import read_regular
 from megatape.utils.json_files import read_json
 from megatape.utils.units import format_bytes

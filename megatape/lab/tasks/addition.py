@@ -14,7 +14,9 @@ from megatape.data.tokenizers.files import stored_tokenizer
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.errors import UserError
 from megatape.lab.pictures import Grid, heat_map
-from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task, wilson
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import Measure, wilson
+from megatape.lab.tasks.engine.task import Task
 from megatape.utils.options import Count, option
 
 if TYPE_CHECKING:

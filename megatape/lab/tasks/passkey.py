@@ -21,7 +21,9 @@ from megatape.errors import UserError
 from megatape.lab.paper import EXTENSION_NAMES, EXTENSION_PASSKEY
 from megatape.lab.pictures import Grid, heat_map
 from megatape.lab.tasks.engine.lengths import LengthList, equal_lengths, usual_lengths
-from megatape.lab.tasks.engine.task import EvaluationModel, Interval, Measure, ModelOutline, Task, wilson
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import Interval, Measure, wilson
+from megatape.lab.tasks.engine.task import Task
 from megatape.utils.options import Count, option
 
 if TYPE_CHECKING:

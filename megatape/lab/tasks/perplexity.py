@@ -16,7 +16,9 @@ from megatape.data.training.selection import NEW_SELECTION, Selection, select_sa
 from megatape.errors import MissingPath, UserError
 from megatape.lab.paper import EXTENSION_NAMES, EXTENSION_PERPLEXITY
 from megatape.lab.tasks.engine.lengths import LengthList, equal_lengths, usual_lengths
-from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import Measure
+from megatape.lab.tasks.engine.task import Task
 from megatape.utils.options import Count, option
 
 if TYPE_CHECKING:

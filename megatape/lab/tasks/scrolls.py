@@ -26,7 +26,9 @@ from megatape.errors.suggestions import choose_one
 from megatape.lab.paper import SCROLLS, SCROLLS_SETS
 from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.lengths import equal_lengths
-from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task, wilson
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import Measure, wilson
+from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.scores import METRICS, Metric, mean_scores, rouge_scorer, score
 from megatape.utils.json_files import read_json
 from megatape.utils.options import Count, Listed, option

@@ -16,7 +16,7 @@ from megatape.lab.report.curves import MAX_POINTS
 from megatape.lab.report.load import load_runs
 from megatape.lab.report.page import watch_report
 from megatape.lab.report.positions import MAX_MAPS, MAX_STEPS
-from megatape.lab.tasks.engine.task import Measure
+from megatape.lab.tasks.engine.result import Measure
 from megatape.reliability.run_log import event_entry
 from megatape.run_folder import RunFolder
 from megatape.training.position_views.view import PositionView

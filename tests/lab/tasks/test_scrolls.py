@@ -18,6 +18,7 @@ from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.lab.paper import SCROLLS
 from megatape.lab.tasks.engine.evaluation import Evaluation
 from megatape.lab.tasks.engine.lengths import BATCH_TOKENS
+from megatape.lab.tasks.engine.record import ModelOrigin
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.scores import rouge_scorer
 from megatape.lab.tasks.scrolls import SETS, PromptTokenizer, Scrolls, parse_set, read_set
@@ -87,8 +88,8 @@ def test_all_sets(sets: Path, tmp_path: Path, command: Command) -> None:
     task = Scrolls(sets)
     folder = tmp_path / "out"
     evaluation = Evaluation(folder, "scrolls", task, model)
-    evaluation.open({})
-    _, measures = evaluation.run(model)
+    evaluation.open(ModelOrigin("model", [], training_code=False, tp=1))
+    measures = evaluation.run(model).measures
     expected = {name: OFFICIAL[{"f1": "narrative_qa", "exact_match": "contract_nli", "rouge": "gov_report"}[metric]]
                 for name, metric in SETS.items()}  # fmt: skip
     names = [

@@ -13,13 +13,13 @@ from megatape.distributed.exchange import on_all, on_main
 from megatape.errors import UserError, path_error, path_errors
 from megatape.lab import pictures
 from megatape.lab.tasks.engine.journal import Journal
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 from megatape.lab.tasks.engine.provenance import examples_hash, software
 from megatape.lab.tasks.engine.ranks import SINGLE_RANK, EvaluationRanks
-from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
+from megatape.lab.tasks.engine.record import EvaluationResults, EvaluationSettings, Examples, ModelOrigin, Outcome
+from megatape.lab.tasks.engine.result import Measure
+from megatape.lab.tasks.engine.task import Task
 from megatape.utils.atomic import write_atomically
-
-# Version of the format of results.json.
-FORMAT = 1
 
 
 class Evaluation:
@@ -53,7 +53,7 @@ class Evaluation:
         self.name = name
         self.task = task
         self.ranks = ranks
-        self.settings: dict[str, Any] = {}
+        self.settings: EvaluationSettings | None = None
         try:
             with path_errors():
                 self.batches = task.batches(model)
@@ -70,34 +70,26 @@ class Evaluation:
         """Describe the number of examples."""
         return f"{self.name} {self.num_examples:,} in {len(self.batches):,} batches"
 
-    def open(self, origin: dict[str, Any]) -> None:
+    def open(self, origin: ModelOrigin) -> None:
         """Create the folder, or check that it belongs to this evaluation. Collective over all ranks.
 
         Args:
-            origin: Provenance of the model in JSON values, recorded with the results.
+            origin: Provenance of the model.
 
         Raises:
             ExistingPath: The folder belongs to an evaluation with another model, other settings or other examples.
         """
-        self.settings = {
-            "format": FORMAT,
-            "task": self.name,
-            "settings": vars(self.task),
-            "examples": {"n": self.num_examples, "sha256": examples_hash(self.batches)},
-            "model": origin,
-        }
+        examples = Examples(self.num_examples, examples_hash(self.batches))
+        self.settings = EvaluationSettings(self.name, vars(self.task), examples, origin)
         on_main(partial(self.journal.open, self.settings), self.ranks.topology)
 
-    def run(self, model: EvaluationModel) -> tuple[str, list[Measure]]:
+    def run(self, model: EvaluationModel) -> Outcome:
         """Predict what is missing in the opened folder, and write the results. Collective over all ranks.
 
         The results depend neither on the number of ranks nor on how often the evaluation was stopped.
 
         Args:
             model: The loaded model, the same one that the outline describes.
-
-        Returns:
-            The results in one line, and the numbers in the model's row of a table.
 
         Raises:
             UserError: The task raised an error.
@@ -106,7 +98,7 @@ class Evaluation:
         answered = set(on_main(lambda: sorted(self.journal.read()), topology))
         on_all(partial(self._predict, model, answered), topology)
         summary, measures = on_main(partial(self._finish, model), topology)
-        return summary, [Measure(**measure) for measure in measures]
+        return Outcome(summary, [Measure(**measure) for measure in measures])
 
     def _predict(self, model: EvaluationModel, answered: set[int]) -> None:
         """Predict this rank's share of the batches that are not answered completely."""
@@ -133,25 +125,20 @@ class Evaluation:
                 bar.update(min(len(batch) * ranks.shares, num_remaining))
 
     def _finish(self, model: EvaluationModel) -> list[Any]:
-        """Write the results. Return their summary and measures in JSON values."""
+        """Write the results. Return their summary and measures in JSON values, which all ranks get."""
+        assert self.settings is not None
         by_number = self.journal.read()
         predictions = [by_number[number] for number in range(self.num_examples)]
         result = self.task.result(predictions)
         for file, text in self.task.files(predictions).items():
             write_atomically(self.folder / file, text.encode())
 
-        measures = [asdict(measure) for measure in result.measures]
-        results = {
-            **self.settings,
-            "versions": software(),
-            "measures": measures,
-            "paper": self.task.paper(),
-            "details": result.describe(),
-        }
+        measures = result.measures
+        results = EvaluationResults(self.settings, software(), measures, self.task.paper(), result.describe())
         self.journal.complete(predictions, results)
         title = f"{model.name}\n{result.summary}"
         pictures.save(self.folder / f"{self.name}.png", result.draw, title)
-        return [result.summary, measures]
+        return [result.summary, [asdict(measure) for measure in measures]]
 
 
 def _prefix_task(name: str, task: Task[Any, Any, Any], error: UserError) -> UserError:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from megatape.errors import ExistingPath, UserError
+from megatape.lab.tasks.engine.record import EvaluationResults, EvaluationSettings
 from megatape.utils.atomic import write_atomically
 from megatape.utils.json_files import json_content, parse_json, read_json
 from megatape.utils.json_lines import append_lines, read_lines
@@ -40,17 +41,17 @@ class Journal(Generic[Prediction]):
         self._kind = kind
         self._samples = folder / "samples.jsonl"
 
-    def open(self, settings: dict[str, Any]) -> None:
+    def open(self, settings: EvaluationSettings) -> None:
         """Create the folder, or check that it belongs to an evaluation with these settings. Call it in one process.
 
         Args:
-            settings: Everything that determines the predictions, in JSON values.
+            settings: Everything that determines the predictions.
 
         Raises:
             ExistingPath: The folder belongs to another evaluation or to none. The message names the first setting that differs.
         """
         path = self.folder / "settings.json"
-        text = json_content(settings, str(path), indent=2, default=str)
+        text = json_content(settings.content(), str(path), indent=2, default=str)
         if self.folder.exists() and any(self.folder.iterdir()):
             try:
                 known = read_json(path)
@@ -93,14 +94,14 @@ class Journal(Generic[Prediction]):
         """
         append_lines(self.folder / f"samples-{rank}.jsonl", map(_line, numbers, predictions))
 
-    def complete(self, predictions: Iterable[Prediction], results: dict[str, Any]) -> None:
+    def complete(self, predictions: Iterable[Prediction], results: EvaluationResults) -> None:
         """Write the results, and the predictions of all ranks in one file.
 
         Call it in one process, after the last rank has added its predictions.
 
         Args:
             predictions: Predictions for all examples, in order.
-            results: Content of results.json.
+            results: Results of the evaluation.
         """
         lines = []
         for number, prediction in enumerate(predictions):
@@ -111,7 +112,7 @@ class Journal(Generic[Prediction]):
             path.unlink()
 
         results_path = self.folder / "results.json"
-        content = json_content(results, str(results_path), indent=2, default=str)
+        content = json_content(results.content(), str(results_path), indent=2, default=str)
         write_atomically(results_path, content + b"\n")
 
 

@@ -12,11 +12,14 @@ from megatape.distributed.exchange import on_all, on_main
 from megatape.errors import UserError, path_errors
 from megatape.hf.loading.load import load_trained
 from megatape.lab.tasks.engine.evaluation import Evaluation
+from megatape.lab.tasks.engine.model import EvaluationModel
 from megatape.lab.tasks.engine.outline import model_name, read_outline
 from megatape.lab.tasks.engine.provenance import model_hash
 from megatape.lab.tasks.engine.ranks import EvaluationRanks
+from megatape.lab.tasks.engine.record import ModelOrigin
+from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.table import table
-from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ResultT, Task
+from megatape.lab.tasks.engine.task import ResultT, Task
 from megatape.utils.atomic import write_atomically
 from megatape.utils.paragraphs import Line
 from megatape.utils.paths import real_paths
@@ -92,11 +95,12 @@ def evaluate_models(
                 # Popping frees the examples of models that are done.
                 for evaluation in evaluations.pop(label):
                     name = evaluation.name
-                    summary, rows[name][label] = evaluation.run(model)
+                    outcome = evaluation.run(model)
+                    rows[name][label] = outcome.measures
                     if ranks.topology.is_main:
                         text = table(rows[name], tasks[name].paper())
                         write_atomically(output / name / "results.md", f"{text}\n".encode())
-                    yield Line(f"{label}: {summary}")
+                    yield Line(f"{label}: {outcome.summary}")
 
     tables = [table(rows[name], task.paper()) for name, task in tasks.items()]
     yield "\n\n".join([*tables, f"wrote {output}"])
@@ -122,17 +126,12 @@ def name_models(models: Sequence[Path]) -> list[str]:
     return names
 
 
-def _origin(folder: Path, adapter: Path | None, ranks: EvaluationRanks, training_code: bool) -> dict[str, Any]:
-    """Return the provenance of a model, as the settings of its evaluations record it. Collective over all ranks."""
+def _origin(folder: Path, adapter: Path | None, ranks: EvaluationRanks, training_code: bool) -> ModelOrigin:
+    """Return the provenance of a model. Collective over all ranks."""
     hashes = [on_main(partial(model_hash, folder), ranks.topology)]
     if adapter is not None:
         hashes.append(on_main(partial(model_hash, adapter), ranks.topology))
-    return {
-        "name": model_name(folder, adapter),
-        "sha256": hashes,
-        "training_code": training_code,
-        "tp": ranks.tensor.size,
-    }
+    return ModelOrigin(model_name(folder, adapter), hashes, training_code, ranks.tensor.size)
 
 
 def _count_examples(label: str, evaluations: list[Evaluation]) -> str:

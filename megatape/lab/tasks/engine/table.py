@@ -1,6 +1,6 @@
 """The table that compares models on one task."""
 
-from megatape.lab.tasks.engine.task import Measure
+from megatape.lab.tasks.engine.result import Measure
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_number
 

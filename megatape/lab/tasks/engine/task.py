@@ -1,112 +1,31 @@
-"""Interface of evaluation tasks, with their models and results. megatape/registry.py lists the tasks.
+"""Interface of evaluation tasks.
+
+A task is a file with four dataclasses: an example, a prediction, the results, and the task, whose fields are its options. The
+docstring of the task describes them.
+
+    @dataclass(frozen=True)
+    class Copying(Task[list[int], Copied, Shares]):
+        length: Count = 16
+
+        prediction = Copied
+
+        def batches(self, model: ModelOutline) -> list[list[list[int]]]: ...
+        def run(self, model: EvaluationModel, batch: list[list[int]]) -> list[Copied]: ...
+        def result(self, predictions: list[Copied]) -> Shares: ...
+
+A line of TASKS in megatape/registry.py makes it `megatape evaluate copying MODEL --length 16`. addition.py is a whole task.
+model.py has the interface of models, result.py the interface of results. evaluation.py runs a task, journal.py stores its
+predictions, and record.py has the content of settings.json and results.json.
 
 A task's file imports torch inside functions only, because `megatape evaluate TASK --help` imports the file.
 """
 
-import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from torch import Tensor
-
-CONFIDENCE = 0.95
-Interval = tuple[float, float]
-
-
-def wilson(share: float, trials: float) -> Interval:
-    """Return Wilson's score interval (1927) in %. It has a width at 0% and 100%, too.
-
-    Args:
-        share: Share of successful independent trials, from 0 to 1.
-        trials: Number of trials. For a mean of shares, the number of trials whose share would vary as much.
-    """
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    low = 0.0
-    if share > 0:
-        low = 100 * (middle - half)
-    high = 100.0
-    if share < 1:
-        high = 100 * (middle + half)
-    return low, high
-
-
-class ModelOutline(Protocol):
-    """The part of a model that tasks need for building examples: tokenizer and limits, but no weights.
-
-    Attributes:
-        name: Folder of the model, for messages.
-        tokenizer: Tokenizer of transformers.
-    """
-
-    name: str
-    tokenizer: Any
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-
-    @property
-    def max_positions(self) -> int:
-        """Number of tokens of the longest text."""
-
-
-class EvaluationModel(ModelOutline, Protocol):
-    """A trained model. B texts, N tokens."""
-
-    def logits(self, tokens: "Tensor") -> "Tensor":
-        """Return the logits, float32 [B, N, V], for ids [B, N], on the model's device."""
-
-    def continuations(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-        """Continue each prompt greedily by `num_tokens` ids, or fewer if the model ends the text.
-
-        Args:
-            prompts: Ids of each prompt, equally many.
-            num_tokens: Number of ids to add.
-        """
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A number of the results.
-
-    Attributes:
-        name: Name of its column in the table, with unit and length of the texts.
-        value: Value of the measure.
-        error: Standard error, None if it is unknown.
-        n: Number of answers or tokens that the value averages.
-        interval: 95% interval of a proportion. Tables show it instead of the error.
-    """
-
-    name: str
-    value: float
-    error: float | None
-    n: int
-    interval: Interval | None = None
-
-
-class Result(Protocol):
-    """Results of an evaluation."""
-
-    @property
-    def summary(self) -> str:
-        """One line for the console."""
-
-    @property
-    def measures(self) -> list[Measure]:
-        """Numbers for comparing models."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return all results, for a JSON file."""
-
-    def draw(self, figure: "Figure") -> None:
-        """Draw the results. megatape/lab/pictures.py has the common kinds of charts."""
-
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import Result
+from megatape.moved_modules import old_names
 
 Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
@@ -161,3 +80,7 @@ class Task(ABC, Generic[Example, Prediction, ResultT]):
     def paper(self) -> dict[str, dict[str, float]]:
         """Return published values: row -> name of a measure -> value."""
         return {}
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -16,7 +16,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from megatape.errors import UserError
 from megatape.lab.tasks.engine.lengths import equal_lengths
-from megatape.lab.tasks.engine.task import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 
 # Maximum number of tokens in a forward pass, whose logits are [4096, V].
 LOGIT_TOKENS = 2**12

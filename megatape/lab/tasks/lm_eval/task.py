@@ -16,7 +16,9 @@ from megatape.errors import MissingPath, UserError
 from megatape.lab.paper import EXTENSION_ANSWERS, EXTENSION_ANSWERS_COLUMNS, EXTENSION_NAMES
 from megatape.lab.pictures import bars
 from megatape.lab.tasks.engine.lengths import LengthList
-from megatape.lab.tasks.engine.task import EvaluationModel, Interval, Measure, ModelOutline, Task, wilson
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import Interval, Measure, wilson
+from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.lm_eval.names import check_names, unknown_task
 from megatape.utils.options import Count, Listed, option
 from megatape.utils.replaced_attribute import replaced_attribute

@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from megatape.hf.exporting.exporter import export
+from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
+from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.runner import name_models
-from megatape.lab.tasks.engine.task import EvaluationModel, Measure, ModelOutline, Task
+from megatape.lab.tasks.engine.task import Task
 from megatape.lab.tasks.perplexity import Perplexity
 from megatape.registry import TASKS, Entry
 from megatape.utils.options import Listed

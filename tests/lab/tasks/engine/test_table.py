@@ -1,7 +1,7 @@
 """The table that compares models on one task."""
 
+from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.table import table
-from megatape.lab.tasks.engine.task import Measure
 
 
 def cells(line: str) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import binomtest
 
-from megatape.lab.tasks.engine.task import wilson
+from megatape.lab.tasks.engine.result import wilson
 
 
 @pytest.mark.parametrize("trials", [1, 2, 20, 1000])
