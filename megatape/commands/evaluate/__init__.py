@@ -78,6 +78,7 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
 
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+    from megatape.lab.tasks.engine.loading import LoadingOptions
     from megatape.lab.tasks.engine.ranks import launched_ranks
     from megatape.lab.tasks.engine.runner import evaluate_models
 
@@ -86,16 +87,13 @@ def _evaluate(names: Sequence[str], options: EvaluationOptions) -> None:
     # transformers warns of texts that are longer than the model's context.
     set_verbosity_error()
     with launched_ranks(options.tp) as ranks:
-        paragraphs = evaluate_models(
-            tasks,
-            options.models,
-            options.output,
-            ranks,
+        loading = LoadingOptions(
             trust_remote_code=options.trust_remote_code,
             base=options.base,
             adapter=options.adapter,
             training_code=options.training_code or options.tp > 1,
         )
+        paragraphs = evaluate_models(tasks, options.models, options.output, ranks, loading)
         if ranks.topology.is_main:
             print_paragraphs(paragraphs)
             return

@@ -11,6 +11,7 @@ from megatape.hf.exporting.tokenizer import write_tokenizer
 from megatape.hf.loading.exact_tokenizer import read_tokenizer
 from megatape.hf.model_folder import open_model_folder
 from megatape.hf.weights.model_weights import ModelWeights
+from megatape.lab.tasks.engine.loading import LoadingOptions
 
 
 @dataclass
@@ -23,23 +24,14 @@ class Outline:
     max_positions: int
 
 
-def read_outline(
-    folder: Path,
-    base: Path | None,
-    adapter: Path | None,
-    trust_remote_code: bool,
-    share: int = 0,
-    shares: int = 1,
-) -> Outline:
-    """Read the outline of the model that `load_trained` loads with the same arguments.
+def read_outline(folder: Path, loading: LoadingOptions, share: int = 0, shares: int = 1) -> Outline:
+    """Read the outline of the model that is loaded with the same options.
 
     Files with known hashes are checked, divided over several processes.
 
     Args:
         folder: Folder of the model.
-        base: Folder that a checkpoint of trained weights only started from.
-        adapter: Exported adapter to merge into the model.
-        trust_remote_code: Let transformers run the Python files in the folder.
+        loading: Options of loading.
         share: Number of this process's share of the files.
         shares: Number of shares.
 
@@ -47,9 +39,9 @@ def read_outline(
         MissingPath: A folder or file is missing.
         UserError: The folder holds no such model, or a file is corrupted.
     """
-    name = model_name(folder, adapter)
-    opened = open_model_folder(folder, base)
-    if trust_remote_code and opened.kind != "checkpoint":
+    name = loading.name_of(folder)
+    opened = open_model_folder(folder, loading.base)
+    if loading.trust_remote_code and opened.kind != "checkpoint":
         options: dict[str, Any] = {"trust_remote_code": True, "local_files_only": True}
         config = AutoConfig.from_pretrained(opened.files, **options)
         tokenizer = AutoTokenizer.from_pretrained(opened.files, split_special_tokens=True, **options)
@@ -61,13 +53,6 @@ def read_outline(
     else:
         tokenizer = read_tokenizer(opened.files)
     return Outline(name, tokenizer, source.model.vocab_size, source.model.max_positions)
-
-
-def model_name(folder: Path, adapter: Path | None) -> str:
-    """Return the name of a model in messages and records."""
-    if adapter is None:
-        return str(folder)
-    return f"{folder} with {adapter}"
 
 
 def exported_tokenizer(source: ModelWeights) -> Any:

@@ -12,8 +12,9 @@ from megatape.distributed.exchange import on_all, on_main
 from megatape.errors import UserError, path_errors
 from megatape.hf.loading.load import load_trained
 from megatape.lab.tasks.engine.evaluation import Evaluation
+from megatape.lab.tasks.engine.loading import DEFAULT_LOADING, LoadingOptions
 from megatape.lab.tasks.engine.model import EvaluationModel
-from megatape.lab.tasks.engine.outline import model_name, read_outline
+from megatape.lab.tasks.engine.outline import read_outline
 from megatape.lab.tasks.engine.provenance import model_hash
 from megatape.lab.tasks.engine.ranks import EvaluationRanks
 from megatape.lab.tasks.engine.record import ModelOrigin
@@ -45,10 +46,7 @@ def evaluate_models(
     models: Sequence[Path],
     output: Path,
     ranks: EvaluationRanks,
-    trust_remote_code: bool = False,
-    base: Path | None = None,
-    adapter: Path | None = None,
-    training_code: bool = False,
+    loading: LoadingOptions = DEFAULT_LOADING,
 ) -> Iterator[str]:
     """Evaluate models into output/TASK/MODEL, or resume there, and write output/TASK/results.md. Collective over all ranks.
 
@@ -59,10 +57,7 @@ def evaluate_models(
         models: Folders of models, of any kind that `load_trained` reads.
         output: Folder for the results.
         ranks: Processes that divide the work.
-        trust_remote_code: Let transformers run the Python files in the folders.
-        base: Folder that checkpoints of trained weights only started from.
-        adapter: Exported adapter to merge into each model.
-        training_code: Run the models by `load_tensor_parallel` instead of `load_trained`.
+        loading: Options of loading the models.
 
     Yields:
         The numbers of examples, the summary of each evaluation as soon as its results are written, and the tables.
@@ -76,7 +71,7 @@ def evaluate_models(
 
     def prepare() -> None:
         for label, folder in folders.items():
-            outline = read_outline(folder, base, adapter, trust_remote_code, ranks.share, ranks.shares)
+            outline = read_outline(folder, loading, ranks.share, ranks.shares)
             evaluations[label] = []
             for name, task in tasks.items():
                 evaluations[label].append(Evaluation(output / name / label, name, task, outline, ranks))
@@ -84,14 +79,13 @@ def evaluate_models(
     with path_errors():
         on_all(prepare, ranks.topology)
         for label, folder in folders.items():
-            origin = _origin(folder, adapter, ranks, training_code)
+            origin = _origin(folder, loading, ranks)
             for evaluation in evaluations[label]:
                 evaluation.open(origin)
         yield "\n".join(_count_examples(label, each) for label, each in evaluations.items())
 
         for label, folder in folders.items():
-            loading = _loading(folder, ranks, trust_remote_code, base, adapter, training_code)
-            with _report_full_gpu(folder), loading as model:
+            with _report_full_gpu(folder), _load(folder, loading, ranks) as model:
                 # Popping frees the examples of models that are done.
                 for evaluation in evaluations.pop(label):
                     name = evaluation.name
@@ -126,12 +120,12 @@ def name_models(models: Sequence[Path]) -> list[str]:
     return names
 
 
-def _origin(folder: Path, adapter: Path | None, ranks: EvaluationRanks, training_code: bool) -> ModelOrigin:
+def _origin(folder: Path, loading: LoadingOptions, ranks: EvaluationRanks) -> ModelOrigin:
     """Return the provenance of a model. Collective over all ranks."""
     hashes = [on_main(partial(model_hash, folder), ranks.topology)]
-    if adapter is not None:
-        hashes.append(on_main(partial(model_hash, adapter), ranks.topology))
-    return ModelOrigin(model_name(folder, adapter), hashes, training_code, ranks.tensor.size)
+    if loading.adapter is not None:
+        hashes.append(on_main(partial(model_hash, loading.adapter), ranks.topology))
+    return ModelOrigin(loading.name_of(folder), hashes, loading.training_code, ranks.tensor.size)
 
 
 def _count_examples(label: str, evaluations: list[Evaluation]) -> str:
@@ -139,21 +133,14 @@ def _count_examples(label: str, evaluations: list[Evaluation]) -> str:
     return f"examples for {label}: {counts}"
 
 
-def _loading(
-    folder: Path,
-    ranks: EvaluationRanks,
-    trust_remote_code: bool,
-    base: Path | None,
-    adapter: Path | None,
-    training_code: bool,
-) -> AbstractContextManager[EvaluationModel]:
-    """Return the context in which a model is loaded (see `evaluate_models`)."""
-    if training_code:
+def _load(folder: Path, loading: LoadingOptions, ranks: EvaluationRanks) -> AbstractContextManager[EvaluationModel]:
+    """Return the context in which a model is loaded. With the code of training, ranks divide it."""
+    if loading.training_code:
         # It needs DeepSpeed, which takes seconds to import.
         from megatape.lab.tasks.engine.tensor_parallel import load_tensor_parallel
 
-        return load_tensor_parallel(folder, ranks.tensor, base, adapter)
-    return load_trained(folder, trust_remote_code=trust_remote_code, base=base, adapter=adapter)
+        return load_tensor_parallel(folder, ranks.tensor, loading.base, loading.adapter)
+    return load_trained(folder, trust_remote_code=loading.trust_remote_code, base=loading.base, adapter=loading.adapter)
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from megatape.hf.adapters.merge import merge_adapter
 from megatape.hf.model_folder import open_model_folder
 from megatape.hf.special_tokens import special_tokens
 from megatape.hf.weights.model_weights import ModelWeights
-from megatape.lab.tasks.engine.outline import exported_tokenizer, model_name
+from megatape.lab.tasks.engine.loading import model_name
+from megatape.lab.tasks.engine.outline import exported_tokenizer
 from megatape.model.build import build_model
 from megatape.model.transformer import Transformer
 from megatape.nn.parameters import matrix, share_of, spec_of

@@ -11,6 +11,7 @@ from megatape.hf.adapters.export import export_adapter
 from megatape.hf.exporting.exporter import export
 from megatape.hf.importing.importer import import_model
 from megatape.hf.loading.load import load_trained
+from megatape.lab.tasks.engine.loading import LoadingOptions
 from megatape.lab.tasks.engine.outline import read_outline
 from tests.helpers.adapters import CASES, adapted
 from tests.helpers.command import Command
@@ -24,7 +25,7 @@ TEXTS = ["The fox  jumps.", "", " 12345\n<|end_of_text|></s>", " a<|begin|>b<|en
 
 def check(folder: Path, adapter: Path | None = None, **options: Any) -> None:
     """The same name, limits and ids: else examples would be made for another model than the one that answers them."""
-    outline = read_outline(folder, None, adapter, **{"trust_remote_code": False} | options)
+    outline = read_outline(folder, LoadingOptions(adapter=adapter, **options))
     with load_trained(folder, adapter=adapter, **options) as model:
         for name in ("name", "vocab_size", "max_positions"):
             assert getattr(outline, name) == getattr(model, name)
