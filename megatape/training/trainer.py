@@ -151,13 +151,8 @@ class Trainer:
 
     def _advance(self) -> bool:
         """Make a step, and what follows it: report, evaluation, checks and save. Returns whether to stop."""
-        started = time.perf_counter()
-        waited = self.stepper.prefetcher.waited
-        output = self.train_step()
-        seconds = time.perf_counter() - started
-        waiting = self.stepper.prefetcher.waited - waited
+        output, seconds = self._timed_step()
         stop = output.status.requests.num_stops > 0
-        self.reporter.report_busy((output.forward_seconds + waiting) / seconds)
         self.reporter.report_anomaly(output)
         if output.wants_rollback and self.roll_back():
             return stop
@@ -180,6 +175,16 @@ class Trainer:
         if has_waited:
             stop = self._stop_requested()
         return stop
+
+    def _timed_step(self) -> tuple[StepOutput, float]:
+        """Make the next step, and report how busy this rank was. Returns the result, and the duration in seconds."""
+        started = time.perf_counter()
+        waited_before = self.stepper.prefetcher.waited
+        output = self.train_step()
+        seconds = time.perf_counter() - started
+        waited = self.stepper.prefetcher.waited - waited_before
+        self.reporter.report_busy((output.forward_seconds + waited) / seconds)
+        return output, seconds
 
     def train_step(self) -> StepOutput:
         """Make the next step.
