@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from megatape.data.synthetic.task import TEST
+from megatape.lab.encodings import BASELINE
 from megatape.lab.study.suite.scores.record import Record
 
-# Encoding that the others are compared with.
-REFERENCE = "rope"
+# Encoding that the others are compared with in the tables of a suite.
+REFERENCE = BASELINE
 # If the scores of two seeds differ by more, one has probably learned the task and the other has not.
 ALL_OR_NOTHING = 0.5
 
