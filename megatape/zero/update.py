@@ -27,8 +27,7 @@ class Skip:
     anomaly: str
 
     def __post_init__(self) -> None:
-        if not self.anomaly:
-            raise ValueError("an update is not skipped without a reason")
+        assert self.anomaly, "an update is not skipped without a reason"
 
 
 # Decision about an update, made once per step when the gradient norm is known.
