@@ -131,6 +131,21 @@ RENAMED = {
         "check_text": "megatape.errors.text_checks:check_text",
         "did_you_mean": "megatape.errors.suggestions:did_you_mean",
     },
+    "megatape.hf.generation": {
+        "Continuation": "megatape.hf.generation.streamed_text:Continuation",
+        "ConversationPrompts": "megatape.hf.generation.prompts:ConversationPrompts",
+        "Prompt": "megatape.hf.generation.prompts:Prompt",
+        "check_room": "megatape.hf.generation.prompts:check_room",
+        "continue_prompts": "megatape.hf.generation.continuations:continue_prompts",
+        "read_prompt": "megatape.hf.generation.prompts:read_prompt",
+    },
+    "megatape.hf.loading": {
+        "LoadedModel": "megatape.hf.loading.loaded_model:LoadedModel",
+        "load_exported": "megatape.hf.loading.load:load_exported",
+        "load_trained": "megatape.hf.loading.load:load_trained",
+        "read_model": "megatape.hf.loading.installed_model:read_model",
+        "read_tokenizer": "megatape.hf.loading.exact_tokenizer:read_tokenizer",
+    },
     "megatape.lab.tasks.engine.task": {
         "Interval": "megatape.lab.tasks.engine.result:Interval",
         "Measure": "megatape.lab.tasks.engine.result:Measure",

@@ -1,1 +1,8 @@
 """Text generation by a loaded model, after a prompt or in a conversation."""
+
+from typing import TYPE_CHECKING
+
+from megatape.moved_modules import old_names
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

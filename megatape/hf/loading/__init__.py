@@ -1,1 +1,8 @@
 """Loading of trained models from any kind of model folder, ready to run."""
+
+from typing import TYPE_CHECKING
+
+from megatape.moved_modules import old_names
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)
