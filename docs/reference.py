@@ -77,6 +77,8 @@ def commands() -> str:
             continue
         options = load_command(name).options
         parts += [f"## megatape {name}\n", f"{sentence(description)}\n", *_options(options)]
+        for heading, descriptions in options.lists.items():
+            parts.append(_list(heading, descriptions))
         if name == "evaluate":
             parts += ["Options of every task:\n", *_options(EvaluationOptions)]
             for task, entry in TASKS.items():
@@ -96,6 +98,12 @@ def _options(kind: type[CommandOptions], without: type[CommandOptions] = Command
         rows.append(f"| `{written}` | {default} | {field.description} |")
     if rows:
         yield "\n".join(["| option | default | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def _list(heading: str, descriptions: Mapping[str, str]) -> str:
+    """Return a table of names that the options of a command take. heading: Plural, such as "rules"."""
+    rows = [f"| `{name}` | {description} |" for name, description in descriptions.items()]
+    return "\n".join([f"| {heading.removesuffix('s')} | meaning |", "|---|---|", *rows]) + "\n"
 
 
 def config() -> str:

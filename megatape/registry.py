@@ -254,37 +254,43 @@ TASKS: dict[str, Entry] = {
 
 # Sources of documents, subclasses of megatape.data.sources.source.Reader.
 SOURCES: dict[str, Entry] = {
-    "c4": Entry("megatape.data.sources.json_lines:C4", "C4's training files"),
-    "hub": Entry("megatape.data.sources.hub:Hub", "a data set of the Hugging Face hub, streamed"),
+    "c4": Entry("megatape.data.sources.json_lines:C4", "files of C4 (c4-train.*.json.gz)"),
+    "hub": Entry("megatape.data.sources.hub:Hub", "a dataset of the Hugging Face hub, streamed"),
     "jsonl": Entry("megatape.data.sources.json_lines:JsonLines", "lines of JSON with a field of text"),
     "documents": Entry("megatape.data.sources.json_lines:Documents", "documents written by --keep-documents"),
     "parquet": Entry("megatape.data.sources.parquet:Parquet", "Parquet files with a column of text"),
     "webdataset": Entry("megatape.data.sources.tars:Tars", "WebDataset tars with members .txt or .json"),
-    "text": Entry("megatape.data.sources.text_files:TextFiles", "one document a file"),
-    "code": Entry("megatape.data.sources.text_files:Code", "source code, one document a file"),
-    "python": Entry("megatape.data.sources.text_files:PythonLibrary", "the standard library of Python"),
+    "text": Entry("megatape.data.sources.text_files:TextFiles", "text files, one document a file"),
+    "code": Entry("megatape.data.sources.text_files:Code", "source files of programs, one document a file"),
+    "python": Entry("megatape.data.sources.text_files:PythonLibrary", "Python's own standard library, without a download"),
 }
 
 # Rules that drop or change documents, subclasses of megatape.data.cleaning.rule.Rule.
 RULES: dict[str, Entry] = {
-    "length": Entry("megatape.data.cleaning.filters:Length", "minimum and maximum length in characters"),
-    "language": Entry("megatape.data.cleaning.filters:Language", "language, identified by fastText"),
-    "c4_quality": Entry("megatape.data.cleaning.quality:C4Quality", "C4's rules about lines and sentences"),
-    "gopher_quality": Entry("megatape.data.cleaning.quality:GopherQuality", "Gopher's rules about words"),
-    "gopher_repetition": Entry("megatape.data.cleaning.quality:GopherRepetition", "Gopher's rules about repetition"),
-    "fineweb_quality": Entry("megatape.data.cleaning.quality:FineWebQuality", "FineWeb's rules about lines"),
-    "decontaminate": Entry("megatape.data.cleaning.decontamination:Decontaminate", "13 consecutive words of an evaluation"),
-    "personal_data": Entry("megatape.data.cleaning.quality:PersonalData", "e-mail and IP addresses replaced"),
-    "urls": Entry("megatape.data.cleaning.urls:Urls", "listed domains and URLs"),
-    "license": Entry("megatape.data.cleaning.filters:License", "licence, in a field of the record"),
-    "repeated_lines": Entry("megatape.data.cleaning.repeated_lines:RepeatedLines", "lines of earlier documents"),
-    "repeated_paragraphs": Entry("megatape.data.cleaning.repeated_lines:RepeatedParagraphs", "paragraphs of earlier documents"),
-    "fasttext_classifier": Entry("megatape.data.cleaning.classifier:FastTextClassifier", "score of a fastText model"),
-    "transformers_classifier": Entry(
-        "megatape.data.cleaning.classifier:TransformersClassifier", "score of a transformers model"
+    "length": Entry("megatape.data.cleaning.filters:Length", "drops texts that are too short or too long"),
+    "language": Entry("megatape.data.cleaning.filters:Language", "drops other languages, identified by fastText"),
+    "c4_quality": Entry("megatape.data.cleaning.quality:C4Quality", "removes lines and drops texts by C4's rules"),
+    "gopher_quality": Entry("megatape.data.cleaning.quality:GopherQuality", "drops texts unlike prose, by Gopher's rules"),
+    "gopher_repetition": Entry("megatape.data.cleaning.quality:GopherRepetition", "drops repetitive texts, by Gopher's rules"),
+    "fineweb_quality": Entry("megatape.data.cleaning.quality:FineWebQuality", "drops lists and fragments, by FineWeb's rules"),
+    "decontaminate": Entry(
+        "megatape.data.cleaning.decontamination:Decontaminate", "drops texts that share 13 words with an evaluation"
     ),
-    "distinct": Entry("megatape.data.cleaning.distinct:Distinct", "documents that data directories have already"),
-    "near_duplicates": Entry("megatape.data.cleaning.near_duplicates:NearDuplicates", "near duplicates (MinHash)"),
+    "personal_data": Entry("megatape.data.cleaning.quality:PersonalData", "replaces e-mail and public IPv4 addresses"),
+    "urls": Entry("megatape.data.cleaning.urls:Urls", "drops or keeps listed domains and URLs"),
+    "license": Entry("megatape.data.cleaning.filters:License", "drops other licences, by a field of the record"),
+    "repeated_lines": Entry("megatape.data.cleaning.repeated_lines:RepeatedLines", "removes lines of earlier documents"),
+    "repeated_paragraphs": Entry(
+        "megatape.data.cleaning.repeated_lines:RepeatedParagraphs", "removes paragraphs of earlier documents"
+    ),
+    "fasttext_classifier": Entry(
+        "megatape.data.cleaning.classifier:FastTextClassifier", "drops texts with a low score of a fastText model"
+    ),
+    "transformers_classifier": Entry(
+        "megatape.data.cleaning.classifier:TransformersClassifier", "drops texts with a low score of a transformers model"
+    ),
+    "distinct": Entry("megatape.data.cleaning.distinct:Distinct", "drops documents that other data directories have"),
+    "near_duplicates": Entry("megatape.data.cleaning.near_duplicates:NearDuplicates", "drops near duplicates (MinHash)"),
 }
 
 # Formats of fine-tuning data, subclasses of megatape.data.finetuning.format.Format.

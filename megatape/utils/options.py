@@ -109,12 +109,14 @@ class CommandOptions(DocumentedModel):
         at_most_one: Groups of fields that exclude each other.
         exactly_one: Groups of fields that exclude each other, one of which is required.
         resumable: Whether an interrupted command continues when it is run again.
+        lists: Lists that the help shows below the options: heading -> name -> description.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
     at_most_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
     exactly_one: ClassVar[tuple[tuple[str, ...], ...]] = ()
     resumable: ClassVar[bool] = False
+    lists: ClassVar[dict[str, dict[str, str]]] = {}
 
 
 Options = TypeVar("Options", bound=CommandOptions)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from megatape.commands.cli.arguments import add_options
-from megatape.commands.cli.command import load_command
+from megatape.commands.cli.command import Command, load_command
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import run_command
 from megatape.commands.cli.table import COMMANDS, COMMANDS_BY_USE, is_group, sentence
@@ -31,10 +31,23 @@ def command_line(words: Sequence[str] | None = None) -> Parser:
             groups[name] = parser.add_commands()
         elif words is None or word in words:
             command = load_command(name)
-            parser.epilog = f"example:\n  {command.example}"
+            parser.epilog = _epilog(command)
             add_options(parser, command.options)
             parser.set_defaults(run=partial(run_command, command.options, command.run))
     return root
+
+
+def _epilog(command: Command) -> str:
+    """Return the end of a command's help: lists of the names that its options take, and an example."""
+    lines: list[str] = []
+    for heading, descriptions in command.options.lists.items():
+        width = max(len(name) for name in descriptions)
+        lines.append(f"{heading}:")
+        for name, description in descriptions.items():
+            lines.append(f"  {name:{width}}  {description}")
+        lines.append("")
+    lines += ["example:", f"  {command.example}"]
+    return "\n".join(lines)
 
 
 def _listing() -> str:

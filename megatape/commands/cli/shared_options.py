@@ -19,6 +19,15 @@ def describe(entries: Mapping[str, Entry]) -> str:
     return "; ".join(f"{name}: {entry.description}" for name, entry in entries.items())
 
 
+def descriptions(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return the description of each name in a registry, as a list of the help.
+
+    Args:
+        entries: Registry.
+    """
+    return {name: entry.description for name, entry in entries.items()}
+
+
 class ImportOptions(CommandOptions):
     """Modules of commands that read a configuration, a run, a checkpoint or an export. `run_command` imports them.
 

@@ -1,11 +1,11 @@
 """Groups of options of commands that read or write data."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from megatape.commands.cli.shared_options import ImportOptions, describe
+from megatape.commands.cli.shared_options import ImportOptions, describe, descriptions
 from megatape.commands.data.messages import report_skipped_files
 from megatape.config.kinds import Registered
 from megatape.data.sources.limits import MAX_BAD_FRACTION, MAX_RECORD_BYTES, MAX_SKIPPED_FRACTION
@@ -47,7 +47,7 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
     """Where documents come from.
 
     Attributes:
-        source: type of source (docs/prepare_text.md)
+        source: type of source, see below (docs/prepare_text.md)
         input: files, folders and URLs; for hub, the name of a dataset
         subset: configuration of a hub dataset
         split: split of a hub dataset
@@ -56,6 +56,8 @@ class SourceOptions(RecordLimitOptions, ImportOptions):
         expect: end if files are missing or differ from this list of sizes or checksums, of lines as
             sha256sum prints or SIZE NAME
     """
+
+    lists: ClassVar = {"sources": descriptions(SOURCES)}
 
     source: SourceKind
     input: tuple[str, ...] = ()

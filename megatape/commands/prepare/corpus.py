@@ -3,8 +3,9 @@
 import os
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from megatape.commands.cli.shared_options import descriptions
 from megatape.commands.data.messages import read_tokenizer, report_skipped, report_written
 from megatape.commands.data.options import HeldOutOptions, SourceOptions
 from megatape.errors import UserError
@@ -45,6 +46,7 @@ class Options(HeldOutOptions, SourceOptions):
             the index of a Slurm array and the rank of a launcher)
     """
 
+    lists: ClassVar = {**SourceOptions.lists, "rules": descriptions(RULES)}
     at_most_one = (("tokenizer", "vocab_size"), ("validation_input", "validation_share"))
 
     output: Path | None = option(None, metavar="FOLDER")
@@ -56,7 +58,7 @@ class Options(HeldOutOptions, SourceOptions):
     keep_documents: bool = False
     rule: tuple[str, ...] = option(
         (),
-        description=f"clean by a rule; repeatable, applied in order (docs/clean_text.md): {', '.join(RULES)}",
+        description="clean by a rule, see below; repeatable, applied in order (docs/clean_text.md)",
         metavar="NAME[:OPTION=VALUE,...]",
         completions=tuple(RULES),
         repeatable=True,

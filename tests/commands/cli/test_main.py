@@ -30,6 +30,7 @@ from megatape.commands.cli.running import name_flags, run_command
 from megatape.commands.cli.table import COMMANDS, is_group
 from megatape.commands.study.options import RunsOptions
 from megatape.errors import MissingPath, UserError
+from megatape.registry import RULES, SOURCES
 from megatape.utils import software
 from tests.helpers.command import Command
 from tests.helpers.command_options import Options
@@ -108,6 +109,14 @@ def test_the_commands_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> None
     assert len(lines) <= 40 and max(map(len, lines)) <= 80
     listed = [line.split()[0] for line in lines if line.startswith("  ")]
     assert listed == [name for name in COMMANDS if " " not in name]
+
+
+def test_help_lists_the_sources_and_rules_of_a_preparation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["prepare", "corpus", "--help"])
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    for name, entry in (SOURCES | RULES).items():
+        assert [name, entry.description] in lines
 
 
 @pytest.mark.parametrize("name", LEAVES)
