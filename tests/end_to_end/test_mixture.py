@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatape.data.training.dataset import TokenDataset
-from megatape.data.training.schedule import Schedule
+from megatape.data.training.schedule import Phase, Schedule
 from tests.helpers.workers import run_workers
 
 CASES = "tests.helpers.training_cases:train_cases"
@@ -49,7 +49,7 @@ def test_a_run_on_a_mixture(mixed: dict[str, Any], data_directory: Path, tmp_pat
     entries = [
         json.loads(line) for name in ("mixed", "more") for line in (run / name / "metrics.jsonl").read_text().splitlines()
     ]
-    schedule = Schedule([(0, [2, 1]), (32, [0, 1])])
+    schedule = Schedule([Phase(0, [2, 1]), Phase(32, [0, 1])])
     counts = [dict(zip(("often", "rare"), schedule.counts(8 * step), strict=True)) for step in range(1, 7)]
     assert [entry["corpora"] for entry in entries] == counts
     for entry in entries:

@@ -1,21 +1,15 @@
-"""Mixture of the training splits of a run, in exact shares.
+"""Mixture of the training splits of a run, in exact shares. A single corpus is a mixture of one."""
 
-A schedule chooses the corpus, whose own order has the next sample. A single corpus is a mixture of one.
-"""
-
-from bisect import bisect_right
 from collections.abc import Mapping
-from typing import TypeVar
 
-from megatape.config.batches import BatchSizes
-from megatape.config.data import DataConfig
+from megatape.config.data import CorpusConfig, DataConfig
 from megatape.data.shards.hashes import content_hash
+from megatape.data.training.corpus_names import without_unnamed
 from megatape.data.training.dataset import Dataset, TrainingSample
-from megatape.data.training.order import SampleLocation, SampleOrder, ShuffledOrder, WindowOrder
-from megatape.data.training.schedule import Schedule, integer_weights, tempered_weights
+from megatape.data.training.mixture_order import MixtureOrder, corpus_order
+from megatape.data.training.mixture_weights import annealing_phases, first_weights
+from megatape.data.training.schedule import Phase, Schedule
 from megatape.errors import UserError
-
-T = TypeVar("T")
 
 
 class Mixture:
@@ -45,28 +39,24 @@ class Mixture:
 
     def __init__(self, data: DataConfig, corpora: Mapping[str, Dataset], seed: int) -> None:
         self.corpora = dict(sorted(corpora.items()))
-        self._settings = {name: data.corpora[name] for name in self.corpora}
-        self._check_tokenizers()
+        _check_tokenizers(self.corpora, data.corpora)
         first = next(iter(self.corpora.values()))
         self.seed = seed
         self.sequence_length = first.sequence_length
         self.vocab_size = first.vocab_size
         self.tokenizer_hash = first.tokenizer_hash
-        self.num_tokens = sum(corpus.num_tokens for corpus in self.corpora.values())
+        corpus_tokens = {name: corpus.num_tokens for name, corpus in self.corpora.items()}
+        self.num_tokens = sum(corpus_tokens.values())
 
-        first_weights = self._first_weights(data.temperature)
-        phases = [(0, first_weights)]
-        for change in data.annealing:
-            # A sample that begins before a change of the weights ends under the old ones.
-            start = -(-change.tokens // self.sequence_length)
-            phases.append((start, self._integers(change.weights)))
-        orders = {name: _order(name, corpus, seed) for name, corpus in self.corpora.items()}
+        weights = first_weights(data, corpus_tokens)
+        phases = [Phase(0, weights), *annealing_phases(data, list(self.corpora), self.sequence_length)]
+        orders = {name: corpus_order(name, corpus, seed) for name, corpus in self.corpora.items()}
         self.order = MixtureOrder(Schedule(phases), orders)
         # Window of each corpus that was read last.
         self._windows: dict[str, int] = {}
 
-        total_weight = sum(first_weights)
-        self.shares = {name: weight / total_weight for name, weight in zip(self.corpora, first_weights, strict=True)}
+        total_weight = sum(weights)
+        self.shares = {name: weight / total_weight for name, weight in zip(self.corpora, weights, strict=True)}
         self.unigram_entropy = sum(self.shares[name] * corpus.unigram_entropy for name, corpus in self.corpora.items())
         # Summing up the padding makes corpora without any exactly full.
         padding = sum(self.shares[name] * (1 - corpus.filled) for name, corpus in self.corpora.items())
@@ -76,7 +66,7 @@ class Mixture:
         self.fingerprint = first.fingerprint
         if data.mixture:
             identity = [[name, corpus.fingerprint] for name, corpus in self.corpora.items()]
-            self.fingerprint = content_hash(identity, first_weights)
+            self.fingerprint = content_hash(identity, weights)
 
     def sample(self, consumed: int) -> TrainingSample:
         """Return the sample that training takes after `consumed` others."""
@@ -87,32 +77,6 @@ class Mixture:
             corpus.expect(self.order.upcoming_shards(location))
         return corpus.sample(location.sample_index)
 
-    def check_epochs(self, steps: int, batches: BatchSizes) -> None:
-        """Check that a run stays within each corpus's max_epochs.
-
-        Args:
-            steps: Number of steps of the run.
-            batches: Batch sizes of the run.
-
-        Raises:
-            UserError: The run would exceed max_epochs of a corpus.
-        """
-        for name, used in self.order.counts(batches.consumed(steps)).items():
-            max_epochs = self._settings[name].max_epochs
-            available = self.corpora[name].num_samples
-            if max_epochs is None or used <= max_epochs * available:
-                continue
-
-            def used_until(step: int, name: str = name) -> int:
-                return self.order.counts(batches.consumed(step))[name]
-
-            last_step = bisect_right(range(steps + 1), max_epochs * available, key=used_until)
-            raise UserError(
-                f"data.mixture.{name}: training.steps {steps} use {used:,} samples of it, {used / available:.2f} epochs of its "
-                f"{available:,}, and max_epochs is {max_epochs}, which ends in step {last_step}: lower its weight or "
-                "training.steps, raise max_epochs, or prepare more text"
-            )
-
     def describe(self, samples: int) -> str:
         """Describe the named corpora in one line: their shares, and the epochs of a run of `samples` samples."""
         parts = []
@@ -122,68 +86,19 @@ class Mixture:
             parts.append(f"{name} {self.shares[name]:.4g} ({epochs:.2f} epochs of {corpus.num_tokens:,} tokens)")
         return ", ".join(parts)
 
-    def _check_tokenizers(self) -> None:
-        """Raise UserError unless all corpora have the tokenizer of the first one."""
-        (first_name, first), *others = self.corpora.items()
-        first_path = self._settings[first_name].path
-        first_special = (first.bos_id, first.eos_id)
-        for name, corpus in others:
-            special = (corpus.bos_id, corpus.eos_id)
-            if corpus.tokenizer_hash == first.tokenizer_hash and special == first_special:
-                continue
-            raise UserError(
-                f"data.mixture: {first_name} ({first_path}) and {name} ({self._settings[name].path}) have different tokenizers "
-                f"(sha256 {first.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}, bos_id and eos_id {first_special} and "
-                f"{special}): prepare one of them with --tokenizer of the other"
-            )
 
-    def _first_weights(self, temperature: float) -> list[int]:
-        """Return the weights before any annealing: those of the configuration, or else by the sizes of the corpora."""
-        weights = {}
-        for name, settings in self._settings.items():
-            if settings.weight is not None:
-                weights[name] = settings.weight
-        if weights:
-            return self._integers(weights)
-        sizes = [corpus.num_tokens for corpus in self.corpora.values()]
-        return tempered_weights(sizes, temperature)
-
-    def _integers(self, weights: Mapping[str, float]) -> list[int]:
-        return integer_weights([weights[name] for name in self.corpora])
-
-
-def without_unnamed(values: Mapping[str, T]) -> dict[str, T]:
-    """Return the values of named corpora. `data.path` has no name and is all of the data, so reports do not list it."""
-    return {name: value for name, value in values.items() if name}
-
-
-def _order(name: str, corpus: Dataset, seed: int) -> SampleOrder:
-    """Return the order of a corpus alone."""
-    if corpus.window:
-        return WindowOrder(name, corpus.shard_samples, corpus.window, seed)
-    return ShuffledOrder(name, corpus.num_samples, seed)
-
-
-class MixtureOrder(SampleOrder):
-    """Interleaves the orders of all corpora. A single corpus keeps its order.
-
-    Args:
-        schedule: Schedule of the corpora, by their numbers.
-        orders: Order of each corpus, by name. Corpora are numbered by their place in it.
-    """
-
-    def __init__(self, schedule: Schedule, orders: Mapping[str, SampleOrder]) -> None:
-        self._schedule = schedule
-        self._orders = orders
-        self._by_number = list(orders.values())
-
-    def locate(self, consumed: int) -> SampleLocation:
-        corpus, earlier = self._schedule.turn(consumed)
-        return self._by_number[corpus].locate(earlier)
-
-    def upcoming_shards(self, location: SampleLocation) -> list[int]:
-        return self._orders[location.corpus].upcoming_shards(location)
-
-    def counts(self, samples: int) -> dict[str, int]:
-        """Return the number of samples of each corpus among the first `samples`."""
-        return dict(zip(self._orders, self._schedule.counts(samples), strict=True))
+def _check_tokenizers(corpora: Mapping[str, Dataset], settings: Mapping[str, CorpusConfig]) -> None:
+    """Raise UserError unless all corpora have the tokenizer of the first one."""
+    (first_name, first), *others = corpora.items()
+    first_path = settings[first_name].path
+    first_special = (first.bos_id, first.eos_id)
+    for name, corpus in others:
+        path = settings[name].path
+        special = (corpus.bos_id, corpus.eos_id)
+        if corpus.tokenizer_hash == first.tokenizer_hash and special == first_special:
+            continue
+        raise UserError(
+            f"data.mixture: {first_name} ({first_path}) and {name} ({path}) have different tokenizers (sha256 "
+            f"{first.tokenizer_hash[:12]} and {corpus.tokenizer_hash[:12]}, bos_id and eos_id {first_special} and {special}): "
+            "prepare one of them with --tokenizer of the other"
+        )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from megatape.config import Config
 from megatape.config.data import DataConfig
@@ -12,13 +11,12 @@ from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.best_fit_dataset import BestFitDataset
 from megatape.data.training.dataset import Dataset, TokenDataset
 from megatape.data.training.document_dataset import DocumentDataset
+from megatape.data.training.epoch_limits import check_epochs
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.inputs import group_by_input
+from megatape.data.training.mixture import Mixture
 from megatape.data.training.selection import SELECTIONS, SampleGroups, Selection, select_samples
 from megatape.errors import UserError, path_errors
-
-T = TypeVar("T")
-from megatape.data.training.mixture import Mixture
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class RunData:
         tokenizer: Tokenizer in memory, so changes of its files during the run do not reach the checkpoints.
     """
 
-    train: "Mixture"
+    train: Mixture
     validation: dict[str, Dataset]
     evaluated: dict[Selection, dict[str, SampleGroups]]
     tokenizer: Tokenizer
@@ -70,7 +68,7 @@ def open_data(config: Config) -> RunData:
             corpus.tokenizer()
 
     mixture = Mixture(data, corpora, config.training.seed)
-    mixture.check_epochs(config.training.steps, config.batches)
+    check_epochs(mixture, data.corpora, config.training.steps, config.batches)
     validation = {}
     for name in mixture.corpora:
         validation[name] = open_split(data, data.corpora[name].path, "validation")

@@ -4,17 +4,34 @@ import heapq
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
-from math import gcd, lcm
+from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
-from megatape.errors import UserError
 
-# Maximum number of samples after which a schedule repeats. The start of a run makes a table of this size.
-MAX_CYCLE = 100_000
-# Number of samples after which a schedule with tempered weights repeats, approximately.
-TEMPERED_CYCLE = 10_000
+class Phase(NamedTuple):
+    """Part of a run with the same weights.
+
+    Attributes:
+        start: Number of samples before it.
+        weights: Integer weight of each corpus.
+    """
+
+    start: int
+    weights: Sequence[int]
+
+
+class Turn(NamedTuple):
+    """Place of a sample in a schedule.
+
+    Attributes:
+        corpus: Number of its corpus.
+        earlier: Number of earlier samples of the same corpus.
+    """
+
+    corpus: int
+    earlier: int
 
 
 class Schedule:
@@ -24,14 +41,14 @@ class Schedule:
     n w + 1 samples of the corpus, for every n.
 
     Args:
-        phases: First sample of each phase, 0 for the first one, and the integer weights of all corpora in it.
+        phases: Phases in order. The first one starts at 0.
     """
 
-    def __init__(self, phases: Sequence[tuple[int, Sequence[int]]]) -> None:
-        assert phases[0][0] == 0
-        self._starts = [start for start, _ in phases]
-        self._cycles = [_Cycle(weights) for _, weights in phases]
-        num_corpora = len(phases[0][1])
+    def __init__(self, phases: Sequence[Phase]) -> None:
+        assert phases[0].start == 0
+        self._starts = [phase.start for phase in phases]
+        self._cycles = [_Cycle(phase.weights) for phase in phases]
+        num_corpora = len(phases[0].weights)
         # The last phase has no end, so nothing comes after it.
         counts = [np.zeros(num_corpora, np.int64)]
         for cycle, (start, end) in zip(self._cycles, itertools.pairwise(self._starts), strict=False):
@@ -39,11 +56,12 @@ class Schedule:
         # Samples of each corpus before each phase, [phases, corpora].
         self._before = np.cumsum(counts, axis=0)
 
-    def turn(self, consumed: int) -> tuple[int, int]:
-        """Return the corpus of the sample after `consumed` others, and how many of the others belong to this corpus."""
+    def turn(self, consumed: int) -> Turn:
+        """Return the place of the sample after `consumed` others."""
         phase = self._phase(consumed)
-        corpus, earlier = self._cycles[phase].turn(consumed - self._starts[phase])
-        return corpus, self._before.item(phase, corpus) + earlier
+        turn = self._cycles[phase].turn(consumed - self._starts[phase])
+        num_before = self._before.item(phase, turn.corpus)
+        return Turn(turn.corpus, num_before + turn.earlier)
 
     def counts(self, samples: int) -> list[int]:
         """Return the number of samples of each corpus among the first `samples`."""
@@ -66,13 +84,15 @@ class _Cycle:
         for corpus, weight in enumerate(self._weights):
             self._earlier[self._corpora == corpus] = np.arange(weight)
 
-    def turn(self, consumed: int) -> tuple[int, int]:
+    def turn(self, consumed: int) -> Turn:
+        """Return the place of the sample after `consumed` others of this phase."""
         rounds, place = divmod(consumed, self._corpora.size)
         corpus: int = self._corpora.item(place)
         earlier = rounds * self._weights.item(corpus) + self._earlier.item(place)
-        return corpus, earlier
+        return Turn(corpus, earlier)
 
     def counts(self, samples: int) -> np.ndarray:
+        """Return the number of samples of each corpus among the first `samples` of this phase, int64 [corpora]."""
         rounds, place = divmod(samples, self._corpora.size)
         in_round = np.bincount(self._corpora[:place], minlength=self._weights.size)
         return rounds * self._weights + in_round
@@ -113,36 +133,3 @@ def _windows(corpus: int, weight: int, total: int) -> Iterator[tuple[int, int, i
         release = c * total // weight
         deadline = -(-(c + 1) * total // weight)
         yield release, deadline, corpus
-
-
-def integer_weights(weights: Sequence[float]) -> list[int]:
-    """Return integers in exactly the proportions of decimal weights, such as 7 and 3 for 0.7 and 0.3.
-
-    Raises:
-        UserError: The sum of the integers would exceed MAX_CYCLE.
-    """
-    decimals = [Fraction(repr(weight)) for weight in weights]
-    factor = lcm(*(decimal.denominator for decimal in decimals))
-    multiples = [int(decimal * factor) for decimal in decimals]
-    divisor = gcd(*multiples)
-    integers = [multiple // divisor for multiple in multiples]
-    cycle = sum(integers)
-    if cycle > MAX_CYCLE:
-        shown = ", ".join(map(str, weights))
-        raise UserError(
-            f"the weights {shown} repeat only after {cycle:,} samples, the most is {MAX_CYCLE:,}: round them to fewer digits"
-        )
-    return integers
-
-
-def tempered_weights(tokens: Sequence[int], temperature: float) -> list[int]:
-    """Return positive integer weights in proportion to tokens^(1/temperature). Their sum is about TEMPERED_CYCLE.
-
-    Args:
-        tokens: Number of tokens of each corpus.
-        temperature: 1 for weights by size. Higher temperatures give smaller corpora more weight.
-    """
-    sizes = np.array(tokens, np.float64)
-    powers = np.exp(np.log(sizes / sizes.max()) / temperature)
-    scaled = TEMPERED_CYCLE * powers / powers.sum()
-    return [max(1, round(weight)) for weight in scaled.tolist()]

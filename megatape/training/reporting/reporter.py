@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from megatape.data.training.mixture import MixtureOrder, without_unnamed
+from megatape.data.training.corpus_names import without_unnamed
+from megatape.data.training.mixture_order import MixtureOrder
 from megatape.reliability.lease import Lease
 from megatape.reliability.run_log import RunLog
 from megatape.reliability.watch.pace import Pace

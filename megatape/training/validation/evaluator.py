@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from megatape.data.training.corpus_names import without_unnamed
 from megatape.data.training.loader import evaluation_batches
-from megatape.data.training.mixture import without_unnamed
 from megatape.data.training.positions import Positions
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import Selection

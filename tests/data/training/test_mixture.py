@@ -11,12 +11,14 @@ import pytest
 
 from megatape.config import Config
 from megatape.config.batches import BatchSizes
-from megatape.config.data import DataConfig
+from megatape.config.data import CorpusConfig, DataConfig
 from megatape.data.shards.entries import TokenizerEntry
 from megatape.data.shards.index import load_index, save_index
+from megatape.data.training.corpus_names import without_unnamed
 from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.epoch_limits import check_epochs
 from megatape.data.training.loader import Loader
-from megatape.data.training.mixture import Mixture, without_unnamed
+from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_index
 from megatape.data.training.run_data import open_data
 from tests.helpers.batches import interleaved, mixture_of, rows
@@ -39,8 +41,6 @@ def mixture(corpora: dict[str, TokenDataset], **changes: Any) -> Mixture:
         "mixture": {name: {"path": name, "weight": weights.get(name)} for name in corpora},
         "sequence_length": LENGTH,
     }
-    for name, max_epochs in changes.pop("max_epochs", {}).items():
-        settings["mixture"][name]["max_epochs"] = max_epochs
     return Mixture(DataConfig(**settings, **changes), dict(corpora), SEED)
 
 
@@ -102,12 +102,14 @@ def test_how_full_samples_are(corpora: dict[str, TokenDataset]) -> None:
 
 def test_epochs_are_counted_ahead(corpora: dict[str, TokenDataset]) -> None:
     available = corpora["code"].num_samples
-    allowing = mixture(corpora, max_epochs={"code": 2})
+    allowing = mixture(corpora)
+    settings = {name: CorpusConfig(path=name) for name in corpora}
+    settings["code"] = CorpusConfig(path="code", max_epochs=2)
     steps = next(step for step in itertools.count() if allowing.order.counts(8 * step)["code"] > 2 * available)
-    allowing.check_epochs(steps - 1, BatchSizes(8))
+    check_epochs(allowing, settings, steps - 1, BatchSizes(8))
     message = rf"data\.mixture\.code: training.steps {steps + 5} use .* max_epochs is 2, which ends in step {steps}: lower"
     with pytest.raises(ValueError, match=message):
-        allowing.check_epochs(steps + 5, BatchSizes(8))
+        check_epochs(allowing, settings, steps + 5, BatchSizes(8))
 
 
 @pytest.mark.parametrize(

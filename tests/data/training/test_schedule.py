@@ -1,10 +1,10 @@
-"""Schedules of mixtures: shares exact to one sample, changes of weights, and weights as integers."""
+"""Schedules of mixtures: shares exact to one sample, and changes of weights."""
 
 from fractions import Fraction
 
 import pytest
 
-from megatape.data.training.schedule import Schedule, integer_weights, tempered_weights
+from megatape.data.training.schedule import Phase, Schedule
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from megatape.data.training.schedule import Schedule, integer_weights, tempered_
 )
 def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> None:
     """Also in the second round, and the counts are those of the places before."""
-    schedule = Schedule([(0, weights)])
+    schedule = Schedule([Phase(0, weights)])
     total = sum(weights)
     counts = [0] * len(weights)
     for place in range(2 * total):
@@ -25,20 +25,10 @@ def test_shares_are_exact_to_one_sample_at_every_place(weights: list[int]) -> No
 
 def test_changes_of_the_weights() -> None:
     """Each phase is exact from its own start, and no corpus repeats or leaves out a sample where phases meet."""
-    phases = [(0, [3, 1]), (7, [0, 1]), (12, [2, 5]), (12, [1, 1])]
+    phases = [Phase(0, [3, 1]), Phase(7, [0, 1]), Phase(12, [2, 5]), Phase(12, [1, 1])]
     places = [Schedule(phases).turn(place) for place in range(40)]
     for corpus in (0, 1):
         assert [earlier for found, earlier in places if found == corpus] == list(range(sum(c == corpus for c, _ in places)))
     assert [corpus for corpus, _ in places[7:12]] == [1] * 5
     assert sum(corpus for corpus, _ in places[12:]) == 14
     assert Schedule(phases).counts(40) == [sum(c == corpus for c, _ in places) for corpus in (0, 1)]
-
-
-def test_weights() -> None:
-    assert integer_weights([0.7, 0.3]) == [7, 3]
-    assert integer_weights([1e-3, 2, 0]) == [1, 2000, 0]
-    with pytest.raises(ValueError, match=r"0\.3333333.* repeat only after 10,000,000 samples.*fewer digits"):
-        integer_weights([0.3333333, 0.6666667])
-    assert tempered_weights([3 * 10**9, 10**9], 1.0) == [7500, 2500]
-    assert tempered_weights([10**6, 10**4], 2.0) == [9091, 909]
-    assert tempered_weights([10**12, 1], 1.0) == [10_000, 1], "every corpus takes part"
