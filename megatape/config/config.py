@@ -90,11 +90,7 @@ class Config(Section):
     @property
     def batches(self) -> BatchSizes:
         """Number of samples of each step."""
-        stages = []
-        for stage in self.training.batch_warmup:
-            end = -(-stage.tokens // self.data.sequence_length)
-            stages.append((stage.samples, end))
-        return BatchSizes(self.training.global_batch_size, tuple(stages))
+        return self.training.batch_sizes(self.data.sequence_length)
 
     @property
     def tokens(self) -> int:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
+from megatape.config.batches import BatchSizes
 from megatape.config.kinds import Registered
 from megatape.config.section import (
     Compared,
@@ -144,6 +145,14 @@ class TrainingConfig(Section):
                     f"batch_warmup ends with {last} samples: give fewer than global_batch_size {self.global_batch_size}"
                 )
         return self
+
+    def batch_sizes(self, sequence_length: int) -> BatchSizes:
+        """Return the number of samples of each step, for samples of `sequence_length` tokens."""
+        stages = []
+        for stage in self.batch_warmup:
+            end = -(-stage.tokens // sequence_length)
+            stages.append((stage.samples, end))
+        return BatchSizes(self.global_batch_size, tuple(stages))
 
     @property
     def recomputes_blocks(self) -> bool:

@@ -207,7 +207,7 @@ def prove(directory: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
     if not folder.config.is_file():
         raise UserError(f"{directory}: give the folder of a run, run.directory of its configuration")
     config = load_recorded_config(folder.config, overrides)
-    ledger = Ledger(folder.metrics, open_data(config).train)
+    ledger = Ledger(folder.metrics, open_data(config.data, config.training, config.evaluation, config.model.vocab_size).train)
     for entry in read_steps(folder.metrics):
         ledger.check(RecordedStep.of_entry(entry))
     if not ledger.step:

@@ -128,7 +128,7 @@ def _train(
         config.accumulation(topology.world_size)
         if start.resume is not None and start.resume != "auto":
             load_manifest(Path(start.resume))
-        return open_data(config)
+        return open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
 
     with Watch(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:
         watch.authenticate(share_secret(folder.directory, topology))

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.registry import CALLBACKS, Entry
 from megatape.reliability.lease import hold
@@ -20,6 +19,7 @@ from megatape.training.callbacks.callback import Callback
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.utils.json_files import MAX_DEPTH
 from megatape.utils.json_lines import read_lines
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 STEPS = 3
@@ -78,7 +78,7 @@ def train(raw: dict[str, Any], topology: Topology) -> dict[str, str]:
             config = parse_config(changed, name)
             with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
                 try:
-                    build_trainer(config, open_data(config), topology, lease).train()
+                    build_trainer(config, open_run_data(config), topology, lease).train()
                     ends[name] = ""
                 except OSError as error:
                     ends[name] = f"{type(error).__name__}: {error}"

@@ -19,7 +19,6 @@ from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.checkpoint.writer import CheckpointContents
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import hold
@@ -28,6 +27,7 @@ from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
 from megatape.utils.json_lines import read_lines
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import Workers, run_workers
 
 MODULE = "tests.end_to_end.test_background_saves"
@@ -158,7 +158,7 @@ def _train(
     config = parse_config(raw | {"checkpoint": raw["checkpoint"] | {"background": background}}, name)
     print(f"case {name}", flush=True)
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease, _writing_late(held, failing):
-        run = build_trainer(config, open_data(config), topology, lease, Start(resume))
+        run = build_trainer(config, open_run_data(config), topology, lease, Start(resume))
         run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: torch.rand(1) and None)  # moves the generator
         RUNNING[:] = [run]
         torch.manual_seed(0)

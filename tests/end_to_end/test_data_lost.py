@@ -14,7 +14,6 @@ import pytest
 from megatape.config import parse_config
 from megatape.data.shards.shard_file import ShardFile
 from megatape.data.training.loader import Loader
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
 from megatape.reliability.watch.rank_errors import RankFailed
@@ -23,6 +22,7 @@ from megatape.reliability.watch.watch import Watch
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps.prefetch import Prefetcher
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 WATCHED = WatchTimeouts(period=0.1)
@@ -83,7 +83,7 @@ def train_disturbed(payload: dict[str, Any], topology: Topology) -> list[str]:
             # Its keys in the store are there once: only the last kind uses it.
             watch = Watch(topology, WATCHED) if kind == "taken over" else nullcontext()
             with patched, begun, watch, hold(path, topology, LeaseTimeouts(heartbeat_interval=0.01)) as lease:
-                build_trainer(config, open_data(config), topology, lease).train()
+                build_trainer(config, open_run_data(config), topology, lease).train()
             errors.append("none")
         except (ValueError, RankFailed) as error:
             errors.append(f"{type(error).__name__}: {error}")

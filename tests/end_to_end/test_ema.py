@@ -11,7 +11,6 @@ from megatape.checkpoint.features import FEATURES_FORMAT
 from megatape.checkpoint.manifest import load_manifest
 from megatape.checkpoint.reader import CheckpointReader, EmaReader
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
@@ -19,6 +18,7 @@ from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.command import Command
+from tests.helpers.run_data import open_run_data
 from tests.helpers.runs import step_tensors
 from tests.helpers.workers import run_workers
 
@@ -156,7 +156,7 @@ def test_is_evaluated_and_exported(runs: dict[str, Any], folder: Path, command: 
 
 def evaluate_at_start(raw: dict[str, Any], topology: Topology) -> tuple[float, float | None]:
     config = parse_config(raw, "evaluated")
-    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     validation = run.evaluate()
     return validation.loss, validation.ema_loss
 

@@ -15,7 +15,6 @@ from unittest.mock import patch
 import pytest
 
 from megatape.config import Config, parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus, NotSaved
 from megatape.reliability.lease import Lease, LeaseTimeouts, hold
@@ -26,6 +25,7 @@ from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps.prefetch import Prefetcher
 from megatape.utils import retries
 from megatape.utils.json_lines import read_lines
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import Workers, run_workers
 
 TIMEOUTS = LeaseTimeouts(heartbeat_interval=10.0, expiry=90.0, poll_interval=0.02)
@@ -93,7 +93,7 @@ def _train(kind: str, config: Config, topology: Topology) -> bool:
         patch.object(retries, "WAITS", (0.01, 0.02)),
         hold(folder.lease, topology, TIMEOUTS) as lease,
     ):
-        return build_trainer(config, open_data(config), topology, lease).train()
+        return build_trainer(config, open_run_data(config), topology, lease).train()
 
 
 def _actions(kind: str, away: Away, data: Path) -> dict[int, Callable[[Lease], None]]:

@@ -20,7 +20,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.commands.cli.main import main
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import ExitStatus
 from megatape.reliability.lease import Lease
@@ -33,6 +32,7 @@ from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
 from megatape.utils.json_lines import read_lines
 from tests.helpers.load import scaled
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import ROOT, Workers, free_port, run_workers
 
 START = "import sys; from megatape.commands.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -145,7 +145,7 @@ def ask_in_steps(raw: dict[str, Any], topology: Topology) -> dict[str, list[Any]
         config = parse_config(raw | {"run": {"directory": f"{raw['run']['directory']}/{name}"}}, name)
         for step in steps:  # in which one rank gets a signal; before the first one, if that step has been made
             run = build_trainer(
-                config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto")
+                config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto")
             )
             ask = signalling(lambda *_: None, signal.SIGTERM, topology.rank == 1)
             hook = partial(lambda run, step, ask, *_: run.state.step + 1 == step and ask() or None, run, step, ask)
@@ -164,7 +164,7 @@ def ask_in(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     for place, owner in owners.items():
         raw["run"]["directory"] = str(root / place)
         config = parse_config(raw, place)
-        run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
         if place == "nohup":
             ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         name, number = ("save", signal.SIGHUP) if place == "nohup" else (place, signal.SIGTERM)

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close, assert_within, relative_difference
+from tests.helpers.run_data import open_run_data
 from tests.helpers.runs import step_tensors
 from tests.helpers.workers import run_workers
 
@@ -89,7 +89,7 @@ def test_equals_torch(config: dict[str, Any], folder: Path) -> None:
 def train_beside_torch(raw: dict[str, Any], topology: Topology) -> list[tuple[int, str, float]]:
     """Relative differences of all weights after each step. torch's Muon computes in float32 here, as ours does."""
     config = parse_config(raw, "beside torch")
-    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     weights = run.engine.state.parameters
     copies = {name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()}
     ours: Any = run.engine.state.optimizer

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from megatape.config import load_config, parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
@@ -18,6 +17,7 @@ from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 CASES = "tests.helpers.training_cases:train_cases"
@@ -75,7 +75,9 @@ def begin_twice(raw: dict[str, Any], topology: Topology) -> list[str]:
     states = []
     for seed in range(2):
         torch.manual_seed(seed)
-        build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto"))
+        build_trainer(
+            config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease), Start("auto")
+        )
         states.append(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
     return states
 

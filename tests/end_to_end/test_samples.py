@@ -16,13 +16,13 @@ from megatape.config import parse_config
 from megatape.data.shards.entries import Index
 from megatape.data.shards.index import load_index, save_index
 from megatape.data.shards.writer import SplitWriter
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import hold
 from megatape.run_folder import RunFolder, read_metrics
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.zero.engine import Engine
+from tests.helpers.run_data import open_run_data
 from tests.helpers.small_run import small_config
 from tests.helpers.workers import Workers
 
@@ -57,7 +57,7 @@ def train_recorded(payload: dict[str, Any], topology: Topology) -> None:
 
     patches = patch.multiple(Engine, forward_backward=noted, update=recorded)
     with patches, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = build_trainer(config, open_data(config), topology, lease, Start("auto"))
+        run = build_trainer(config, open_run_data(config), topology, lease, Start("auto"))
         run.train()
 
 

@@ -9,13 +9,13 @@ import torch
 from megatape.checkpoint.manifest import MANIFEST, STATE
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 # Name of a run -> steps whose loss is not finite, its changes of the configuration, and the step that it resumes from.
@@ -82,7 +82,7 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     raw = raw | {"training": raw["training"] | changes, "run": {"directory": str(directory / name)}}
     config = parse_config(raw, name)
     resume = str(RunFolder(directory / "straight").checkpoint(origin)) if origin else None
-    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(directory / name).lease), Start(resume))
+    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(directory / name).lease), Start(resume))
     always = len(faulty) == config.training.steps
 
     def fault(module: Any, inputs: Any, output: Any) -> Any:

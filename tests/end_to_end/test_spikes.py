@@ -13,7 +13,6 @@ import torch
 from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import verified_checkpoint
 from megatape.config import Config, parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
@@ -23,6 +22,7 @@ from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.steps import spike_policy
 from megatape.training.trainer import Trainer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 SPIKE = 14  # step whose samples give a loss of twenty times the usual, 8 samples a step
@@ -78,7 +78,7 @@ def train_runs(raw: dict[str, Any], topology: Topology) -> None:
         training = raw["training"] | changes
         config = parse_config(raw | {"training": training, "run": {"directory": str(folder.directory)}}, name)
         resume = str(RunFolder(folder.directory.parent / "rewind").checkpoint(origin)) if origin else None
-        _train(build_trainer(config, open_data(config), topology, Lease(folder.lease), Start(resume)), times)
+        _train(build_trainer(config, open_run_data(config), topology, Lease(folder.lease), Start(resume)), times)
 
 
 def _train(
@@ -168,7 +168,7 @@ def train_rewinds(payload: dict[str, Any], topology: Topology) -> None:
         config = parse_config(raw | sections | {"run": {"directory": str(folder.directory)}}, name)
 
         def begin(config: Config = config, folder: RunFolder = folder) -> Trainer:
-            return build_trainer(config, open_data(config), topology, Lease(folder.lease), Start("auto"))
+            return build_trainer(config, open_run_data(config), topology, Lease(folder.lease), Start("auto"))
 
         def corrupt(run: Trainer, steps: tuple[int, ...] = CORRUPTED.get(name, ())) -> None:
             background = run.checkpoints._background

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.registry import ENCODINGS
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.inputs import on_device
 from megatape.training.startup.build_trainer import build_trainer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.runs import compare, step_tensors
 from tests.helpers.workers import run_workers
 
@@ -105,7 +105,7 @@ def train_on_one_sample(config: dict[str, Any], topology: Topology) -> None:
         for repetitions in (1, 16):
             raw = config | {"zero": zero, "training": config["training"] | {"global_batch_size": repetitions}}
             parsed = parse_config(raw | {"run": {"directory": f"{config['run']['directory']}/{stage}-{repetitions}"}}, "test")
-            run = build_trainer(parsed, open_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease))
+            run = build_trainer(parsed, open_run_data(parsed), topology, Lease(RunFolder(Path(parsed.run.directory)).lease))
             sample = run.stepper.prefetcher.get(0).batches[0]
             inputs = [on_device(sample, run.engine.device)] * repetitions
             gradients = run.engine.forward_backward(inputs, repetitions * sample.num_targets)

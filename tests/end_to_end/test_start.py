@@ -20,7 +20,6 @@ from megatape.config import parse_config, parse_model
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.hf.exporting.exporter import export
 from megatape.hf.families import family_of
@@ -38,6 +37,7 @@ from megatape.zero.state import ZeroState
 from megatape.zero.tensors import ReadBlock
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
+from tests.helpers.run_data import open_run_data
 from tests.helpers.tiny_models import MODELS, save_tiny
 from tests.helpers.workers import WITH_TRANSFORMERS, run_workers
 
@@ -284,7 +284,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     """Bytes of the model, and for both ways what `_measured` returns."""
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        data = open_data(config)
+        data = open_run_data(config)
         run = build_trainer(config, data, topology, lease)  # loads once: the state itself is in memory now
         state = run.engine.state
         initial = initial_state(config.model, config.training, state.parameters, run.environment, data.tokenizer)
@@ -293,7 +293,7 @@ def measure_loading(raw: dict[str, Any], topology: Topology) -> dict[str, Any]:
     raw["run"]["directory"] = f"{config.run.directory}-frozen"
     config = parse_config(raw, "test")
     with hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
-        run = build_trainer(config, open_data(config), topology, lease)
+        run = build_trainer(config, open_run_data(config), topology, lease)
         resumed = _measured(run.engine.state, CheckpointReader(run.checkpoints.ensure_saved()).read)
     whole = sum(torch.Size(state.shape(name)).numel() * 4 for name in state.parameters)
     return {"model": whole, "started": started, "resumed": resumed}

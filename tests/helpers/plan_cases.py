@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from megatape.config import Config, parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.distributed.traffic import CountTraffic
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
+from tests.helpers.run_data import open_run_data
 
 WARM_UP = 3  # steps until stage 3 of DeepSpeed has seen the order of the modules twice and prefetches
 
@@ -33,7 +33,7 @@ def count_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, d
 def host_tensors(payload: dict[str, Any], topology: Topology) -> dict[str, int]:
     """Bytes of the tensors that DeepSpeed keeps in host memory for a configuration with zero.offload_optimizer, by part."""
     config = parse_config(payload, "offload")
-    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     run.train_step()
     optimizer = run.engine.deepspeed.optimizer
     masters = optimizer.fp32_partitioned_groups_flat if config.zero.stage == 3 else optimizer.single_partition_of_fp32_groups
@@ -46,7 +46,7 @@ def host_tensors(payload: dict[str, Any], topology: Topology) -> dict[str, int]:
 
 def _count(config: Config, topology: Topology) -> dict[str, dict[str, int]]:
     print(f"case {config.run.directory}", flush=True)
-    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     for _ in range(WARM_UP if config.zero.stage == 3 else 1):
         run.train_step()
     with CountTraffic(*(run.engine.mesh[name] for name in ("tensor", "sequence", "context", "replicate"))) as counted:

@@ -17,7 +17,6 @@ from megatape.checkpoint import writer
 from megatape.checkpoint.manifest import RNG
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import hold
@@ -26,6 +25,7 @@ from megatape.training.sinks.json_lines import JsonLines
 from megatape.training.start import Start
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.utils import retries
+from tests.helpers.run_data import open_run_data
 
 
 def train_cases(payload: dict[str, Any], topology: Topology) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def _train(base: dict[str, Any], case: dict[str, Any], topology: Topology) -> di
         with fault, hold(RunFolder(Path(config.run.directory)).lease, topology) as lease:
             where = Path(case["base"]) if "base" in case else None
             start = Start(case.get("resume"), case.get("allow_changes", False), where, case.get("profile", 0))
-            run = build_trainer(config, open_data(config), topology, lease, start)
+            run = build_trainer(config, open_run_data(config), topology, lease, start)
             begun = {"step": run.state.step, "samples": run.state.samples}
             if "remove" in case:
                 dist.barrier()

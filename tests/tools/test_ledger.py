@@ -10,11 +10,11 @@ import pytest
 from megatape.checkpoint.compatibility import check_order
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.run_folder import RunFolder
 from megatape.tools.ledger import CorpusUsage
 from tests.helpers.command import Command
 from tests.helpers.reports import train_with_own_module
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 CASES = "tests.helpers.training_cases:train_cases"
@@ -104,10 +104,10 @@ def test_another_order_is_refused(runs: Path, raw_config: dict[str, Any]) -> Non
     last = state.last_step
     assert last is not None and (last.first, last.last) == (16, 23)
     config = parse_config(state.config, "state")
-    order = open_data(config).train.order
+    order = open_run_data(config).train.order
     check_order(checkpoint, last, order)
     check_order(checkpoint, None, order)
     state.config["training"]["seed"] += 1
-    other = open_data(parse_config(state.config, "state")).train.order
+    other = open_run_data(parse_config(state.config, "state")).train.order
     with pytest.raises(ValueError, match="samples 16 to 23, of its last step, had the digest"):
         check_order(checkpoint, last, other)

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import megatape
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.zero import compiler
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 # Operators whose result the host waits for.
@@ -87,7 +87,7 @@ def count_waits(raw: dict[str, Any], topology: Topology) -> list[Any]:
     found = []
     for stage in STEPS:
         config = parse_config(raw | {"zero": {"stage": stage}, "run": {"directory": f"{raw['run']['directory']}/{stage}"}}, "")
-        run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
         if stage:
             held = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in run.engine.state.parameters.values())
             assert run.engine.deepspeed.optimizer.reduce_bucket_size == held, "buckets fit the model"

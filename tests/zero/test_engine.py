@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.trainer import Trainer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 # Weights that are divided over tensor-parallel ranks, and held whole by each.
@@ -131,7 +131,7 @@ def _make_run(raw: dict[str, Any], stage: str, topology: Topology, name: str) ->
         },
         stage,
     )
-    return build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(folder)).lease))
+    return build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(folder)).lease))
 
 
 @contextmanager

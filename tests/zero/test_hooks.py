@@ -8,11 +8,11 @@ from unittest.mock import patch
 from deepspeed.accelerator import get_accelerator
 
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 
@@ -24,7 +24,7 @@ def test_step_inspects_no_signatures(raw_config: dict[str, Any], tmp_path: Path)
 def count(raw: dict[str, Any], topology: Topology) -> list[int]:
     """Return the numbers of signatures that a step inspects, and of ranges that it opens."""
     config = parse_config(raw, "test")
-    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     run.train_step()
     with (
         patch.object(inspect, "_signature_from_function", wraps=inspect._signature_from_function) as signatures,  # type: ignore[attr-defined]

@@ -9,11 +9,11 @@ import deepspeed
 import pytest
 
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import ROOT, run_workers
 
 VERSION = "0.19.8"  # Version of DeepSpeed that the names were read from.
@@ -71,7 +71,7 @@ def find_missing(raw: dict[str, Any], topology: Topology) -> list[str]:
     for suffix, zero in engines.items():
         directory = f"{raw['run']['directory']}/{suffix}"
         config = parse_config(raw | {"zero": zero, "run": {"directory": directory}}, "test")
-        run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(directory)).lease))
+        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(directory)).lease))
         engine = run.engine.deepspeed
         parameter = next(iter(run.engine.state.parameters.values()))
         objects = {

@@ -8,12 +8,12 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_full_grad
 
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.inputs import on_device
 from megatape.training.startup.build_trainer import build_trainer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 STAGES: list[dict[str, Any]] = [
@@ -35,7 +35,7 @@ def compare_sums(raw: dict[str, Any], topology: Topology) -> list[tuple[int, lis
     for number, zero in enumerate(STAGES):
         changes = {"zero": zero, "run": {"directory": f"{raw['run']['directory']}/{number}"}}
         config = parse_config(raw | changes, "test")
-        run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+        run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
         replicated = {
             name: parameter
             for name, parameter in run.engine.state.parameters.items()

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.errors import TrainingDiverged
 from megatape.reliability.lease import Lease
 from megatape.run_folder import RunFolder
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.zero.kinds import WEIGHT
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 # Weights that are divided over tensor-parallel ranks, and held whole by each.
@@ -65,7 +65,7 @@ def _train(raw: dict[str, Any], topology: Topology, name: str) -> str:
     }
     config = parse_config(raw | changes, name)
     print(f"case {name}", flush=True)
-    run = build_trainer(config, open_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
+    run = build_trainer(config, open_run_data(config), topology, Lease(RunFolder(Path(config.run.directory)).lease))
     if name == LATER:
         run.engine.check_replicas()
     if topology.rank == victim:

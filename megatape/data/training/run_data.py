@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatape.config import Config
 from megatape.config.data import DataConfig
+from megatape.config.run import EvaluationConfig
+from megatape.config.training import TrainingConfig
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.tokenizers.tokenizer import Tokenizer
 from megatape.data.training.best_fit_dataset import BestFitDataset
@@ -42,11 +43,14 @@ class RunData:
 
 
 @path_errors()
-def open_data(config: Config) -> RunData:
+def open_data(data: DataConfig, training: TrainingConfig, evaluation: EvaluationConfig, vocab_size: int) -> RunData:
     """Open the data of a run.
 
     Args:
-        config: Whole configuration, because the data must fit the model, the number of steps and the evaluation.
+        data: Section `data` of the configuration.
+        training: Section `training`: the seed, and the number of samples that the data must suffice for.
+        evaluation: Section `evaluation`: the number of evaluation samples.
+        vocab_size: Number of token ids of the model.
 
     Returns:
         Both splits of every corpus.
@@ -54,12 +58,11 @@ def open_data(config: Config) -> RunData:
     Raises:
         UserError, FileNotFoundError: The data do not fit the configuration, or are missing.
     """
-    data = config.data
     corpora = {}
     for name, settings in data.corpora.items():
         corpora[name] = open_split(data, settings.path, "train")
     for name, corpus in corpora.items():
-        _check_corpus(corpus, data.corpora[name].path, data.samples, config.model.vocab_size)
+        _check_corpus(corpus, data.corpora[name].path, data.samples, vocab_size)
 
     first, *others = corpora.values()
     for corpus in others:
@@ -67,14 +70,15 @@ def open_data(config: Config) -> RunData:
         if corpus.tokenizer_entry != first.tokenizer_entry:
             corpus.tokenizer()
 
-    mixture = Mixture(data, corpora, config.training.seed)
-    check_epochs(mixture, data.corpora, config.training.steps, config.batches)
+    mixture = Mixture(data, corpora, training.seed)
+    batches = training.batch_sizes(data.sequence_length)
+    check_epochs(mixture, data.corpora, training.steps, batches)
     validation = {}
     for name in mixture.corpora:
         validation[name] = open_split(data, data.corpora[name].path, "validation")
     evaluated = {}
     for selection in SELECTIONS:
-        evaluated[selection] = _evaluated_samples(validation, config.evaluation.samples, selection)
+        evaluated[selection] = _evaluated_samples(validation, evaluation.samples, selection)
     return RunData(mixture, validation, evaluated, first.tokenizer())
 
 

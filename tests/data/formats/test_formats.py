@@ -19,9 +19,9 @@ from megatape.data.formats.mds import Mds
 from megatape.data.formats.megatron import Megatron
 from megatape.data.shards.index import load_index
 from megatape.data.tokenizers.tokenizer import Tokenizer
-from megatape.data.training.run_data import open_data
 from megatape.registry import TOKEN_FORMATS
 from tests.helpers.command import Command
+from tests.helpers.run_data import open_run_data
 
 THEIRS = Path(__file__).parent / "token_files"
 DOCUMENTS = [np.array([1, *range(3, 3 + length), 2]) for length in (5, 0, 300, 70)]
@@ -81,7 +81,7 @@ def test_there_and_back(
         assert (content.documents, content.shards) == (after.splits[split].documents, after.splits[split].shards)
         assert content.unigram_entropy == after.splits[split].unigram_entropy
     raw_config["data"]["path"] = str(tmp_path / "back")
-    assert open_data(Config.model_validate(raw_config)).train.num_tokens == before.splits["train"].tokens
+    assert open_run_data(Config.model_validate(raw_config)).train.num_tokens == before.splits["train"].tokens
 
     status, _, errors = command(*words, "--validation-share", "0.3", "--output", tmp_path / "share")
     assert status == 0, errors

@@ -11,9 +11,10 @@ from megatape.data.prepare.merge import merge
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.data.training.inputs import MAX_INPUTS
-from megatape.data.training.run_data import RunData, open_data
+from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import SampleGroups
 from tests.helpers.data_directory import small_tokenizer
+from tests.helpers.run_data import open_run_data
 from tests.helpers.small_run import VOCAB_SIZE, small_config
 
 WORDS = {"a": "apple avocado almond", "b": "banana blueberry bread", "c": "carrot cabbage coconut"}
@@ -39,7 +40,7 @@ def open_run(data: Path, tmp_path: Path, samples: int = 24, kind: str = "packed"
     raw["data"] |= {"samples": kind, "mask_documents": kind == "best_fit"}
     raw["model"]["vocab_size"] = 512
     raw["evaluation"] = {"samples": samples}
-    return open_data(parse_config(raw, "test"))
+    return open_run_data(parse_config(raw, "test"))
 
 
 def check_texts(data: RunData, groups: SampleGroups, words: dict[str, str]) -> None:

@@ -20,9 +20,9 @@ from megatape.data.training.epoch_limits import check_epochs
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
 from megatape.data.training.order import sample_index
-from megatape.data.training.run_data import open_data
 from tests.helpers.batches import interleaved, mixture_of, rows
 from tests.helpers.data_directory import Documents, MakeDirectory
+from tests.helpers.run_data import open_run_data
 
 LENGTH = 16
 SEED = 3
@@ -155,10 +155,10 @@ def test_ids_that_are_not_the_tokenizers(
     message = f"copy/index.json: corrupted, {field} is {value}, but {recorded} by tokenizer.model"
     raw_config["data"]["path"] = str(copy)
     with pytest.raises(ValueError, match=message):
-        open_data(Config.model_validate(raw_config))
+        open_run_data(Config.model_validate(raw_config))
     del raw_config["data"]["path"]
     raw_config["data"]["mixture"] = {
         name: {"path": str(path), "weight": 1.0} for name, path in (("a", data_directory), ("b", copy))
     }
     with pytest.raises(ValueError, match=message):
-        open_data(Config.model_validate(raw_config))
+        open_run_data(Config.model_validate(raw_config))

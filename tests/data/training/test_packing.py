@@ -27,12 +27,12 @@ from megatape.data.training.document_dataset import DocumentDataset
 from megatape.data.training.example_dataset import ExampleDataset
 from megatape.data.training.loader import evaluation_batches
 from megatape.data.training.positions import Positions
-from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
 from megatape.nn.targets import IGNORE_INDEX
 from tests.helpers.batches import interleaved, make_loader, mixture_of, rows
 from tests.helpers.data_directory import EOS, Documents, MakeDirectory, write_documents
 from tests.helpers.examples import Prepare, examples, in_sample
+from tests.helpers.run_data import open_run_data
 from tests.helpers.small_run import small_config
 
 
@@ -383,7 +383,7 @@ def test_data_that_does_not_fit(directory: Path, data_directory: Path, changes: 
     if changes.get("path"):
         raw["data"]["path"] = str(data_directory)
     with pytest.raises(ValueError, match=message):
-        open_data(parse_config(raw, "test"))
+        open_run_data(parse_config(raw, "test"))
 
 
 def test_opened_as_configured(directory: Path, tokenizer: Tokenizer) -> None:
@@ -392,7 +392,7 @@ def test_opened_as_configured(directory: Path, tokenizer: Tokenizer) -> None:
     found = []
     for mask_documents in (False, True):
         raw["data"] |= {"samples": "examples", "sequence_length": EXAMPLE_LENGTH, "mask_documents": mask_documents}
-        data = open_data(parse_config(raw, "test"))
+        data = open_run_data(parse_config(raw, "test"))
         assert data.tokenizer.sha256 == tokenizer.sha256
         found.append(data.train.corpora[""].num_samples)
     assert found[0] == 60 > found[1]

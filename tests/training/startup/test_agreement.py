@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from megatape.config import parse_config, shared_values
-from megatape.data.training.run_data import RunData, open_data
+from megatape.data.training.run_data import RunData
 from megatape.distributed.topology import Topology
 from megatape.errors import RankMismatch
 from megatape.training.pretrain import pretrain
 from megatape.training.startup import agreement
 from megatape.training.startup.agreement import open_together
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import Workers, run_workers
 
 ARGUMENTS = {"resume": None, "profile": 0, "allow_changes": False}
@@ -69,7 +70,7 @@ def _open(raw: dict[str, Any], changes: dict[str, Any], topology: Topology) -> s
 
         def open_rank() -> RunData:
             config.accumulation(topology.world_size)
-            return open_data(config)
+            return open_run_data(config)
 
         open_together(shared_values(config) | arguments, open_rank, config.logging.sinks, topology)
     except RankMismatch as error:

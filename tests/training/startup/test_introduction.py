@@ -8,9 +8,9 @@ import pytest
 from megatape.accounting.parameters import count_parameters
 from megatape.config import parse_config
 from megatape.data.synthetic.addition_problems import AdditionTask, prepare_addition
-from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
 from megatape.training.startup.introduction import skipped_documents, trained_share
+from tests.helpers.run_data import open_run_data
 
 
 def test_trained_share_is_only_described_with_frozen_weights(raw_config: dict[str, Any]) -> None:
@@ -30,9 +30,9 @@ def test_skipped_documents_are_counted(raw_config: dict[str, Any], tmp_path: Pat
     prepare_addition(AdditionTask(2, 30, 0), tmp_path / "data", lambda tokens: None)
     raw_config["data"] = {"path": str(tmp_path / "data"), "sequence_length": 12, "samples": "documents", "prompt_end": "9"}
     with pytest.raises(UserError, match=r"split train of .* without the data.prompt_end '9': \d+, the first is document"):
-        open_data(parse_config(raw_config, "test"))
+        open_run_data(parse_config(raw_config, "test"))
     raw_config["data"]["missing_prompt_end"] = "skip"
-    data = open_data(parse_config(raw_config, "test"))
+    data = open_run_data(parse_config(raw_config, "test"))
     lines = skipped_documents(data)
     skipped = [data.train.corpora[""].num_skipped, data.validation[""].num_skipped]
     assert min(skipped) > 0 and len(lines) == 2

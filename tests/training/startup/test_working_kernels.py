@@ -18,7 +18,6 @@ from megatape.attention.attend import Backends
 from megatape.attention.backends.blocked import Blocked
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.config import Config, parse_config
-from megatape.data.training.run_data import open_data
 from megatape.distributed.topology import Topology
 from megatape.encodings.tape import Tape, TapeUpdate
 from megatape.errors import UserError
@@ -35,6 +34,7 @@ from megatape.training.startup import working_kernels
 from megatape.training.startup.build_trainer import build_trainer
 from megatape.training.startup.working_kernels import loss_by_kernel, updates_by_kernel, working_backends, working_product
 from tests.helpers import bounds
+from tests.helpers.run_data import open_run_data
 from tests.helpers.workers import run_workers
 
 CPU = torch.device("cpu")
@@ -231,7 +231,7 @@ def start_twice(raw: dict[str, Any], topology: Topology) -> list[Any]:
             patch.dict(BACKENDS, backends, clear=True),
             hold(RunFolder(Path(config.run.directory)).lease, topology) as lease,
         ):
-            run = build_trainer(config, open_data(config), topology, lease, Start(resume))
+            run = build_trainer(config, open_run_data(config), topology, lease, Start(resume))
             chosen.append(run.attention)
             if resume is None:
                 run.checkpoints.ensure_saved()

@@ -128,7 +128,10 @@ def threads_of_run(jobs: int) -> str:
 def _check(runs: Sequence[Run[Any]]) -> None:
     """Raise UserError if the folder of a run holds another run. Runs with the same data path share the data."""
     configs = {run.config.data.path: run.config for run in runs}
-    fingerprints = {path: open_data(config).fingerprints for path, config in configs.items()}
+    fingerprints = {}
+    for path, config in configs.items():
+        data = open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
+        fingerprints[path] = data.fingerprints
     for run in runs:
         run.check(fingerprints[run.config.data.path])
 

@@ -72,7 +72,7 @@ def measure_extended(folder: str, lengths: list[int], trained: bool) -> Outcome:
         figures |= passkey(loaded, lengths)
     return Outcome(
         config=config,
-        fingerprints=open_data(config).fingerprints,
+        fingerprints=open_data(config.data, config.training, config.evaluation, config.model.vocab_size).fingerprints,
         scaling=None,
         figures=figures,
         losses=loss_curve(losses),

@@ -100,7 +100,7 @@ def inspect_host(config: Config, topology: Topology) -> RankReport:
         if given:
             report.interface = f"{given} (set)"
     with report.collecting(UserError, OSError):
-        open_data(config)
+        open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
     return report
 
 

@@ -26,7 +26,7 @@ def check_array(array: JobArray, job: Job, resume: bool) -> None:
     """
     for config in array.configs.values():
         config.accumulation(job.nodes * job.ranks_per_node)
-        open_data(config)
+        open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
         folder = RunFolder(Path(config.run.directory))
         Lease(folder.lease).check_free()
         if not resume:
