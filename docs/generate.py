@@ -3,8 +3,8 @@
     python docs/generate.py            writes them
     python docs/generate.py --check    only lists the files that would change, and fails if there are any
 
-These are the pages of commands and of the configuration, the examples' text in docs/examples.md, and the lists of layers and
-of their imports in docs/architecture.md.
+These are the pages of commands and of the configuration, the examples' text in docs/examples.md, and the list of layers in
+docs/architecture.md.
 """
 
 import re
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from docs import reference
-from tests.helpers.import_graph import LAYERS, PARTS_OF_DATA, description_of, imported_layers
+from tests.helpers.import_graph import LAYERS, PARTS_OF_DATA, description_of
 
 EXAMPLES = ("train", "load_export", "add_encoding")
 LIST_WIDTH = 17  # columns of a layer's name in the list of layers
@@ -33,25 +33,9 @@ def layer_list() -> str:
     return "\n".join(lines) + "\n"
 
 
-def import_table() -> str:
-    """Return the rows of the import graph in docs/architecture.md: level, layer, and the layers that it imports."""
-    levels: dict[str, int] = {}
-    rows = []
-    for layer in LAYERS:
-        below = imported_layers(layer)
-        levels[layer] = 1 + max((levels[other] for other in below), default=0)
-        names = ", ".join(f"`{other}`" for other in below)
-        rows.append(f"| {levels[layer]} | `{layer}` | {names} |")
-    return "\n".join(rows) + "\n"
-
-
 def architecture(page: str) -> str:
-    """Return docs/architecture.md with the present layers and imports."""
+    """Return docs/architecture.md with the present layers."""
     page = re.sub(r"(?<=^megatape/\n)(?:  .*\n)+", lambda _: layer_list(), page, count=1, flags=re.MULTILINE)
-    head = "| level | layer | imports |\n|---|---|---|\n"
-    before, _, after = page.partition(head)
-    rest = re.sub(r"\A(?:\|.*\n)*", lambda _: import_table(), after)
-    page = f"{before}{head}{rest}"
     parts = ", ".join(f"`{part}`" for part in PARTS_OF_DATA)
     paragraph = textwrap.fill(f"Parts of `data/`, in their import order: {parts}.", 100, break_on_hyphens=False)
     return re.sub(

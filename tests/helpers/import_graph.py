@@ -130,15 +130,6 @@ def part_of_data(module: str) -> str:
     return module.split(".")[2]
 
 
-def imported_layers(layer: str) -> list[str]:
-    """Return the other layers that a layer imports, lowest first."""
-    imported = set()
-    for module in MODULES:
-        if layer_of(module) == layer:
-            imported |= {layer_of(name) for name in imports_of(module) if name in MODULES}
-    return [other for other in LAYERS if other in imported - {layer}]
-
-
 def description_of(layer: str) -> str:
     """Return the first line of a layer's docstring, without its full stop."""
     name = f"megatape.{layer}"
