@@ -244,7 +244,7 @@ TASKS: dict[str, Entry] = {
     "perplexity": Entry("megatape.lab.tasks.perplexity:Perplexity", "perplexity at several context lengths, on the same text"),
     "passkey": Entry("megatape.lab.tasks.passkey:Passkey", "retrieval of a number from a long text"),
     "scrolls": Entry(
-        "megatape.lab.tasks.scrolls:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"
+        "megatape.lab.tasks.scrolls.task:Scrolls", "questions and summaries of SCROLLS, scored by F1, exact match or ROUGE"
     ),
     "lm-eval": Entry("megatape.lab.tasks.lm_eval.task:LmEval", "tasks of lm-eval: MMLU, ARC, HellaSwag and others"),
     "addition": Entry(

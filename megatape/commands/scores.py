@@ -25,7 +25,9 @@ def run(options: Options) -> None:
     """Print the scores."""
     from megatape.lab.tasks.engine.result import wilson
     from megatape.lab.tasks.scores import mean_scores, score
-    from megatape.lab.tasks.scrolls import check_coverage, parse_set, read_predictions, read_set
+    from megatape.lab.tasks.scrolls.predictions import check_coverage, read_predictions
+    from megatape.lab.tasks.scrolls.questions import read_set
+    from megatape.lab.tasks.scrolls.sets import parse_set
     from megatape.utils.tables import columns
 
     chosen = parse_set(options.set)

@@ -21,7 +21,9 @@ from megatape.lab.tasks.engine.lengths import BATCH_TOKENS
 from megatape.lab.tasks.engine.record import ModelOrigin
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.scores import rouge_scorer
-from megatape.lab.tasks.scrolls import SETS, PromptTokenizer, Scrolls, parse_set, read_set
+from megatape.lab.tasks.scrolls.prompt_tokenizer import PromptTokenizer
+from megatape.lab.tasks.scrolls.sets import SETS
+from megatape.lab.tasks.scrolls.task import Scrolls
 from tests.helpers.command import Command
 from tests.helpers.imported import FAMILIES
 from tests.helpers.scrolls import OFFICIAL, PREDICTIONS, REFERENCES, lines, write_set
@@ -231,102 +233,3 @@ def test_a_model_that_was_trained_on_it_knows_it(command: Command, raw_config: d
     rows = (folder / "answers_topics.md").read_text().splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert cells == [[key, "Which topic is this?", key, key, "yes"] for key in sorted(topics)[:12]]
-
-
-@pytest.mark.parametrize("name", OFFICIAL)
-def test_the_official_examples(name: str, command: Command, tmp_path: Path) -> None:
-    write_set(tmp_path / "sets", name, lines())
-    predictions = tmp_path / "predictions.json"
-    predictions.write_text(json.dumps({f"q{number}": text for number, text in reversed(list(enumerate(PREDICTIONS)))}))
-    status, printed, errors = command("scores", predictions, "--scrolls", tmp_path / "sets", "--set", name)
-    assert status == 0, errors
-    first, *rows = printed.splitlines()
-    assert first == f"{name}, validation: 3 questions"
-    assert {row.split()[0]: float(row.split()[1]) for row in rows} == OFFICIAL[name]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"q0": "a", "q2": "c"}', "of 3 questions, 1 id (q1) missing: predict this set, and all of it"),
-        ('{"x": "a"}', "of 3 questions, 3 ids (q0, q1, q2) missing and 1 id (x) not in the set"),
-        (
-            '{"q0": "a", "q1": "b", "q2": "c", "w": "", "x": "", "y": "", "z": ""}',
-            "of 3 questions, 4 ids (w, x, y, ...) not in the set",
-        ),
-        ('{"q0": "a", "q1": "b", "q0": "c", "q2": "c"}', "no object {id: answer} of one text for each id (duplicate key q0"),
-        (
-            '{"q0": "a", "q1": ["b"], "q2": 1}',
-            "no object {id: answer} of one text for each id (q1: must be a valid string",
-        ),
-        ('["a"]', "no object {id: answer} of one text for each id (must be an object"),
-        ('{"q0": ', "no object {id: answer} of one text for each id (Expecting value"),
-    ],
-)
-def test_bad_predictions(content: str, message: str, command: Command, tmp_path: Path) -> None:
-    write_set(tmp_path / "sets", "qasper", lines())
-    path = tmp_path / "predictions.json"
-    path.write_text(content)
-    status, printed, errors = command("scores", path, "--scrolls", tmp_path / "sets", "--set", "qasper")
-    assert (status, printed) == (2, "") and f"{path}: {message}" in errors
-
-
-def read(data: Path, split: str = "validation", **options: Any) -> list[tuple[str, list[int], list[str]]]:
-    found = read_set(data, "qasper", split, lambda text: [len(text)], **options)
-    return [(each.id, list(each.prompt), each.references) for each in found]
-
-
-def test_layout(tmp_path: Path) -> None:
-    """References are grouped."""
-    expected = [("q0", [16], REFERENCES[0]), ("q1", [16], REFERENCES[1]), ("q2", [16], REFERENCES[2])]
-    path = write_set(tmp_path / "folder", "qasper", lines())
-    path.write_text(path.read_text() + "\n")
-    assert read(tmp_path / "folder") == expected
-    assert read(tmp_path / "folder", max_questions=2) == expected[:2]
-    with pytest.raises(FileNotFoundError, match=r"expected qasper/train.jsonl in it: unpack SCROLLS' qasper.zip there"):
-        read(tmp_path / "folder", "train")
-    with pytest.raises(FileNotFoundError, match=r"folder/qasper: expected qasper/validation.jsonl in it"):
-        read(tmp_path / "folder" / "qasper")
-    with pytest.raises(FileNotFoundError, match=r"nowhere: expected .* in it"):
-        read(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], "validation.jsonl is empty"),
-        ([{"id": "a", "input": "b", "output": None}], "1 id (a) without a reference: `output` must have its text"),
-        ([{"id": "a", "input": "b"}] * 2, "1 id (a) without a reference"),
-        (
-            [{"id": "a", "input": "b", "output": "c"}, {"id": "a", "input": "d", "output": "c"}],
-            "jsonl:2: id 'a' was given another",
-        ),
-        ([{"id": 1, "input": "b", "output": "c"}], "jsonl:1: 'id' is 1, not a string"),
-        ([{"pid": "a", "input": "b", "output": "c"}], "jsonl:1: 'id' is missing; the record has 'pid', 'input', 'output'"),
-        ([{"id": "a", "input": " ", "output": "c"}], "jsonl:1: `input` is empty"),
-        ([["a"]], "jsonl:1: ['a'] is not an object"),
-    ],
-)
-def test_bad_sets(rows: list[Any], message: str, tmp_path: Path) -> None:
-    write_set(tmp_path, "qasper", rows)
-    with pytest.raises(ValueError) as raised:
-        read(tmp_path)
-    assert message in str(raised.value)
-
-
-def test_the_published_test_split_has_no_references(tmp_path: Path) -> None:
-    write_set(tmp_path, "qasper", [{"id": "a", "input": "b", "output": None}], "test")
-    with pytest.raises(ValueError, match="the published test split has none, use the validation split"):
-        read(tmp_path, "test")
-    (tmp_path / "qasper" / "test.jsonl").write_text("{")
-    with pytest.raises(ValueError, match=r"test.jsonl:1: malformed JSON"):
-        read(tmp_path, "test")
-
-
-def test_names_of_sets() -> None:
-    assert [parse_set(name) for name in SETS] == list(SETS.items())
-    mine = parse_set("my_set=exact_match")
-    assert (mine.name, mine.metric) == ("my_set", "exact_match")
-    for wrong in ("my_set", "quality=f1", "my_set=em", "../a=f1", "..=f1", "=f1"):
-        with pytest.raises(ValueError, match="is no set: .*choose one of qasper, contract_nli"):
-            parse_set(wrong)

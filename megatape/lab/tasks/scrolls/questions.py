@@ -1,0 +1,116 @@
+"""Questions of a set.
+
+A set NAME is NAME/SPLIT.jsonl in a folder, as SCROLLS' zip files unpack and as sets of one's own may be.
+A line has `id`, `input` and `output`; a question with several references has a line for each.
+"""
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from megatape.data.finetuning.fields import text_of
+from megatape.errors import MissingPath, UserError, path_errors
+from megatape.utils.units import plural
+
+# Number of ids shown in an error.
+NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, or a text to summarize.
+
+    Attributes:
+        id: Id of the question in its set.
+        prompt: Tokens of the prompt, in an array because a set has millions of them.
+        references: Right answers.
+    """
+
+    id: str
+    prompt: "array[int]"
+    references: list[str] = field(default_factory=list)
+
+
+@path_errors()
+def read_set(
+    data: Path, name: str, split: str, encode: Callable[[str], list[int]], max_questions: int | None = None
+) -> list[Question]:
+    """Read the questions of a split, in the order of their first lines.
+
+    Args:
+        data: Folder of the sets.
+        name: Name of the set.
+        split: Split of the set.
+        encode: Converts an input to a prompt.
+        max_questions: Maximum number of questions to read, None for all.
+
+    Raises:
+        MissingPath: `data` does not have the layout.
+        UserError: A line is malformed, an id has two inputs, a question has no reference, or the set is empty.
+    """
+    questions: dict[str, Question] = {}
+    # Id -> line and hash of its first input.
+    inputs: dict[str, tuple[str, bytes]] = {}
+    without: list[str] = []
+    path = data / name / f"{split}.jsonl"
+    if not path.is_file():
+        raise MissingPath(f"scrolls {data}: expected {name}/{split}.jsonl in it: unpack SCROLLS' {name}.zip there")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.isspace():
+                continue
+            place = f"{path}:{number}"
+            record = _record(place, line)
+            key = record["id"]
+            text = record["input"]
+            digest = sha256(text.encode()).digest()
+            first, expected = inputs.setdefault(key, (place, digest))
+            if digest != expected:
+                raise UserError(f"{place}: id {key!r} was given another input in {first}: give each question an id of its own")
+            if key not in questions:
+                if max_questions is not None and len(questions) == max_questions:
+                    continue
+                questions[key] = Question(key, array("i", encode(text)))
+            output = record.get("output")
+            if isinstance(output, str) and output.strip():
+                questions[key].references.append(output)
+            else:
+                without.append(key)
+    if not inputs:
+        raise UserError(f"{path} is empty: it must have a line for each question")
+    if without:
+        hint = ""
+        if split == "test":
+            hint = "; the published test split has none, use the validation split"
+        ids = some_ids(list(dict.fromkeys(without)))
+        raise UserError(f"{path}: {ids} without a reference: `output` must have its text{hint}")
+    return list(questions.values())
+
+
+def some_ids(ids: list[str]) -> str:
+    """Describe how many ids there are, with the first of them."""
+    shown = ids[:NUM_SHOWN]
+    if len(ids) > NUM_SHOWN:
+        shown.append("...")
+    count = plural(len(ids), "id")
+    return f"{count} ({', '.join(shown)})"
+
+
+def _record(place: str, line: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+        if not isinstance(record, dict):
+            raise UserError(f"{record!r:.40} is not an object")
+        for name in ("id", "input"):
+            if not text_of(record, name).strip():
+                raise UserError(f"`{name}` is empty")
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{place}: malformed JSON ({error}): copy the file again") from None
+    except ValueError as error:
+        raise UserError(f"{place}: {error}") from None
+    return record

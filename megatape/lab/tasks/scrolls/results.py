@@ -1,0 +1,66 @@
+"""Results of the SCROLLS task, set by set."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from megatape.lab.pictures import bars
+from megatape.lab.tasks.engine.result import Measure, wilson
+from megatape.lab.tasks.scrolls.sets import TextSet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """Results of one set.
+
+    Attributes:
+        text_set: The set.
+        scores: Mean and standard error of each score, in points.
+        num_questions: Number of questions.
+    """
+
+    text_set: TextSet
+    scores: dict[str, tuple[float, float | None]]
+    num_questions: int
+
+    @property
+    def measure(self) -> Measure:
+        """The score of the set's metric, with an interval if it is a proportion."""
+        metric = self.text_set.metric
+        mean, error = self.scores[metric]
+        interval = None
+        if metric == "exact_match":
+            interval = wilson(mean / 100, self.num_questions)
+        return Measure(self.text_set.label, mean, error, self.num_questions, interval)
+
+
+@dataclass(frozen=True)
+class ScrollsScores:
+    """Results of all sets."""
+
+    sets: list[SetScores]
+
+    @property
+    def summary(self) -> str:
+        """One line with the score of each set."""
+        parts = [f"{measure.name} {measure.value:.2f}" for measure in self.measures]
+        return f"scrolls: {', '.join(parts)}"
+
+    @property
+    def measures(self) -> list[Measure]:
+        """The score of each set."""
+        return [each.measure for each in self.sets]
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw a bar for each set."""
+        bars(figure, {measure.name: (measure.value, measure.error) for measure in self.measures}, "points")
+
+    def describe(self) -> dict[str, Any]:
+        """Return all scores of each set."""
+        sets = {}
+        for each in self.sets:
+            scores = {name: {"mean": mean, "error": error} for name, (mean, error) in each.scores.items()}
+            sets[each.text_set.name] = {"questions": each.num_questions, "scores": scores}
+        return sets
