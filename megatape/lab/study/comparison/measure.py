@@ -21,7 +21,7 @@ from megatape.lab.study.outcomes.silence import silence_transformers
 from megatape.lab.study.outcomes.training_metrics import TrainingMetrics, loss_curve
 from megatape.lab.tasks.addition import Addition
 from megatape.lab.tasks.engine.runner import evaluate
-from megatape.lab.tasks.perplexity import evaluate_perplexity
+from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from megatape.run_folder import RunFolder
 
 # Sequence lengths of the perplexity, up to model.max_positions.

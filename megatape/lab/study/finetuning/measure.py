@@ -21,7 +21,7 @@ from megatape.lab.study.outcomes.silence import silence_transformers
 from megatape.lab.study.outcomes.training_metrics import NUM_POINTS, TrainingMetrics, loss_curve, mean_loss
 from megatape.lab.tasks.engine.runner import evaluate
 from megatape.lab.tasks.passkey import Passkey, grid_tokens
-from megatape.lab.tasks.perplexity import evaluate_perplexity
+from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from megatape.run_folder import RunFolder
 
 # Number of questions at each of five depths: 20 questions of each length, as in the paper.

@@ -18,9 +18,9 @@ from megatape.data.training.dataset import TokenDataset
 from megatape.data.training.selection import select_samples
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.comparison import measure
-from megatape.lab.tasks import perplexity
 from megatape.lab.tasks.addition import AdditionGrid
-from megatape.lab.tasks.perplexity import evaluate_perplexity
+from megatape.lab.tasks.perplexity import validation, windows
+from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.small_run import VOCAB_SIZE
@@ -45,8 +45,8 @@ class Unigrams:
 
 @pytest.mark.parametrize("max_tokens", [2**15, 300])
 def test_every_length_predicts_the_same_text(data_directory: Path, monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
-    monkeypatch.setattr(perplexity, "MAX_TOKENS", max_tokens)
-    monkeypatch.setattr(perplexity, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(validation, "MAX_TOKENS", max_tokens)
+    monkeypatch.setattr(windows, "BATCH_TOKENS", 96)
     longest = 64
     dataset = TokenDataset(data_directory, "validation", longest)
     selected = select_samples(dataset.num_samples, max_tokens // longest, "spread")

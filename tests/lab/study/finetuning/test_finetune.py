@@ -21,7 +21,7 @@ from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.study.finetuning.methods import BASE, METHODS, Settings, extension
 from megatape.lab.study.outcomes.outcome import Outcome
-from megatape.lab.tasks.perplexity import evaluate_perplexity
+from megatape.lab.tasks.perplexity.validation import evaluate_perplexity
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.cells import cells

@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 from megatape.lab.tasks.engine.provenance import examples_hash
-from megatape.lab.tasks.perplexity import Window
+from megatape.lab.tasks.perplexity.windows import Window
 
 
 def test_examples_of_an_earlier_version_have_the_same_hash() -> None:

@@ -18,7 +18,7 @@ from megatape.lab.tasks.engine.model import EvaluationModel, ModelOutline
 from megatape.lab.tasks.engine.result import Measure
 from megatape.lab.tasks.engine.runner import name_models
 from megatape.lab.tasks.engine.task import Task
-from megatape.lab.tasks.perplexity import Perplexity
+from megatape.lab.tasks.perplexity.task import Perplexity
 from megatape.registry import TASKS, Entry
 from megatape.utils.options import Listed
 from tests.helpers.command import Command

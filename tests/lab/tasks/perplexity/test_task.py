@@ -18,7 +18,10 @@ from megatape.hf.exporting.exporter import export
 from megatape.hf.loading.load import load_exported
 from megatape.hf.loading.loaded_model import LoadedModel
 from megatape.lab.tasks.engine.runner import evaluate
-from megatape.lab.tasks.perplexity import AUTHORS_STRIDE, Perplexity, PerplexityScores, Prediction, read_tokens
+from megatape.lab.tasks.perplexity.losses import Prediction
+from megatape.lab.tasks.perplexity.results import PerplexityScores
+from megatape.lab.tasks.perplexity.task import Perplexity
+from megatape.lab.tasks.perplexity.windows import AUTHORS_STRIDE
 from tests.helpers import bounds
 from tests.helpers.bounds import assert_close
 from tests.helpers.command import Command
@@ -194,21 +197,6 @@ def test_refused(data_directory: Path, tmp_path: Path) -> None:
     assert "is not UTF-8 text" in refusal(tmp_path / "binary.txt", (32,))
     with pytest.raises(FileNotFoundError, match="data .*none.txt: no such file or folder"):
         measure(loaded, tmp_path / "none.txt", (32,))
-
-
-def test_of_a_huge_text_only_the_beginning_is_read(tmp_path: Path) -> None:
-    """Reading and tokenizing all of it would take its size in memory."""
-    texts: list[str] = []
-
-    def tokenize(text: str) -> dict[str, list[int]]:
-        texts.append(text)
-        return {"input_ids": [*map(ord, text)]}
-
-    path = tmp_path / "huge.txt"
-    model = SimpleNamespace(name="a model", tokenizer=tokenize, vocab_size=256, max_positions=64)
-    path.write_bytes(b"0123456789" * 10_000 + b"\xff")  # not UTF-8, where nobody reads
-    tokens = read_tokens(model, path, 50)
-    assert tokens.tolist() == [ord("0") + number % 10 for number in range(50)] and len(texts[0]) == 64 * 50
 
 
 def test_command(command: Command, data_directory: Path, tmp_path: Path) -> None:

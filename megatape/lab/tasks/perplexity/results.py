@@ -1,0 +1,147 @@
+"""Results of the perplexity task: perplexity and losses by position, at each length."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatape.lab.tasks.engine.result import Measure
+from megatape.lab.tasks.perplexity.losses import Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Largest loss whose perplexity is computed. exp overflows above 709.
+MAX_NATS = 700
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """Results at one length.
+
+    Attributes:
+        length: Context length in tokens.
+        tokens: Number of predictions that count.
+        nats: Mean loss per token.
+        error: Standard error of the loss from the means of the windows, None if windows overlap.
+        nats_per_byte: Mean loss per byte of the scored text, None if windows score a token more than once.
+        positions: Number of tokens before the predictions that count: the middles of up to NUM_POSITIONS ranges.
+        by_position: Mean loss in each range.
+        errors_by_position: Standard error in each range, None if windows overlap.
+    """
+
+    length: int
+    tokens: int
+    nats: float
+    error: float | None
+    nats_per_byte: float | None
+    positions: list[float]
+    by_position: list[float]
+    errors_by_position: list[float] | None
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats), at most exp(MAX_NATS)."""
+        return math.exp(min(MAX_NATS, self.nats))
+
+
+@dataclass(frozen=True)
+class PerplexityScores:
+    """Results at all lengths.
+
+    Attributes:
+        mode: Mode of the task.
+        scores: Results at each length, ascending.
+    """
+
+    mode: str
+    scores: list[LengthScore]
+
+    @property
+    def summary(self) -> str:
+        """One line with the perplexity at each length."""
+        parts = (f"{score.length} tokens {score.perplexity:.4g}" for score in self.scores)
+        return f"perplexity ({self.mode}): {', '.join(parts)}"
+
+    @property
+    def measures(self) -> list[Measure]:
+        """Perplexity and, if every token counts once, nats per byte at each length."""
+        measures = []
+        for score in self.scores:
+            error = None
+            if score.error is not None:
+                error = score.perplexity * score.error
+            measures.append(Measure(measure_name(score.length), score.perplexity, error, score.tokens))
+        for score in self.scores:
+            if score.nats_per_byte is None:
+                continue
+            error = None
+            if score.error is not None:
+                error = score.nats_per_byte / score.nats * score.error
+            measures.append(Measure(f"nats per byte at {score.length}", score.nats_per_byte, error, score.tokens))
+        return measures
+
+    def describe(self) -> dict[str, Any]:
+        """Return the results of each length."""
+        return {"lengths": [asdict(score) | {"perplexity": score.perplexity} for score in self.scores]}
+
+    def draw(self, figure: "Figure") -> None:
+        """Draw the perplexity over lengths, and the loss over positions in the windows of each length."""
+        figure.set_size_inches(11, 4.5)
+        over_lengths, over_positions = figure.subplots(1, 2)
+        lengths = [score.length for score in self.scores]
+        over_lengths.plot(lengths, [score.perplexity for score in self.scores], marker=".")
+        over_lengths.set_xscale("log", base=2)
+        over_lengths.set_xticks(lengths, map(str, lengths))
+        over_lengths.set(xlabel="tokens", ylabel="perplexity")
+        for score in self.scores:
+            over_positions.errorbar(
+                score.positions, score.by_position, score.errors_by_position, marker=".", label=f"{score.length} tokens"
+            )
+        over_positions.set_xscale("log", base=2)
+        over_positions.set(xlabel="position in the window", ylabel="loss (nats)")
+        over_positions.legend()
+
+
+def score_length(length: int, windows: list[Prediction]) -> LengthScore:
+    """Compute the results at one length from the losses of its windows."""
+    num_scored = windows[0].scored
+    text_bytes = windows[0].text_bytes
+    # Sums by window and range of positions.
+    sums = np.array([window.losses for window in windows])
+    total = float(sums.sum())
+    num_tokens = len(windows) * num_scored
+    ranges = np.array_split(np.empty(num_scored), sums.shape[1])
+    sizes = np.array([part.size for part in ranges])
+    # The first predicted token has one token before it. Only the last predictions of a window count.
+    positions = windows[0].size - num_scored + np.cumsum(sizes) - (sizes - 1) / 2
+
+    nats_per_byte = None
+    error = None
+    errors = None
+    if text_bytes is not None:
+        nats_per_byte = total / text_bytes
+        if len(windows) > 1:
+            error = _error(sums.sum(1) / num_scored)
+            errors = _error(sums / sizes)
+    return LengthScore(
+        length=length,
+        tokens=num_tokens,
+        nats=total / num_tokens,
+        error=error,
+        nats_per_byte=nats_per_byte,
+        positions=positions.tolist(),
+        by_position=(sums.mean(0) / sizes).tolist(),
+        errors_by_position=errors,
+    )
+
+
+def measure_name(length: int) -> str:
+    """Return the name of the perplexity's measure at a length."""
+    return f"perplexity at {length}"
+
+
+def _error(means: np.ndarray) -> Any:
+    """Return the standard error of the mean over windows, [windows, ...], as a number or a list."""
+    return (means.std(0, ddof=1) / math.sqrt(len(means))).tolist()

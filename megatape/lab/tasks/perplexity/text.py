@@ -1,0 +1,79 @@
+"""Reads the tokens of a text from a data directory, a .bin file or a text file."""
+
+from pathlib import Path
+
+import numpy as np
+
+from megatape.data.shards.stored_split import StoredSplit
+from megatape.errors import MissingPath, UserError
+from megatape.lab.tasks.engine.model import ModelOutline
+
+# Characters per token, more than the mean of any text.
+MAX_CHARACTERS = 64
+
+
+def read_tokens(model: ModelOutline, path: Path, max_tokens: int) -> np.ndarray:
+    """Read the first token ids of a text.
+
+    Args:
+        model: Outline of the model.
+        path: Data directory, whose validation split is read, .bin file or text file.
+        max_tokens: Maximum number of tokens to read.
+
+    Returns:
+        Token ids, int64 [at most max_tokens].
+
+    Raises:
+        FileNotFoundError: The text is missing.
+        UserError: The ids are not the model's.
+    """
+    if path.is_dir():
+        split = StoredSplit(path, "validation")
+        tokens = split.stream(0, min(split.num_tokens, max_tokens))
+        _check_tokenizer(model, split, tokens)
+    elif not path.exists():
+        raise MissingPath(f"data {path}: no such file or folder: give a text file, a .bin file or a data directory")
+    elif path.suffix == ".bin":
+        tokens = np.fromfile(path, np.uint16, max_tokens).astype(np.int64)
+    elif not path.is_file():
+        raise UserError(f"data {path} is a device or a pipe: give a text file, a .bin file or a folder")
+    else:
+        try:
+            with path.open(encoding="utf-8") as file:
+                # The file may be a huge corpus, so only its beginning is read.
+                text = file.read(MAX_CHARACTERS * max_tokens)
+        except UnicodeDecodeError as error:
+            raise UserError(f"data {path} is not UTF-8 text ({error}): give a text file, a .bin file or a folder") from None
+        tokens = np.array(model.tokenizer(text)["input_ids"][:max_tokens], np.int64)
+    if tokens.size and tokens.max() >= model.vocab_size:
+        raise UserError(
+            f"data {path} has the token id {tokens.max()}, but {model.name} has {model.vocab_size} tokens: "
+            "give text of the model's tokenizer"
+        )
+    return tokens
+
+
+def _check_tokenizer(model: ModelOutline, split: StoredSplit, tokens: np.ndarray) -> None:
+    """Compare the data's tokenizer with the model's on the first document. Raise UserError if they differ.
+
+    Args:
+        model: Outline of the model.
+        split: Split of the data directory.
+        tokens: First tokens of the split.
+    """
+    document = tokens
+    if document.size and document[0] == split.bos_id:
+        document = document[1:]
+    ends = np.flatnonzero(document == split.eos_id)
+    if ends.size:
+        document = document[: ends[0]]
+
+    ours = document.tolist()
+    text = split.tokenizer().decode(ours)
+    theirs = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    # A document that is cut off may end in another token.
+    if ours[:-1] != theirs[: len(ours) - 1]:
+        raise UserError(
+            f"data was prepared with another tokenizer than that of {model.name}, which gives its text other ids: give a "
+            "text file, or data that was prepared with the model's"
+        )

@@ -1,0 +1,49 @@
+"""Perplexity on the validation split, for studies that measure their runs."""
+
+import math
+from pathlib import Path
+from statistics import fmean
+
+from megatape.data.training.dataset import TokenDataset
+from megatape.data.training.selection import NEW_SELECTION, Selection, select_samples
+from megatape.lab.tasks.engine.model import EvaluationModel
+from megatape.lab.tasks.perplexity.losses import window_losses
+from megatape.lab.tasks.perplexity.results import MAX_NATS
+from megatape.lab.tasks.perplexity.windows import Window, batched, cut_windows
+
+# Maximum number of tokens in the text.
+MAX_TOKENS = 2**15
+
+
+def evaluate_perplexity(
+    model: EvaluationModel, data: Path, length: int, longest: int, selection: Selection = NEW_SELECTION
+) -> float:
+    """Compute the perplexity on text of the validation split, in disjoint windows.
+
+    Every length has the same text: up to 32,768 tokens, in whole sequences of `longest` tokens. The text is packed as in
+    training, and every window starts without context.
+
+    Args:
+        model: Model to evaluate.
+        data: Data directory.
+        length: Number of tokens per window.
+        longest: Number of tokens per sequence, a multiple of `length`.
+        selection: Selection of the sequences from the split.
+
+    Returns:
+        Exponential of the mean loss per token (nats).
+
+    Raises:
+        UserError: The split is shorter than `longest`.
+    """
+    dataset = TokenDataset(data, "validation", longest)
+    num_sequences = max(1, MAX_TOKENS // longest)
+    windows: list[Window] = []
+    for sequence in select_samples(dataset.num_samples, num_sequences, selection):
+        windows += cut_windows(dataset.tokens(sequence), "disjoint", length, longest)
+
+    means = []
+    for batch in batched(windows):
+        for losses in window_losses(model, batch):
+            means.append(float(losses.mean()))
+    return math.exp(min(MAX_NATS, fmean(means)))
