@@ -1,4 +1,4 @@
-"""Repeat the comparison of one-layer models on flip-flops in suite_why.md.
+"""Repeat the comparison of one-layer models on flip-flops in docs/results/suite.md.
 
 Train models of one layer and two heads with rope, fox and path at three learning rates, and print the errors of the
 best rate of each, chosen by validation loss. The nine runs take about ten minutes of one core. A second call

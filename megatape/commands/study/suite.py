@@ -37,8 +37,8 @@ class Options(RunsOptions, ImportOptions):
         slurm: submit an array job with one task for each task and encoding; options of sbatch, as
             "--partition gpu --time 60"
         rates: learning rates, of which the best is chosen for each task and encoding on the
-            validation split (default: the grid of the size, docs/suite.md); one alone is taken as
-            it is
+            validation split (default: the grid of the size, docs/compare_encodings.md); one alone is
+            taken as it is
     """
 
     at_most_one = (("plan", "cell", "slurm"),)

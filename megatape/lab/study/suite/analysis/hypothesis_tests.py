@@ -1,4 +1,4 @@
-"""The statistics of a suite: paired tests, correction, intervals, seeds needed, ranks (docs/suite_statistics.md).
+"""The statistics of a suite: paired tests, correction, intervals, seeds needed, ranks (docs/suite_explained.md).
 
 Arrays of scores are [..., seeds], shares between 0 and 1 with the same seeds in the same order.
 """
