@@ -263,24 +263,11 @@ class Block(nn.Module):
             streams: Streams before it.
             document_starts: [B, N], the first token that each token may attend to, or None.
         """
-        attended, attended_state = self.attend(streams, document_starts)
-        return self.feed_forward(streams, attended, attended_state)
-
-    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the output of attention [B, N/T, D], and A e [B, N, H/T, W] if the position update reads it, or None."""
-        return self.attention(self.attention_norm(streams.x), streams.state, document_starts)
-
-    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
-        """Return both streams after this block. Each token's depend on its own arguments alone.
-
-        Args:
-            streams: Streams before the block.
-            attended: Output of attention, [B, N/T, D].
-            attended_state: A e, or None.
-        """
-        x = streams.x + attended
+        x, state, _ = streams
+        attended, attended_state = self.attention(self.attention_norm(x), state, document_starts)
+        x = x + attended
         m = self.mlp(self.mlp_norm(x))
-        return Streams(x + m, self.update(streams.state, attended_state, m))
+        return Streams(x + m, self.update(state, attended_state, m))
 
     def update(self, state: PositionState, attended_state: Tensor | None, m: Tensor | None) -> PositionState:
         """Return the position state after this block.
@@ -305,3 +292,27 @@ class Block(nn.Module):
             yield
         finally:
             self.updates_state, self.attention.moves_state = before
+
+
+class BlockInSteps(Block):
+    """Block whose forward pass is two steps, so that wrappers can change one of them and combine with each other."""
+
+    def forward(self, streams: Streams, document_starts: Tensor | None = None) -> Streams:
+        attended, attended_state = self.attend(streams, document_starts)
+        return self.feed_forward(streams, attended, attended_state)
+
+    def attend(self, streams: Streams, document_starts: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the output of attention [B, N/T, D], and A e [B, N, H/T, W] if the position update reads it, or None."""
+        return self.attention(self.attention_norm(streams.x), streams.state, document_starts)
+
+    def feed_forward(self, streams: Streams, attended: Tensor, attended_state: Tensor | None) -> Streams:
+        """Return both streams after this block. Each token's depend on its own arguments alone.
+
+        Args:
+            streams: Streams before the block.
+            attended: Output of attention, [B, N/T, D].
+            attended_state: A e, or None.
+        """
+        x = streams.x + attended
+        m = self.mlp(self.mlp_norm(x))
+        return Streams(x + m, self.update(streams.state, attended_state, m))

@@ -8,7 +8,7 @@ from torch import Tensor
 from megatape.config import ModelConfig
 from megatape.encodings.encoding import Encoding
 from megatape.errors import UserError
-from megatape.model.block import Block, Streams
+from megatape.model.block import Block, BlockInSteps, Streams
 from megatape.model.options import DEFAULT_OPTIONS, ModelOptions
 from megatape.nn.remat import linear
 from megatape.utils.torch_internals import has_cpp_compiler, limit_recompilations
@@ -50,7 +50,7 @@ def content_after_block(block: Block, x: Tensor, attended: Tensor) -> tuple[Tens
     return x, m
 
 
-class CompiledBlock(Block):
+class CompiledBlock(BlockInSteps):
     """A block that compiles what it does before and after attention, once a training step needs it.
 
     Blocks of the same shapes share what is compiled.

@@ -6,13 +6,13 @@ from contextlib import nullcontext
 from torch import Tensor
 
 from megatape.attention.rotation import PositionState
-from megatape.model.block import MLP, Block, Streams, swiglu
+from megatape.model.block import MLP, Block, BlockInSteps, Streams, swiglu
 from megatape.nn.norm import normalize, normalize_and_rebuild
 from megatape.nn.recompute import in_chunks, keep_on_host, recompute
 from megatape.nn.remat import Remat, add, remat
 
 
-class RebuiltSumBlock(Block):
+class RebuiltSumBlock(BlockInSteps):
     """A block whose last sum the backward pass rebuilds from its terms.
 
     The norm of the MLP saves one of them and the position update the other, so that the next block's norm need not save the
@@ -71,7 +71,7 @@ def _remat_of_x(streams: Streams) -> Remat | None:
     return streams.remat_of(streams.x)
 
 
-class ChunkedBlock(Block):
+class ChunkedBlock(BlockInSteps):
     """A block that takes some of this rank's tokens at a time through MLP and position update (training.chunk_tokens).
 
     Between attention and the streams after the block autograd saves only the arguments of each chunk.

@@ -12,7 +12,7 @@ from megatape.attention.rotation import PositionState
 from megatape.distributed.layout import Given, heads_to_tokens, local_tokens, tokens_to_heads, zigzag
 from megatape.distributed.mesh import SINGLE, Axis
 from megatape.encodings.encoding import Features
-from megatape.model.block import Attention, Block, Streams
+from megatape.model.block import Attention, BlockInSteps, Streams
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SequenceParallelAttention(Attention):
         return heads_to_tokens(self.options.sequence_axis, content, attended_state)
 
 
-class SequenceParallelBlock(Block):
+class SequenceParallelBlock(BlockInSteps):
     """A block that updates the streams of this sequence-parallel rank's tokens.
 
     Every rank has the initial state of all tokens, because attention reads it.
