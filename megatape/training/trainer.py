@@ -18,11 +18,11 @@ from megatape.optim.schedules import LearningRate
 from megatape.reliability.signals import STOPPING, handled
 from megatape.reliability.watch.pace import PhaseKind
 from megatape.training.interrupt import Interrupt
+from megatape.training.reporting.recorded_steps import unevaluated_step
 from megatape.training.reporting.reporter import StepReporter
+from megatape.training.reporting.start_report import StartReport
 from megatape.training.run_state import RunState
 from megatape.training.saving import SaveSchedule
-from megatape.training.startup.recorded_steps import unevaluated_step
-from megatape.training.startup.start_report import StartReport
 from megatape.training.steps.divergence import DivergenceCheck
 from megatape.training.steps.output import StepOutput
 from megatape.training.steps.status import Requests

@@ -1,1 +1,1 @@
-"""Reports about steps: metrics, speed, and the memory of the device."""
+"""Reports of a run: its start, metrics of steps, speed, and the memory of the device."""

@@ -25,17 +25,17 @@ from megatape.reliability.watch.pace import Pace
 from megatape.run_folder import RunFolder
 from megatape.training.callbacks.callback import RunContext
 from megatape.training.callbacks.collection import Callbacks
+from megatape.training.reporting.environment_record import EnvironmentRecord
 from megatape.training.reporting.speed import Speed
+from megatape.training.reporting.start_report import StartReport
 from megatape.training.run_state import RunFacts, RunState
 from megatape.training.start import Start
 from megatape.training.startup.build_engine import build_engine
 from megatape.training.startup.build_readers import build_evaluator, build_loader
-from megatape.training.startup.environment_record import EnvironmentRecord
 from megatape.training.startup.export_warning import export_warning
 from megatape.training.startup.initial_state import InitialState, initial_state
 from megatape.training.startup.introduction import introduction
 from megatape.training.startup.resuming import check_continues, resumed_checkpoint
-from megatape.training.startup.start_report import StartReport
 from megatape.training.state import TrainState
 from megatape.training.steps.spike_policy import SpikePolicy
 from megatape.training.trainer import Trainer

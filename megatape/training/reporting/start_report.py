@@ -4,8 +4,8 @@ from pathlib import Path
 
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.reliability.run_log import Event
-from megatape.training.startup.environment_record import EnvironmentRecord
-from megatape.training.startup.recorded_steps import recorded_steps
+from megatape.training.reporting.environment_record import EnvironmentRecord
+from megatape.training.reporting.recorded_steps import recorded_steps
 from megatape.utils.units import plural
 
 
