@@ -7,11 +7,11 @@ fractions of the run here (ScheduleConfig.in_fractions).
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, PositiveInt
 
-from megatape.config import ScheduleConfig
+from megatape.config import Config, ScheduleConfig
 from megatape.config.batches import BatchSizes
 from megatape.config.section import Compared
 from megatape.errors import UserError
@@ -65,6 +65,16 @@ class LearningRate:
     peak: float
     batches: BatchSizes
     num_steps: int
+
+    @classmethod
+    def of_run(cls, config: Config) -> Self:
+        """Return the learning rate of a run.
+
+        Args:
+            config: Configuration of the run.
+        """
+        schedule = config.schedule.in_fractions(config.tokens)
+        return cls(schedule, config.optimizer.learning_rate, config.batches, config.training.steps)
 
     def of_step(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""

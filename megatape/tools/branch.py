@@ -109,8 +109,7 @@ def _check_at_peak(reader: CheckpointReader, warmup_steps: int) -> None:
     step = reader.step
     config = reader.config
     peak = config.optimizer.learning_rate
-    schedule = config.schedule.in_fractions(config.tokens)
-    learning_rate = LearningRate(schedule, peak, config.batches, config.training.steps)
+    learning_rate = LearningRate.of_run(config)
     rates = [learning_rate.of_step(number) for number in range(warmup_steps, step + 1)]
     lowest = min(rates, default=0.0)
     if lowest >= peak:

@@ -44,8 +44,7 @@ def test_configurations_load(kind: str) -> None:
     file = SCHEDULES / kind / "config.json"
     for config in (load_config(file), load_recorded_config(file), CheckpointReader(checkpoint_of(kind)).config):
         assert parse_config(config.model_dump(), "again") == config
-        schedule = config.schedule.in_fractions(config.tokens)
-        learning_rate = LearningRate(schedule, config.optimizer.learning_rate, config.batches, config.training.steps)
+        learning_rate = LearningRate.of_run(config)
         for step, entry in metrics_of(SCHEDULES / kind / "metrics.jsonl").items():
             assert learning_rate.of_step(step - 1) == entry["lr"]
 
