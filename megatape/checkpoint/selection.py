@@ -22,29 +22,19 @@ LOG = logging.getLogger(__name__)
 CORRUPTION_ERRORS = (ValueError, KeyError, TypeError, RecursionError, SafetensorError)
 
 
-def find_checkpoint(
-    source: str, environment: RunEnvironment, check: Callable[[CheckpointReader], None]
-) -> CheckpointReader | None:
-    """Find the checkpoint that a run resumes from. Collective.
-
-    Newer checkpoints that are corrupted are moved aside.
+def open_named(directory: Path, environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader:
+    """Open the checkpoint that a user named for a run to resume from. Collective.
 
     Args:
-        source: "auto" for the newest valid checkpoint of the run, or the folder of a checkpoint.
+        directory: Folder of the checkpoint.
         environment: Environment of the run.
-        check: Raises UserError on every rank if the run must not continue from a checkpoint.
-
-    Returns:
-        The checkpoint, or None if "auto" finds no checkpoints at all.
+        check: Raises UserError on every rank if the run must not continue from the checkpoint.
 
     Raises:
-        UserError, FileNotFoundError: There is no valid checkpoint, or the run has newer ones than `source`.
-        OSError: A checkpoint cannot be read.
+        UserError, FileNotFoundError: The checkpoint is not valid, or the run has newer ones.
+        OSError: The checkpoint cannot be read.
     """
-    if source == "auto":
-        return _find_newest(environment, check)
-
-    reader = _open(Path(source), environment)
+    reader = _open(directory, environment)
     newer = _newer_checkpoints(reader, environment)
     if newer:
         raise UserError(
@@ -52,6 +42,39 @@ def find_checkpoint(
             f"{newer[0].name}), which resuming there would mix with its own: choose another run.directory, or remove them"
         )
     check(reader)
+    return reader
+
+
+def find_newest(environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader | None:
+    """Find the newest valid checkpoint of a run. Collective.
+
+    Newer checkpoints that are corrupted are moved aside.
+
+    Args:
+        environment: Environment of the run.
+        check: Raises UserError on every rank if the run must not continue from the checkpoint.
+
+    Returns:
+        The checkpoint, or None if the run has no checkpoints at all.
+
+    Raises:
+        UserError: No checkpoint is valid.
+        OSError: A checkpoint cannot be read.
+    """
+    folder = environment.folder
+    # The main rank lists them for all ranks, which could see different checkpoints through a network file system.
+    names = environment.on_main(lambda: [path.name for path in folder.list_checkpoints()])
+    reader, corrupted = _first_valid(names, environment)
+    if reader is None:
+        if corrupted:
+            # Starting from step 0 would overwrite checkpoints that can still be repaired.
+            raise UserError(
+                f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
+                "choose another run.directory"
+            )
+        return None
+    check(reader)
+    environment.on_main(lambda: _move_aside(corrupted, CORRUPTED))
     return reader
 
 
@@ -84,25 +107,6 @@ def find_stable_checkpoint(
             environment.folder.mark_latest(reader.directory)
 
     environment.on_main(move_others_aside)
-    return reader
-
-
-def _find_newest(environment: RunEnvironment, check: Callable[[CheckpointReader], None]) -> CheckpointReader | None:
-    """Find the newest valid checkpoint of the run, see `find_checkpoint`."""
-    folder = environment.folder
-    # The main rank lists them for all ranks, which could see different checkpoints through a network file system.
-    names = environment.on_main(lambda: [path.name for path in folder.list_checkpoints()])
-    reader, corrupted = _first_valid(names, environment)
-    if reader is None:
-        if corrupted:
-            # Starting from step 0 would overwrite checkpoints that can still be repaired.
-            raise UserError(
-                f"{folder.checkpoints}: none of the {len(corrupted)} checkpoints is valid (above); repair or remove them, or "
-                "choose another run.directory"
-            )
-        return None
-    check(reader)
-    environment.on_main(lambda: _move_aside(corrupted, CORRUPTED))
     return reader
 
 

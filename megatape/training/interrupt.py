@@ -1,27 +1,51 @@
 """Stops a run on request: after a signal, the step in progress is finished and a checkpoint is written."""
 
 import signal
+from collections.abc import Callable
 from types import FrameType
 
 
 class Interrupt:
-    """Handler that remembers a signal.
+    """Request to stop a run. A signal reaches single ranks, and all ranks agree to stop after the same step.
 
     Launchers often answer one Ctrl-C with SIGINT and SIGTERM to every rank. Both mean the same single request. A second SIGINT
     ends the process at once.
 
+    Args:
+        sum_over_ranks: Sums numbers over all ranks (Engine.sum_over_ranks).
+
     Attributes:
-        requested: Whether a signal asked to stop.
-        by_user: Whether it was SIGINT, from a user rather than a scheduler.
+        is_requested: Whether a signal has asked this rank to stop.
+        is_agreed: Whether the run stops. The same on all ranks.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
-        self.by_user = False
+    def __init__(self, sum_over_ranks: Callable[..., list[float]]) -> None:
+        self.is_requested = False
+        self.is_agreed = False
+        self._sum_over_ranks = sum_over_ranks
+        self._is_from_user = False
 
     def request(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal (reliability/signals.py)."""
-        self.requested = True
+        self.is_requested = True
         if number == signal.SIGINT:
-            self.by_user = True
+            self._is_from_user = True
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def agree(self, num_requests: float) -> None:
+        """Agree to stop if a rank was asked to.
+
+        Args:
+            num_requests: Number of ranks with a request, the same on all ranks.
+        """
+        self.is_agreed = num_requests > 0
+
+    def poll(self) -> None:
+        """Agree to stop if a rank has been asked to by now. Collective."""
+        (num_requests,) = self._sum_over_ranks(self.is_requested)
+        self.agree(num_requests)
+
+    def is_from_user(self) -> bool:
+        """Whether a user asked to stop, by SIGINT, rather than a scheduler. Collective."""
+        (num_users,) = self._sum_over_ranks(self._is_from_user)
+        return num_users > 0

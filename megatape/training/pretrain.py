@@ -126,8 +126,8 @@ def _train(
 
     def open_rank() -> RunData:
         config.accumulation(topology.world_size)
-        if start.resume is not None and start.resume != "auto":
-            load_manifest(Path(start.resume))
+        if start.checkpoint is not None:
+            load_manifest(start.checkpoint)
         return open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
 
     with Watch(topology, timeouts, folder.stacks(topology.rank)) as watch, ExitStack() as resources:

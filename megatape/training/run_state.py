@@ -1,5 +1,6 @@
 """State of a run in the state.json of its checkpoints, beside weights and optimizer state."""
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +19,19 @@ class RunFacts:
         fingerprints: Hashes of tokenizer and training data.
         attention: Attention backend of the first layer.
         config: Configuration of the run, without secrets.
+        tokenizer: Name -> content of the tokenizer's files.
     """
 
     world_size: int
     fingerprints: dict[str, str]
     attention: str
     config: dict[str, Any]
+    tokenizer: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
 class RunState:
-    """State of a run beside weights and optimizer state.
+    """State of a run beside weights and optimizer state. A SavedRun (checkpoint/interfaces.py).
 
     Attributes:
         progress: Counts of the run.
@@ -41,6 +44,20 @@ class RunState:
     policy: SpikePolicy
     callbacks: Callbacks
     facts: RunFacts
+
+    @property
+    def step(self) -> int:
+        """Present step."""
+        return self.progress.step
+
+    @property
+    def tokenizer(self) -> Mapping[str, bytes]:
+        """Name -> content of the tokenizer's files."""
+        return self.facts.tokenizer
+
+    def protected(self, checkpoints: Iterable[int], newest: int) -> Collection[int]:
+        """Return the steps of checkpoints to keep for a rollback. Arguments as for SavedRun."""
+        return self.policy.protected(checkpoints, newest)
 
     def saved_state(self) -> State:
         """Return the state for a checkpoint."""

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Value of `resume` for the newest valid checkpoint of the run.
+NEWEST = "auto"
+
 
 @dataclass(frozen=True)
 class Start:
@@ -21,6 +24,18 @@ class Start:
     allow_changes: bool = False
     base: Path | None = None
     profile: int = 0
+
+    @property
+    def resumes(self) -> bool:
+        """Whether to continue a run."""
+        return self.resume is not None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Checkpoint that the user named, None for a new run or the newest checkpoint."""
+        if self.resume is None or self.resume == NEWEST:
+            return None
+        return Path(self.resume)
 
     def shared_values(self) -> dict[str, Any]:
         """Return the values on which all ranks must agree, as JSON values by name."""

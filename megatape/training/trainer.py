@@ -10,7 +10,6 @@ from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manager import CheckpointManager
 from megatape.checkpoint.reader import CheckpointReader
 from megatape.checkpoint.rng import restore_rng
-from megatape.config import TrainingConfig
 from megatape.data.training.loader import Loader
 from megatape.errors import DataError
 from megatape.moved_modules import old_names
@@ -18,6 +17,7 @@ from megatape.optim.schedules import LearningRate
 from megatape.reliability.signals import STOPPING, handled
 from megatape.reliability.watch.pace import PhaseKind
 from megatape.training.interrupt import Interrupt
+from megatape.training.milestones import Milestones
 from megatape.training.reporting.recorded_steps import unevaluated_step
 from megatape.training.reporting.reporter import StepReporter
 from megatape.training.reporting.start_report import StartReport
@@ -38,8 +38,7 @@ class Trainer:
     startup/build_trainer.py builds it from a configuration.
 
     Args:
-        training: Training section of the configuration.
-        evaluation_interval: Number of steps from one evaluation to the next (evaluation.interval).
+        milestones: Last step, and steps after which the run is evaluated and checked.
         save_interval: Number of steps from one save to the next (checkpoint.interval).
         environment: Environment of the run.
         engine: Model and optimizer under DeepSpeed.
@@ -48,6 +47,7 @@ class Trainer:
         learning_rate: Learning rate of every step.
         run_state: State of the run beside weights and optimizer state.
         checkpoints: Checkpoints of the run.
+        divergence: Ends the run when its weights have diverged.
         start_report: Reports where training starts.
 
     Attributes:
@@ -70,8 +70,7 @@ class Trainer:
 
     def __init__(
         self,
-        training: TrainingConfig,
-        evaluation_interval: int,
+        milestones: Milestones,
         save_interval: int,
         environment: RunEnvironment,
         engine: Engine,
@@ -80,13 +79,13 @@ class Trainer:
         learning_rate: LearningRate,
         run_state: RunState,
         checkpoints: CheckpointManager,
+        divergence: DivergenceCheck,
         start_report: StartReport,
     ) -> None:
-        self._training = training
-        self._evaluation_interval = evaluation_interval
+        self._milestones = milestones
         self._start_report = start_report
         self.loader = loader
-        self._interrupt = Interrupt()
+        self._interrupt = Interrupt(engine.sum_over_ranks)
         self.environment = environment
         self.engine = engine
         self.evaluator = evaluator
@@ -106,18 +105,19 @@ class Trainer:
             environment.lease,
             environment.pace,
             loader.data.order,
-            lambda: self._interrupt.requested,
+            lambda: self._interrupt.is_requested,
         )
-        self.divergence = DivergenceCheck(training.max_skipped_steps, environment.folder, checkpoints, log)
+        self.divergence = divergence
         self.saves = SaveSchedule(checkpoints, save_interval)
 
     @property
     def is_finished(self) -> bool:
         """Whether the run has made all its steps."""
-        return self.state.step >= self._training.steps
+        return self._milestones.is_finished(self.state.step)
 
     def resume(self, reader: CheckpointReader) -> None:
         """Continue from a checkpoint."""
+        self.checkpoints.load(reader)
         self._restore(reader)
         self.policy.restore(reader.state.guard)
         self.origin = reader.directory
@@ -144,21 +144,23 @@ class Trainer:
         signals = handled(self._interrupt.request, *STOPPING, ends_process=ends_process)
         saving = self.saves.saving_on_data_error(self.state)
         with signals, self.callbacks, saving, self.checkpoints, self.stepper:
-            stop = self._begin()
-            while not self.is_finished and not stop:
-                stop = self._advance()
-            return self._end(stop)
+            self._begin()
+            while not self.is_finished and not self._interrupt.is_agreed:
+                self._advance()
+            return self._end()
 
-    def _advance(self) -> bool:
-        """Make a step, and what follows it: report, evaluation, checks and save. Returns whether to stop."""
+    def _advance(self) -> None:
+        """Make a step, and what follows it: report, evaluation, checks and save."""
         output, seconds = self._timed_step()
-        stop = output.status.requests.num_stops > 0
+        self._interrupt.agree(output.status.requests.num_stops)
         self.reporter.report_anomaly(output)
         if output.wants_rollback and self.roll_back():
-            return stop
+            return
 
+        step = self.state.step
+        is_last = self._milestones.is_last(step)
         validation = None
-        if self._is_evaluation_due and (self._is_last or not stop):
+        if self._milestones.is_evaluated(step) and (is_last or not self._interrupt.is_agreed):
             try:
                 validation = self.evaluate()
             except DataError:
@@ -166,15 +168,14 @@ class Trainer:
                 self.reporter.report_step(output, self.state, seconds)
                 raise
             # A signal during an evaluation must not cost another step.
-            stop = self._stop_requested()
+            self._interrupt.poll()
         self.reporter.report_step(output, self.state, seconds, validation)
         self.divergence.check_step(output)
-        if self.state.step % self._training.replica_check_interval == 0:
+        if self._milestones.is_checked(step):
             self.engine.check_replicas()
-        has_waited = self.saves.after_step(output, is_final=stop or self._is_last)
+        has_waited = self.saves.after_step(output, is_final=is_last or self._interrupt.is_agreed)
         if has_waited:
-            stop = self._stop_requested()
-        return stop
+            self._interrupt.poll()
 
     def _timed_step(self) -> tuple[StepOutput, float]:
         """Make the next step, and report how busy this rank was. Returns the result, and the duration in seconds."""
@@ -225,7 +226,7 @@ class Trainer:
         if not self.policy.may_roll_back(samples):
             log.warning("the run has only just gone back: the run continues without the step")
             return False
-        reader = self.checkpoints.select_stable(partial(self.policy.stable_checkpoints, step=self.state.step))
+        reader = self.checkpoints.roll_back(partial(self.policy.stable_checkpoints, step=self.state.step))
         if reader is None:
             log.warning("there is no checkpoint to go back to: the run continues without the step")
             return False
@@ -242,8 +243,7 @@ class Trainer:
         return True
 
     def _restore(self, reader: CheckpointReader) -> None:
-        """Return to the step of a checkpoint, with everything that it stores but the spike policy."""
-        self.checkpoints.load(reader)
+        """Return to the step of a loaded checkpoint, with everything that it stores but the spike policy."""
         self.state.restore(reader.state)
         self.callbacks.load_state_dict(reader.state.callbacks)
         self.stepper.forget_next_batch()
@@ -251,58 +251,39 @@ class Trainer:
         if snapshot is not None:
             restore_rng(snapshot)
 
-    # The start and the end of training.
-
-    def _begin(self) -> bool:
-        """Report where the run begins, and make the evaluation that a stop prevented. Returns whether to stop."""
+    def _begin(self) -> None:
+        """Report where the run begins, and make the evaluation that a stop prevented."""
         step = self.state.step
-        steps = self._training.steps
         log = self.environment.log
         log.step = step
         self._start_report.write(step, self.origin)
         self.callbacks.on_start(step)
         if self.is_finished:
+            steps = self._milestones.num_steps
             log.info(f"already at step {step} of training.steps {steps}: nothing to do; raise training.steps to continue")
-        stop = self._stop_requested()
-        if stop or not self._is_evaluation_due:
-            return stop
+        self._interrupt.poll()
+        if self._interrupt.is_agreed or not self._milestones.is_evaluated(step):
+            return
         metrics = unevaluated_step(self.environment, step)
         if metrics is None:
-            return stop
+            return
         self.callbacks.on_step(replace(metrics, validation=self.evaluate()))
-        return self._stop_requested()
+        self._interrupt.poll()
 
-    def _end(self, stop: bool) -> bool:
+    def _end(self) -> bool:
         """Save the remaining steps, and report how the run ends. Returns the result of `train`."""
         self.saves.save_rest(self.state)
-        if not stop:
+        if not self._interrupt.is_agreed:
             self.environment.log.record("finished")
             return False
         self.environment.log.info(f"stopped on request after step {self.state.step}; --resume auto continues")
         self.environment.log.record("stopped", "on request")
-        (num_users,) = self.engine.sum_over_ranks(self._interrupt.by_user)
-        return not self._is_last and num_users == 0
-
-    # After a step.
-
-    @property
-    def _is_last(self) -> bool:
-        """Whether the run has made its last step."""
-        return self.state.step == self._training.steps
-
-    @property
-    def _is_evaluation_due(self) -> bool:
-        """Whether the present step is evaluated."""
-        return self._is_last or self.state.step % self._evaluation_interval == 0
+        is_from_user = self._interrupt.is_from_user()
+        return not self._milestones.is_last(self.state.step) and not is_from_user
 
     def _requests(self) -> Requests:
         """Return this rank's requests to the training loop."""
-        return Requests(self._interrupt.requested, self.checkpoints.has_ended)
-
-    def _stop_requested(self) -> bool:
-        """Whether a signal has reached any rank. Collective, so that all stop at the same step."""
-        (num_stops,) = self.engine.sum_over_ranks(self._interrupt.requested)
-        return num_stops > 0
+        return Requests(self._interrupt.is_requested, self.checkpoints.has_ended)
 
 
 if not TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.selection import find_checkpoint, find_stable_checkpoint
+from megatape.checkpoint.selection import find_newest, find_stable_checkpoint, open_named
 from megatape.distributed.topology import Topology
 from megatape.errors import UserError
 from megatape.reliability.lease import Lease
@@ -52,10 +52,10 @@ def test_the_newest_valid_checkpoint(environment: RunEnvironment) -> None:
         raise UserError("another model")
 
     with pytest.raises(UserError, match="another model"):
-        find_checkpoint("auto", environment, refuse)
+        find_newest(environment, refuse)
     assert names(environment) == [FIRST, LAST]
 
-    reader = find_checkpoint("auto", environment, accept)
+    reader = find_newest(environment, accept)
     assert reader is not None and reader.step == 2
     assert names(environment) == [FIRST, f"{LAST}.corrupted"]
 
@@ -64,21 +64,21 @@ def test_no_valid_checkpoint(environment: RunEnvironment) -> None:
     for name in (FIRST, LAST):
         corrupt(environment, name)
     with pytest.raises(UserError, match="none of the 2 checkpoints is valid"):
-        find_checkpoint("auto", environment, accept)
+        find_newest(environment, accept)
     assert names(environment) == [FIRST, LAST]
     shutil.rmtree(environment.folder.checkpoints)
-    assert find_checkpoint("auto", environment, accept) is None
+    assert find_newest(environment, accept) is None
 
 
 def test_a_named_checkpoint(environment: RunEnvironment) -> None:
     last = environment.folder.checkpoints / LAST
-    reader = find_checkpoint(str(last), environment, accept)
+    reader = open_named(last, environment, accept)
     assert reader is not None and reader.step == 4
     with pytest.raises(UserError, match=f"holds checkpoints newer than .*{FIRST} .*up to {LAST}"):
-        find_checkpoint(str(environment.folder.checkpoints / FIRST), environment, accept)
+        open_named(environment.folder.checkpoints / FIRST, environment, accept)
     corrupt(environment, LAST)
     with pytest.raises(UserError, match=f"{LAST} is corrupted"):
-        find_checkpoint(str(last), environment, accept)
+        open_named(last, environment, accept)
 
 
 def test_a_rollback_moves_newer_checkpoints_aside(environment: RunEnvironment) -> None:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from megatape.checkpoint import manager
+from megatape.checkpoint import run_writer
 from megatape.checkpoint.background import SaveInFlight
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.manifest import MANIFEST, STATE
@@ -162,7 +162,7 @@ def _train(
         run.engine.deepspeed.module.register_forward_pre_hook(lambda *_: torch.rand(1) and None)  # moves the generator
         RUNNING[:] = [run]
         torch.manual_seed(0)
-        saving = run.checkpoints._background
+        saving = run.checkpoints.background
         begin = saving.start if saving else None
 
         def start(save: SaveInFlight, write: Callable[[], Path]) -> None:
@@ -183,18 +183,18 @@ RUNNING: list[Trainer] = []
 
 @contextmanager
 def _writing_late(held: bool, failing: bool) -> Iterator[None]:
-    write = manager.write_checkpoint
+    write = run_writer.write_checkpoint
     failures = [OSError("disk")] if failing else []
 
     def written(environment: RunEnvironment, contents: CheckpointContents) -> Path:
         deadline = time.monotonic() + 2
         step = contents.state.step
-        background = RUNNING[0].checkpoints._background
+        background = RUNNING[0].checkpoints.background
         while held and background and background.in_flight and RUNNING[0].state.step == step and time.monotonic() < deadline:
             time.sleep(0.005)
         if failures:
             raise failures.pop()
         return write(environment, contents)
 
-    with patch.object(manager, "write_checkpoint", written):
+    with patch.object(run_writer, "write_checkpoint", written):
         yield

@@ -6,9 +6,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from megatape.data.training.dataset import Dataset
-from megatape.data.training.loader import Batch, evaluation_batches
-from megatape.data.training.positions import Positions
+from megatape.data.training.loader import Batch
 from megatape.distributed.layout import local_tokens
 from megatape.model.transformer import local_state, recorded_streams
 from megatape.training.inputs import on_device
@@ -18,38 +16,16 @@ from megatape.zero.kinds import WEIGHT
 
 
 class PositionViewer:
-    """Computes the position view of the first sample of a validation split.
+    """Computes the position view of a sample during training.
 
     Args:
         engine: Engine of the run.
-        split: Validation split.
-        positions: Position ids that the encoding gives the tokens of samples.
-        seed: Seed of random positions.
         decode: Returns the text of token ids.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        split: Dataset,
-        positions: Positions,
-        seed: int,
-        decode: Callable[[list[int]], str],
-    ) -> None:
+    def __init__(self, engine: Engine, decode: Callable[[list[int]], str]) -> None:
         self._engine = engine
-        self._split = split
-        self._positions = positions
-        self._seed = seed
         self._decode = decode
-
-    def read(self) -> Batch:
-        """Read the sample, the same on all ranks.
-
-        Raises:
-            UserError, OSError: It cannot be read.
-        """
-        ((_, batch),) = evaluation_batches(self._split, {"": [0]}, 1, 0, 1, self._positions, self._seed)
-        return batch
 
     def view(self, sample: Batch) -> PositionView | None:
         """Compute the view on the main rank, None on the others. Collective."""

@@ -1,6 +1,6 @@
 """Builds the readers of a run's samples: the loader of training, and the evaluator."""
 
-from megatape.config import DataConfig, ModelConfig, TrainingConfig
+from megatape.config import Config, DataConfig, ModelConfig, TrainingConfig
 from megatape.config.batches import BatchSizes
 from megatape.data.training.loader import Loader
 from megatape.data.training.mixture import Mixture
@@ -10,6 +10,7 @@ from megatape.encodings import encoding_of
 from megatape.reliability.watch.pace import Pace
 from megatape.training.position_views.viewer import PositionViewer
 from megatape.training.validation.evaluator import Evaluator
+from megatape.training.validation.reader import ValidationReader
 from megatape.zero.engine import Engine
 
 
@@ -45,39 +46,26 @@ def build_loader(
     )
 
 
-def build_evaluator(
-    config: DataConfig,
-    model: ModelConfig,
-    training: TrainingConfig,
-    num_samples: int,
-    data: RunData,
-    engine: Engine,
-    pace: Pace,
-) -> Evaluator:
+def build_evaluator(config: Config, data: RunData, engine: Engine, pace: Pace) -> Evaluator:
     """Build the evaluator of a run.
 
     Args:
-        config: Data section of the configuration.
-        model: Configuration of the model.
-        training: Configuration of training, with the micro-batch size and the seed.
-        num_samples: Number of validation samples of each corpus (evaluation.samples).
+        config: Configuration of the run.
         data: Data opened by this rank.
         engine: Engine of the run.
         pace: Receives the phases of this rank, for the watch over the ranks.
     """
-    encoding = encoding_of(model)
-    positions = encoding.positions(config.random_offset)
+    encoding = encoding_of(config.model)
     viewer = None
     if encoding.carries_state:
-        first_split = next(iter(data.validation.values()))
-        viewer = PositionViewer(engine, first_split, positions, training.seed, data.tokenizer.decode)
-    return Evaluator(
-        engine,
+        viewer = PositionViewer(engine, data.tokenizer.decode)
+    reader = ValidationReader(
         data,
-        positions=positions,
-        num_samples=num_samples,
-        micro_batch_size=training.micro_batch_size,
-        seed=training.seed,
-        pace=pace,
-        viewer=viewer,
+        encoding.positions(config.data.random_offset),
+        config.training.micro_batch_size,
+        config.training.seed,
+        # Ranks that read different samples.
+        engine.mesh["batch"],
+        has_view=viewer is not None,
     )
+    return Evaluator(engine, reader, config.evaluation.samples, data.train.shares, viewer, pace)

@@ -1,6 +1,7 @@
 """Resuming a run: the check of the checkpoint that it continues from, or a new beginning if none was saved."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from megatape.checkpoint.compatibility import (
     check_annealing,
@@ -13,7 +14,7 @@ from megatape.checkpoint.compatibility import (
 from megatape.checkpoint.environment import RunEnvironment
 from megatape.checkpoint.fresh_start import check_restart, set_metrics_aside
 from megatape.checkpoint.reader import CheckpointReader
-from megatape.checkpoint.selection import find_checkpoint
+from megatape.checkpoint.selection import find_newest, open_named
 from megatape.config import Config, differences
 from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import NEW_SELECTION
@@ -72,19 +73,21 @@ def check_continues(
 
 
 def resumed_checkpoint(
-    resume: str, environment: RunEnvironment, check: Callable[[CheckpointReader], None]
+    checkpoint: Path | None, environment: RunEnvironment, check: Callable[[CheckpointReader], None]
 ) -> CheckpointReader | None:
     """Return the checkpoint that a run continues from, or None if it starts again because none was saved. Collective.
 
     Args:
-        resume: "auto" for the newest valid checkpoint of the run's folder, or a checkpoint folder.
+        checkpoint: Folder of the checkpoint, None for the newest valid one of the run.
         environment: Environment of the run.
         check: Raises UserError if the run must not continue from a checkpoint.
 
     Raises:
         UserError: The run must not continue, or a checkpoint may have been lost.
     """
-    reader = find_checkpoint(resume, environment, check)
+    if checkpoint is not None:
+        return open_named(checkpoint, environment, check)
+    reader = find_newest(environment, check)
     if reader is None:
         _start_again(environment)
     return reader

@@ -4,16 +4,14 @@ import math
 from collections.abc import Mapping
 
 from megatape.data.training.corpus_names import without_unnamed
-from megatape.data.training.loader import evaluation_batches
-from megatape.data.training.positions import Positions
-from megatape.data.training.run_data import RunData
 from megatape.data.training.selection import Selection
-from megatape.errors import DataError, UserError
+from megatape.errors import DataError
 from megatape.reliability.watch.pace import Pace
 from megatape.training.inputs import on_device
 from megatape.training.position_views.viewer import PositionViewer
 from megatape.training.steps.unreadable import check_readable
-from megatape.training.validation.batches import SplitBatches, ValidationBatches
+from megatape.training.validation.batches import ValidationBatches
+from megatape.training.validation.reader import ValidationReader
 from megatape.training.validation.result import Validation
 from megatape.zero.engine import Engine, EvaluationLosses
 
@@ -23,34 +21,28 @@ class Evaluator:
 
     Args:
         engine: Engine of the run.
-        data: Data opened by this rank.
-        positions: Position ids that the encoding gives the tokens of samples.
+        reader: Reader of this rank's share of the splits.
         num_samples: Number of validation samples of each corpus (evaluation.samples), for messages.
-        micro_batch_size: Number of samples in a micro-batch.
-        seed: Seed of the run.
-        pace: Receives the phases of this rank, for the watch over the ranks.
+        shares: First share of each corpus in the mixture.
         viewer: Computes the position view, None for an encoding whose blocks change no position tensor.
+        pace: Receives the phases of this rank, for the watch over the ranks.
     """
 
     def __init__(
         self,
         engine: Engine,
-        data: RunData,
-        positions: Positions,
+        reader: ValidationReader,
         num_samples: int,
-        micro_batch_size: int,
-        seed: int,
-        pace: Pace,
+        shares: Mapping[str, float],
         viewer: PositionViewer | None,
+        pace: Pace,
     ) -> None:
         self._engine = engine
-        self._data = data
-        self._positions = positions
+        self._reader = reader
         self._num_samples = num_samples
-        self._micro_batch_size = micro_batch_size
-        self._seed = seed
-        self._pace = pace
+        self._shares = shares
         self._viewer = viewer
+        self._pace = pace
 
     def evaluate(self, step: int, selection: Selection) -> Validation:
         """Compute the loss on the validation splits of all ranks, and the position view.
@@ -63,7 +55,7 @@ class Evaluator:
             DataError: A rank cannot read its share, or the samples of a split have no targets. Raised on all ranks.
         """
         with self._pace.waiting("the reading of validation data"):
-            batches = self._read(selection)
+            batches = self._reader.read(selection)
         (num_unreadable,) = self._engine.sum_over_ranks(bool(batches.error))
         check_readable(num_unreadable, batches.error, f"the validation data after step {step}", self._engine.topology)
 
@@ -80,31 +72,6 @@ class Evaluator:
             view = self._viewer.view(batches.viewed)
         corpora = {corpus: of_split.mean for corpus, of_split in losses.items()}
         return Validation(loss, view, without_unnamed(corpora), _input_losses(losses), ema_loss, selection)
-
-    def _read(self, selection: Selection) -> ValidationBatches:
-        """Read this rank's share of the selected samples of each validation split, before any of it is used."""
-        # Ranks that read different samples.
-        axis = self._engine.mesh["batch"]
-        splits: dict[str, SplitBatches] = {}
-        viewed = None
-        try:
-            if self._viewer is not None:
-                viewed = self._viewer.read()
-            for name, split in self._data.validation.items():
-                groups = self._data.evaluated[selection][name]
-                batches = evaluation_batches(
-                    split,
-                    groups,
-                    self._micro_batch_size,
-                    axis.rank,
-                    axis.size,
-                    self._positions,
-                    self._seed,
-                )
-                splits[name] = SplitBatches(list(groups), list(batches))
-        except (UserError, OSError) as error:
-            return ValidationBatches({}, error=str(error))
-        return ValidationBatches(splits, viewed)
 
     def _ema_loss(self, batches: ValidationBatches) -> float | None:
         """Compute the loss of the average of the weights, None if the run keeps no average. Collective."""
@@ -127,8 +94,7 @@ class Evaluator:
 
     def _mean(self, losses: Mapping[str, EvaluationLosses]) -> float:
         """Return the mean of the corpora's losses by their first shares."""
-        shares = self._data.train.shares
-        return sum(shares[corpus] * of_split.mean for corpus, of_split in losses.items())
+        return sum(self._shares[corpus] * of_split.mean for corpus, of_split in losses.items())
 
 
 def _input_losses(losses: Mapping[str, EvaluationLosses]) -> dict[str, float]:

@@ -1,0 +1,66 @@
+"""Interfaces between the checkpoints of a run and the training that they save."""
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from megatape.checkpoint.state import State
+from megatape.checkpoint.tensors import StoredWeights
+
+
+class SavedState(Protocol):
+    """State of training at one step: a checkpoint, or the initial state of a run."""
+
+    @property
+    def step(self) -> int:
+        """Number of steps of the run."""
+
+    @property
+    def updates(self) -> int:
+        """Number of steps that the optimizer has taken."""
+
+    @property
+    def base(self) -> StoredWeights | None:
+        """Frozen weights that checkpoints leave out, None if they have all weights."""
+
+    def read(self, kind: str, name: str, shape: tuple[int, ...], rows: slice, columns: slice) -> Tensor:
+        """Read some rows and columns of a tensor (zero/tensors.py)."""
+
+
+class SaveListener(Protocol):
+    """Interface for objects that are notified about saves."""
+
+    def flush(self) -> bool:
+        """Write what could not be written before. Returns whether the metrics of all steps are written."""
+
+    def on_checkpoint(self, checkpoint: Path) -> None:
+        """Handle a new checkpoint."""
+
+
+class SavedRun(Protocol):
+    """Run whose present state is saved, except for weights and optimizer state, which its engine has."""
+
+    @property
+    def step(self) -> int:
+        """Present step."""
+
+    @property
+    def tokenizer(self) -> Mapping[str, bytes]:
+        """Name -> content of the tokenizer's files."""
+
+    @property
+    def callbacks(self) -> SaveListener:
+        """Object to notify about saves."""
+
+    def saved_state(self) -> State:
+        """Return the present state for state.json."""
+
+    def protected(self, checkpoints: Iterable[int], newest: int) -> Collection[int]:
+        """Return the steps of checkpoints to keep besides the newest ones.
+
+        Args:
+            checkpoints: Steps of all checkpoints.
+            newest: Step of the newest one.
+        """

@@ -1,0 +1,54 @@
+"""Writes the checkpoints of a run, and removes those that they replace."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from megatape.checkpoint.environment import RunEnvironment
+from megatape.checkpoint.interfaces import SavedRun
+from megatape.checkpoint.pruning import prune
+from megatape.checkpoint.rng import rng_snapshot
+from megatape.checkpoint.tensors import StoredWeights
+from megatape.checkpoint.writer import CheckpointContents, write_checkpoint
+from megatape.zero.tensors import TensorSource
+
+
+class RunWriter:
+    """Writer of a run's checkpoints.
+
+    Args:
+        environment: Environment of the run.
+        run: The run.
+        keep: Number of checkpoints to keep, newest first (checkpoint.keep).
+    """
+
+    def __init__(self, environment: RunEnvironment, run: SavedRun, keep: int) -> None:
+        self._environment = environment
+        self._run = run
+        self._keep = keep
+
+    def capture(self, tensors: TensorSource, base: StoredWeights | None) -> Callable[[], Path]:
+        """Capture the present state of the run.
+
+        Args:
+            tensors: Weights and optimizer state of the present step.
+            base: Frozen weights to leave out, None to write all weights.
+
+        Returns:
+            A function that writes the checkpoint and returns it, even if it is called after later steps. Collective.
+        """
+        self._environment.log.sync_metrics()
+        contents = CheckpointContents(self._run.saved_state(), tensors, rng_snapshot(), self._run.tokenizer, base)
+        return lambda: self._write(contents)
+
+    def _write(self, contents: CheckpointContents) -> Path:
+        """Write a checkpoint, and remove old ones. Raises as `write_checkpoint`."""
+        environment = self._environment
+        checkpoint = write_checkpoint(environment, contents)
+        if environment.topology.is_main:
+            try:
+                environment.folder.mark_latest(checkpoint)
+                prune(environment, checkpoint, self._keep, self._run.protected)
+            except OSError as error:
+                # The checkpoint is complete all the same.
+                environment.log.warning(f"after writing {checkpoint}: {error}")
+        return checkpoint

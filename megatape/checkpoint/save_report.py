@@ -1,0 +1,47 @@
+"""Reports the saves of a run, and counts those that failed."""
+
+from pathlib import Path
+
+from megatape.reliability.run_log import RunLog
+
+# A run ends after this many saves in a row have failed.
+MAX_CONSECUTIVE_FAILED_SAVES = 3
+
+
+class SaveReport:
+    """Report about saves in the log of a run.
+
+    Args:
+        log: Log of the run.
+        interval: Number of steps from one save to the next (checkpoint.interval).
+    """
+
+    def __init__(self, log: RunLog, interval: int) -> None:
+        self._log = log
+        self._interval = interval
+        # Number of failed saves since the last one that succeeded.
+        self._num_failures = 0
+
+    def succeeded(self, checkpoint: Path, waited: float) -> None:
+        """Report a new checkpoint.
+
+        Args:
+            checkpoint: The checkpoint.
+            waited: Seconds that training has waited for it.
+        """
+        self._num_failures = 0
+        self._log.info(f"checkpoint {checkpoint}; training waited {waited:.3f} s")
+        self._log.record("checkpoint", f"{checkpoint.name}, training waited {waited:.3f} s")
+
+    def failed(self, error: OSError) -> bool:
+        """Report a failed save. Returns whether the run ends unless its last attempts, which follow, succeed."""
+        self._num_failures += 1
+        is_last = self._num_failures == MAX_CONSECUTIVE_FAILED_SAVES
+        outlook = f"the next is after {self._interval} steps"
+        if is_last:
+            outlook = "the last attempts are now"
+        self._log.record("save failed", str(error))
+        self._log.warning(
+            f"{error} (failure {self._num_failures} in a row, {MAX_CONSECUTIVE_FAILED_SAVES} end the run); {outlook}"
+        )
+        return is_last

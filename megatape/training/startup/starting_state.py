@@ -1,0 +1,41 @@
+"""Brings a run into the state that it starts from: that of a checkpoint, or a new one at step 0."""
+
+from functools import partial
+
+import torch
+
+from megatape.config import Config
+from megatape.data.training.run_data import RunData
+from megatape.optim.schedules import check_new_run
+from megatape.training.start import Start
+from megatape.training.startup.initial_state import initial_state
+from megatape.training.startup.resuming import check_continues, resumed_checkpoint
+from megatape.training.trainer import Trainer
+
+
+def load_starting_state(trainer: Trainer, config: Config, data: RunData, start: Start) -> None:
+    """Bring a run into the state that it starts from. Collective.
+
+    Args:
+        trainer: The run.
+        config: Configuration of the run.
+        data: Data of the run.
+        start: Starting point of the run.
+
+    Raises:
+        UserError, FileNotFoundError: The run must not continue from the checkpoint, or cannot start with these weights.
+    """
+    environment = trainer.environment
+    # Our modules draw from generators of their own. This generator, which checkpoints store, is for a user's encodings and
+    # backends.
+    torch.manual_seed(config.training.seed + environment.topology.rank)
+    if start.resumes:
+        check = partial(check_continues, config, data, trainer.attention, start.allow_changes, environment)
+        reader = resumed_checkpoint(start.checkpoint, environment, check)
+        if reader is not None:
+            trainer.resume(reader)
+            return
+    check_new_run(config.schedule)
+    parameters = trainer.engine.state.parameters
+    state = initial_state(config.model, config.training, parameters, environment, data.tokenizer)
+    trainer.checkpoints.load(state)
