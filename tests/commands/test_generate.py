@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from megatape.commands.cli.terminal import visible_json
-from megatape.commands.generate.chat import Chat
-from megatape.commands.generate.prompts import read_conversation
+from megatape.commands.generation.chat import Chat
+from megatape.commands.generation.prompts import read_conversation
 from megatape.errors import UserError
 from megatape.hf.generation.sampling import Sampling
 from megatape.hf.loading.exact_tokenizer import read_tokenizer

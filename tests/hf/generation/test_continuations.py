@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from megatape.commands.generate import continuations
+from megatape.commands.generation import continuations
 from megatape.data.finetuning.chat import Chat
 from megatape.data.finetuning.conversation import Conversation
 from megatape.data.finetuning.format import Limits

@@ -13,7 +13,7 @@ from megatape.commands.cli.output import print_paragraphs
 from megatape.commands.cli.parser import Parser
 from megatape.commands.cli.running import run_command
 from megatape.commands.cli.shared_options import ImportOptions, describe
-from megatape.commands.evaluate.task_options import EvaluationOptions, build_task, options_of
+from megatape.commands.evaluation.task_options import EvaluationOptions, build_task, options_of
 from megatape.errors import UserError
 from megatape.errors.suggestions import choose_one
 from megatape.imports import OPTION

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from megatape.commands.cli.shared_options import ModelOptions
 from megatape.commands.cli.terminal import take_lines
-from megatape.commands.generate.continuations import print_continuations, write_continuations
-from megatape.commands.generate.prompts import read_conversation, read_prompts, with_system
+from megatape.commands.generation.continuations import print_continuations, write_continuations
+from megatape.commands.generation.prompts import read_conversation, read_prompts, with_system
 from megatape.errors import UserError, path_errors
 from megatape.errors.text_checks import check_text
 from megatape.hf.generation.sampling import CHAT_TOKENS, Sampling
@@ -73,7 +73,7 @@ def run(options: Options) -> None:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from megatape.commands.generate.chat import Chat
+    from megatape.commands.generation.chat import Chat
     from megatape.hf.loading.load import load_trained
 
     disable_progress_bar()

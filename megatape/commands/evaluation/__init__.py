@@ -1,0 +1,1 @@
+"""Options of `megatape evaluate`, which depend on the chosen tasks."""
