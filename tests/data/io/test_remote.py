@@ -15,7 +15,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from megatape.commands.cli.running import EXTRAS
+from megatape.commands.cli.extras import EXTRAS
 from megatape.data.io import retries
 from megatape.data.io.files import copy_file, file_states, is_url, open_file
 from megatape.data.io.inputs import find_files, relative
