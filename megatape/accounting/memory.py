@@ -7,11 +7,11 @@ from torch import nn
 from megatape.accounting.activation_memory import largest_temporary, offloaded_bytes, plan_activations
 from megatape.accounting.activations import activations
 from megatape.accounting.element_sizes import GRADIENT_BYTES, STATE_BYTES, elements
+from megatape.accounting.gathered_weights import always_whole, gathered
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.accounting.trace import run_pass, run_weights
-from megatape.accounting.zero3 import always_whole, gathered
+from megatape.accounting.whole_matrices import plan_matrices
 from megatape.config import ZeroConfig
 from megatape.optim.optimizer import is_whole
 from megatape.registry import OPTIMIZERS

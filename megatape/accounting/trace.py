@@ -9,11 +9,11 @@ from itertools import groupby
 import torch
 from torch import nn
 
+from megatape.accounting.gathered_weights import Event, record_events
 from megatape.accounting.meta_device import on_shapes
 from megatape.accounting.parameters import meta_model
 from megatape.accounting.rank_model import build_rank_model
 from megatape.accounting.workload import Workload
-from megatape.accounting.zero3 import Event, record_events
 from megatape.model.trainable import check_trainable
 from megatape.model.transformer import Transformer
 

@@ -11,11 +11,11 @@ from functools import cache
 
 from megatape.accounting.element_sizes import GRADIENT_BYTES, elements
 from megatape.accounting.extrapolation import scaled
+from megatape.accounting.gathered_weights import always_whole, gathered
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.model_traffic import OVERLAPPED, model_traffic
 from megatape.accounting.trace import run_pass, run_weights
-from megatape.accounting.zero3 import always_whole, gathered
+from megatape.accounting.whole_matrices import plan_matrices
 from megatape.distributed.traffic import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Sent, sent_bytes
 
 

@@ -89,7 +89,7 @@ def _zero_section(zero: ZeroConfig, limits: Stage3Limits) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": limits.prefetch,
         "sub_group_size": zero.sub_group_size,
         "stage3_max_live_parameters": limits.max_live_parameters,
-        # DeepSpeed releases weights even if they are used again soon, as accounting/zero3.py simulates.
+        # DeepSpeed releases weights even if they are used again soon, as accounting/gathered_weights.py simulates.
         "stage3_max_reuse_distance": 0,
         "stage3_param_persistence_threshold": limits.persistence_threshold,
         "zero_hpz_partition_size": zero.hpz_ranks,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from megatape.accounting.gathered_weights import gathered
 from megatape.accounting.trace import run_pass
 from megatape.accounting.workload import Workload
-from megatape.accounting.zero3 import gathered
 from megatape.config import Config, parse_config
 from megatape.nn.linear import Linear
 from megatape.zero.deepspeed_config import stage3_limits
@@ -23,7 +23,7 @@ def test_deepspeed_gets_the_planned_limits(raw_config: dict[str, Any]) -> None:
     section = engine_options(config, 1).deepspeed["zero_optimization"]
     assert section["stage3_prefetch_bucket_size"] == limits.prefetch
     assert section["stage3_max_live_parameters"] == limits.max_live_parameters
-    assert section["stage3_max_reuse_distance"] == 0  # as accounting/zero3.py simulates
+    assert section["stage3_max_reuse_distance"] == 0  # as accounting/gathered_weights.py simulates
     assert limits.persistence_threshold == config.model.hidden_size
     assert section["stage3_param_persistence_threshold"] == limits.persistence_threshold
 

@@ -5,9 +5,9 @@ from collections import Counter
 from megatape.accounting.extrapolation import scaled
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import plan_state
 from megatape.accounting.memory_parts import Memory, MemoryPart
+from megatape.accounting.whole_matrices import plan_matrices
 from megatape.tools.planner.cases import ByCase
 from megatape.tools.planner.efficiency import DeviceTime, device_times
 from megatape.tools.planner.operations import Operation, Work

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from megatape.accounting.activation_memory import offloaded_bytes
+from megatape.accounting.gathered_weights import gathered
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state
 from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.trace import run_pass
-from megatape.accounting.zero3 import gathered
 from megatape.tools.planner.cases import ByCase, Case
 from megatape.tools.planner.efficiency import LINK_EFFICIENCY
 from megatape.zero.deepspeed_config import Stage3Limits

@@ -4,10 +4,10 @@ from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory_parts import Memory
 from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.accounting.traffic import RankGroup, plan_traffic
+from megatape.accounting.whole_matrices import plan_matrices
 from megatape.config import ClusterConfig, Config, ParallelConfig
 from megatape.tools.planner.cases import Case, Range
 from megatape.tools.planner.links import links

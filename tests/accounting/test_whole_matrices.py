@@ -7,10 +7,10 @@ import pytest
 
 from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.layout import TrainingLayout
-from megatape.accounting.matrices import plan_matrices
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.memory_parts import MemoryPart
 from megatape.accounting.traffic import RankGroup, plan_traffic
+from megatape.accounting.whole_matrices import plan_matrices
 from megatape.distributed.traffic import ALL_TO_ALL
 from megatape.tools.planner.report import report
 from tests.helpers.plan_cases import configure
