@@ -22,7 +22,7 @@ from megatape.lab.encodings import BASELINE
 from megatape.tools.planner.cases import ByCase
 from megatape.tools.planner.device import optimizer_work
 from megatape.tools.planner.efficiency import ASSUMPTIONS, DeviceTime, device_times, middle
-from megatape.tools.planner.operations import Attention, Work
+from megatape.tools.planner.operations import Attention, AttentionBackend, Direction, Work
 from megatape.tools.planner.work import attention_layer_work, step_work
 from megatape.utils.tables import markdown
 from megatape.utils.units import format_bytes
@@ -146,9 +146,9 @@ def one_pass_work(encoding: str, works: dict[str, Work]) -> dict[str, Work]:
         kind = operation.kind
         if isinstance(kind, Attention):
             flops: float = operation.flops
-            if kind.direction == "backward":
+            if kind.direction is Direction.BACKWARD:
                 flops = operation.flops * ONE_PASS_PRODUCTS
-            operation = operation._replace(kind=kind._replace(backend="sdpa"), flops=flops)
+            operation = operation._replace(kind=kind._replace(backend=AttentionBackend.SDPA), flops=flops)
         result[operation] += count
     return {ONE_PASS: result}
 

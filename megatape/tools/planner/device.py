@@ -10,7 +10,7 @@ from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.accounting.whole_matrices import plan_matrices
 from megatape.tools.planner.cases import ByCase
 from megatape.tools.planner.efficiency import DeviceTime, device_times
-from megatape.tools.planner.operations import Operation, Work
+from megatape.tools.planner.operations import Kernel, Operation, Work
 from megatape.tools.planner.work import step_work
 
 
@@ -23,7 +23,7 @@ def device_seconds(layout: TrainingLayout, gpu: Gpu) -> ByCase[DeviceTime]:
     """
     work = scaled(step_work(layout.workload), layout.micro_batches)
     work.update(optimizer_work(plan_state(layout)))
-    matrix_updates = Operation("product", plan_matrices(layout).flops, 0)
+    matrix_updates = Operation(Kernel.PRODUCT, plan_matrices(layout).flops, 0)
     work[matrix_updates] += 1
     return device_times(work, gpu)
 
@@ -32,4 +32,4 @@ def optimizer_work(memory: Memory) -> Work:
     """Return the work of the optimizer, which reads its state and the gradients, and writes its state."""
     state_bytes = memory.device.get(MemoryPart.MASTER_WEIGHTS, 0.0) + memory.device.get(MemoryPart.MOMENTS, 0.0)
     gradient_bytes = memory.device.get(MemoryPart.GRADIENTS, 0.0)
-    return Counter({Operation("other", 0, 2 * state_bytes + gradient_bytes): 1})
+    return Counter({Operation(Kernel.FUSED, 0, 2 * state_bytes + gradient_bytes): 1})

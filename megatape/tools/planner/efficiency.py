@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from megatape.accounting.gpus import Gpu
 from megatape.tools.planner.cases import ByCase, Case
-from megatape.tools.planner.operations import Kind, Work
+from megatape.tools.planner.operations import AttentionBackend, Direction, Kernel, Kind, Work
 
 # Shares of the data sheet's rates that busy GPUs reach. docs/planning.md compares the resulting speeds with
 # published and measured ones.
@@ -17,16 +17,15 @@ LINK_EFFICIENCY = ByCase(0.5, 0.8)  # links between GPUs, and between a GPU and 
 
 EAGER_SLOWDOWN = 1.2  # Bandwidth of compiled kernels over that of PyTorch's single kernels, measured on an H200.
 
-# TFLOP/s of causal attention without its masked half, by backend, pass and head size: at 1k tokens in the bad
-# case, at 4k in the good one. PyTorch's rates
-# are those of cuDNN on an H100 SXM, from figures 5 and 6 of FlashAttention-3's paper (arXiv 2407.08608). Ours are those of TAPE
-# on an H200 (docs/kernels.md): with head size 128 from 2k tokens on; with head size 64 measured at 1k, and a quarter more at
-# 4k, as that paper reports for Triton's forward pass.
+# TFLOP/s of causal attention without its masked half, by backend, pass and head size: at 1k tokens in the bad case, at 4k in
+# the good one. PyTorch's rates are those of cuDNN on an H100 SXM, from figures 5 and 6 of FlashAttention-3's paper (arXiv
+# 2407.08608). Ours are those of TAPE on an H200 (docs/kernels.md): with head size 128 from 2k tokens on; with head size 64
+# measured at 1k, and a quarter more at 4k, as that paper reports for Triton's forward pass.
 H100_TFLOPS = {
-    ("sdpa", "forward"): {64: ByCase(288, 363), 128: ByCase(410, 518)},
-    ("sdpa", "backward"): {64: ByCase(348, 417), 128: ByCase(408, 499)},
-    ("triton", "forward"): {64: ByCase(244, 305), 128: ByCase(347, 426)},
-    ("triton", "backward"): {64: ByCase(279, 349), 128: ByCase(288, 356)},
+    (AttentionBackend.SDPA, Direction.FORWARD): {64: ByCase(288, 363), 128: ByCase(410, 518)},
+    (AttentionBackend.SDPA, Direction.BACKWARD): {64: ByCase(348, 417), 128: ByCase(408, 499)},
+    (AttentionBackend.TRITON, Direction.FORWARD): {64: ByCase(244, 305), 128: ByCase(347, 426)},
+    (AttentionBackend.TRITON, Direction.BACKWARD): {64: ByCase(279, 349), 128: ByCase(288, 356)},
 }
 H100_PEAK = 989  # TFLOP/s
 HOPPER = ("H100", "H200", "GH200")  # On other GPUs, attention has the efficiency of fused kernels.
@@ -82,7 +81,7 @@ def _seconds(work: Work, gpu: Gpu, case: Case) -> DeviceTime:
         rate = gpu.bfloat16_flops * _efficiency(operation.kind, gpu).of(case)
         arithmetic = operation.flops / rate
         moving = operation.bytes / bandwidth
-        if operation.kind == "eager":
+        if operation.kind is Kernel.EAGER:
             moving *= EAGER_SLOWDOWN
         if arithmetic > moving:
             compute_bound += count * arithmetic
@@ -93,16 +92,18 @@ def _seconds(work: Work, gpu: Gpu, case: Case) -> DeviceTime:
 
 def _efficiency(kind: Kind, gpu: Gpu) -> ByCase[float]:
     """Return the share of the peak."""
-    if kind == "product":
+    if kind is Kernel.PRODUCT:
         if gpu.name == "A100":
             return A100_MATRIX_EFFICIENCY
         return MATRIX_EFFICIENCY
-    if kind == "fused":
+    if kind is Kernel.FUSED_PRODUCTS:
         return FUSED_EFFICIENCY
-    if isinstance(kind, str):
+    if isinstance(kind, Kernel):
         return ByCase(1.0, 1.0)  # no matrix products
     if gpu.name not in HOPPER:
         return FUSED_EFFICIENCY
-    head_size = 64 if kind.head_dim <= 64 else 128
+    head_size = 128
+    if kind.head_dim <= 64:
+        head_size = 64
     rates = H100_TFLOPS[kind.backend, kind.direction][head_size]
     return ByCase(rates.bad / H100_PEAK, rates.good / H100_PEAK)

@@ -28,7 +28,7 @@ from megatape.model.compilation import content_after_block
 from megatape.model.transformer import Transformer
 from megatape.registry import AUTO
 from megatape.tools.planner.counting import count, run_backward
-from megatape.tools.planner.operations import Operation, Work, count_flops, operation, touched_bytes
+from megatape.tools.planner.operations import Kernel, Operation, Work, count_flops, operation, touched_bytes
 from megatape.utils.torch_internals import FakeTensorMode, aot_backend, is_view
 
 
@@ -230,7 +230,7 @@ class _Fusion:
         for stage in {self._stages[node] for node in self._computed}:
             moved = [*self._read[stage]]
             moved += [node for node in self._written if self._stages[node] == stage]
-            self._work[Operation("other", 0, touched_bytes(map(_value, moved)))] += 1
+            self._work[Operation(Kernel.FUSED, 0, touched_bytes(map(_value, moved)))] += 1
         return self._work
 
 

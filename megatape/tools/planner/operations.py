@@ -3,7 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from enum import Enum, auto
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,23 +20,48 @@ FORWARD_KERNEL = "forward_kernel"
 BACKWARD_KERNELS = ("queries_kernel", "keys_kernel", "distances_kernel")
 
 
+class AttentionBackend(Enum):
+    """Backends of attention with rates of their own. The values are names in training.attention."""
+
+    SDPA = "sdpa"
+    TRITON = "triton"
+
+
+class Direction(Enum):
+    """Direction of a pass through the model."""
+
+    FORWARD = auto()
+    BACKWARD = auto()
+
+
 class Attention(NamedTuple):
     """A kernel of attention.
 
     Attributes:
-        backend: "sdpa" or "triton".
-        direction: "forward" or "backward".
+        backend: Backend of the kernel.
+        direction: Pass in which it runs.
         head_dim: Head size.
     """
 
-    backend: str
-    direction: str
+    backend: AttentionBackend
+    direction: Direction
     head_dim: int
 
 
-# "product": a matrix product alone. "fused": a kernel of ours that multiplies matrices between other work. "eager": a single
-# kernel of PyTorch without products. "other": a fused kernel without products.
-Kind = Attention | Literal["product", "fused", "eager", "other"]
+class Kernel(Enum):
+    """Kinds of kernels other than attention."""
+
+    # A matrix product alone.
+    PRODUCT = auto()
+    # A kernel of ours that multiplies matrices between other work.
+    FUSED_PRODUCTS = auto()
+    # A single kernel of PyTorch without products.
+    EAGER = auto()
+    # A fused kernel without products.
+    FUSED = auto()
+
+
+Kind = Attention | Kernel
 
 
 class Operation(NamedTuple):
@@ -117,16 +143,20 @@ def _kind(func: Any, args: tuple[Any, ...], inputs: list[Tensor], flops: int) ->
     """Return the kind of a call's kernel."""
     if _is_attention(func):
         if "backward" in func.overloadpacket.__name__:
-            return Attention("sdpa", "backward", head_dim=args[1].shape[-1])
-        return Attention("sdpa", "forward", head_dim=args[0].shape[-1])
+            return Attention(AttentionBackend.SDPA, Direction.BACKWARD, head_dim=args[1].shape[-1])
+        return Attention(AttentionBackend.SDPA, Direction.FORWARD, head_dim=args[0].shape[-1])
     if _is_ours(func):
         kernel = args[2]
         if kernel == FORWARD_KERNEL:
-            return Attention("triton", "forward", head_dim=inputs[0].shape[-1])
+            return Attention(AttentionBackend.TRITON, Direction.FORWARD, head_dim=inputs[0].shape[-1])
         if kernel in BACKWARD_KERNELS:
-            return Attention("triton", "backward", head_dim=inputs[0].shape[-1])
-        return "fused" if flops else "other"
-    return "product" if flops else "eager"
+            return Attention(AttentionBackend.TRITON, Direction.BACKWARD, head_dim=inputs[0].shape[-1])
+        if flops:
+            return Kernel.FUSED_PRODUCTS
+        return Kernel.FUSED
+    if flops:
+        return Kernel.PRODUCT
+    return Kernel.EAGER
 
 
 def _is_attention(func: Any) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from megatape.errors import UserError
 from megatape.lab.benchmark import roofline
-from megatape.tools.planner.operations import Attention, Operation, Work
+from megatape.tools.planner.operations import Attention, AttentionBackend, Direction, Kernel, Operation, Work
 from tests.helpers.cells import cells
 
 
@@ -39,18 +39,18 @@ def test_report(tmp_path: Path) -> None:
 def test_attention_in_one_pass() -> None:
     """One pass has 7 of the 10 backward products of our kernels, at the rates of cuDNN."""
 
-    def work(backend: str) -> Work:
-        forward, backward = (Attention(backend, direction, 64) for direction in ("forward", "backward"))
-        return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation("product", 5, 7): -1})
+    def work(backend: AttentionBackend) -> Work:
+        forward, backward = (Attention(backend, direction, 64) for direction in Direction)
+        return Work({Operation(forward, 3, 1): 2, Operation(backward, 10, 1): 1, Operation(Kernel.PRODUCT, 5, 7): -1})
 
-    works = {name: work(name) for name in roofline.IMPLEMENTED}
+    works = {name: work(AttentionBackend(name)) for name in roofline.IMPLEMENTED}
     assert roofline.one_pass_work("rope", works) == {}
     assert roofline.one_pass_work("tape", works) == {
         roofline.ONE_PASS: Work(
             {
-                Operation(Attention("sdpa", "forward", 64), 3, 1): 2,
-                Operation(Attention("sdpa", "backward", 64), 7, 1): 1,
-                Operation("product", 5, 7): -1,  # what torch.compile saves
+                Operation(Attention(AttentionBackend.SDPA, Direction.FORWARD, 64), 3, 1): 2,
+                Operation(Attention(AttentionBackend.SDPA, Direction.BACKWARD, 64), 7, 1): 1,
+                Operation(Kernel.PRODUCT, 5, 7): -1,  # what torch.compile saves
             }
         )
     }

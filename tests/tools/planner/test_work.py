@@ -7,7 +7,7 @@ import pytest
 from megatape.accounting.flops import attention_flops, forward_flops
 from megatape.accounting.workload import Workload
 from megatape.config import Config, parse_config
-from megatape.tools.planner.operations import Attention, Work
+from megatape.tools.planner.operations import Attention, AttentionBackend, Direction, Kernel, Work
 from megatape.tools.planner.work import step_work
 
 
@@ -15,13 +15,13 @@ def _bytes(work: Work) -> float:
     return sum(operation.bytes * times for operation, times in work.items())
 
 
-def _flops(work: Work, kind: str) -> float:
+def _flops(work: Work, kind: Kernel) -> float:
     return sum(operation.flops * times for operation, times in work.items() if operation.kind == kind)
 
 
-def _attention(work: Work, backend: str) -> dict[str, float]:
+def _attention(work: Work, backend: AttentionBackend) -> dict[Direction, float]:
     """Return the FLOPs of attention by pass. Another backend is an error."""
-    found: dict[str, float] = {"forward": 0, "backward": 0}
+    found: dict[Direction, float] = {Direction.FORWARD: 0, Direction.BACKWARD: 0}
     for operation, times in work.items():
         kind = operation.kind
         if isinstance(kind, Attention):
@@ -56,8 +56,8 @@ def test_flops_of_rope_are_three_forward_passes(raw_half: dict[str, Any]) -> Non
     attention = attention_flops(config.model, length) * batch
     others = forward_flops(config.model, length) * batch - attention
     work = step_work(Workload.from_config(config))
-    assert _flops(work, "product") == 3 * others
-    assert _attention(work, "sdpa") == {"forward": attention / 2, "backward": 1.25 * attention}
+    assert _flops(work, Kernel.PRODUCT) == 3 * others
+    assert _attention(work, AttentionBackend.SDPA) == {Direction.FORWARD: attention / 2, Direction.BACKWARD: 1.25 * attention}
 
 
 def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ def test_checkpointing_computes_blocks_again(raw_half: dict[str, Any]) -> None:
     products = forward_flops(model, length) - attention_flops(model, length)
     not_recomputed = 2 * model.hidden_size * (model.vocab_size + model.num_layers * model.mlp_size) * length
     recomputed = (products - not_recomputed) * config.training.micro_batch_size
-    assert _flops(checkpointed, "product") - _flops(plain, "product") == recomputed
+    assert _flops(checkpointed, Kernel.PRODUCT) - _flops(plain, Kernel.PRODUCT) == recomputed
     assert _bytes(checkpointed) > _bytes(plain)
 
 
@@ -101,6 +101,12 @@ def test_our_kernels_move_less(raw_half: dict[str, Any]) -> None:
 
     product = batch * length**2 * 64  # half of a product's FLOPs: the rest is masked
     forward = product * (3 * num_moving + 2)
-    assert _attention(plain, "sdpa") == {"forward": forward, "backward": product * (7 * num_moving + 5)}
-    assert _attention(ours, "triton") == {"forward": forward, "backward": product * (10 * num_moving + 7)}
-    assert _flops(ours, "fused") == 2 * num_moving * batch * length * 16**3 * (2 + 5)  # padded to 16
+    assert _attention(plain, AttentionBackend.SDPA) == {
+        Direction.FORWARD: forward,
+        Direction.BACKWARD: product * (7 * num_moving + 5),
+    }
+    assert _attention(ours, AttentionBackend.TRITON) == {
+        Direction.FORWARD: forward,
+        Direction.BACKWARD: product * (10 * num_moving + 7),
+    }
+    assert _flops(ours, Kernel.FUSED_PRODUCTS) == 2 * num_moving * batch * length * 16**3 * (2 + 5)  # padded to 16
