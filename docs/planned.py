@@ -16,6 +16,7 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig, Config, load_config, parse_config
 from megatape.tools.planner.links import links
 from megatape.tools.planner.memory_requirements import memory_requirements
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.stages import plan_stages
 from megatape.utils.json_lines import read_lines
@@ -51,7 +52,7 @@ def speeds() -> str:
         cluster = cluster_of(config)
         gpu = load_gpu(cluster.gpu).model_copy(update=entry.get("gpu", {}))
         layout = TrainingLayout.from_config(config, cluster.world_size)
-        seconds = plan_speed(layout, cluster, gpu).seconds
+        seconds = plan_speed(layout, PlannedCluster(cluster, gpu)).seconds
         tokens = config.step_tokens / cluster.world_size
         middle = tokens / seconds.middle
         published = entry["tokens/s per GPU"]
@@ -78,8 +79,8 @@ def ladder_row(name: str) -> Row:
     cluster = cluster_of(config)
     gpu = load_gpu(cluster.gpu)
     layout = TrainingLayout.from_config(config, cluster.world_size)
-    needed = memory_requirements(plan_memory(layout, on_gpu=True), cluster, gpu).gpu.bytes
-    worst, best = plan_speed(layout, cluster, gpu).utilization
+    needed = memory_requirements(plan_memory(layout, on_gpu=True), PlannedCluster(cluster, gpu)).gpu.bytes
+    worst, best = plan_speed(layout, PlannedCluster(cluster, gpu)).utilization
     micro = str(config.training.micro_batch_size)
     if config.training.activation_checkpointing != "none":
         micro += " and checkpointing"
@@ -105,7 +106,7 @@ def stages_row(name: str) -> Row:
     """Return the row of a file of configs/ in the table `stages`."""
     config = load_config(ROOT / f"configs/{name}.json")
     cluster = cluster_of(config)
-    plans = {plan.stage: plan for plan in plan_stages(config, cluster, load_gpu(cluster.gpu))}
+    plans = {plan.stage: plan for plan in plan_stages(config, PlannedCluster.load(cluster))}
     both = (plans[3], plans[1])
     memory = [f"{plan.requirements.gpu.bytes / 2**30:.1f}" for plan in both]
     sent = [f"{plan.data_bytes / 2**30:.1f}" for plan in both]
@@ -139,12 +140,12 @@ def long_row(name: str) -> Row:
     seconds = []
     for each in pair:
         layout = TrainingLayout.from_config(each, cluster.world_size)
-        requirements = memory_requirements(plan_memory(layout, on_gpu=True), cluster, gpu)
+        requirements = memory_requirements(plan_memory(layout, on_gpu=True), PlannedCluster(cluster, gpu))
         sent = links(layout, cluster.gpus_per_node).values()
         memory.append(f"{requirements.gpu.bytes / 2**30:.1f}")
         inside.append(format_bytes(sum(in_node for in_node, _ in sent)))
         outside.append(format_bytes(sum(to_others for _, to_others in sent)))
-        seconds.append(format_range(*plan_speed(layout, cluster, gpu).seconds))
+        seconds.append(format_range(*plan_speed(layout, PlannedCluster(cluster, gpu)).seconds))
     columns = [" / ".join(values) for values in (memory, inside, outside, seconds)]
     training = config.training
     return [
@@ -227,7 +228,7 @@ def longest_sample(raw: dict[str, Any], gpu: str) -> int:
         cluster = cluster_of(config)
         layout = TrainingLayout.from_config(config, cluster.world_size)
         memory = plan_memory(layout, on_gpu=True)
-        return memory_requirements(memory, cluster, load_gpu(gpu)).gpu.bytes
+        return memory_requirements(memory, PlannedCluster(cluster, load_gpu(gpu))).gpu.bytes
 
     available = load_gpu(gpu).memory
     short = 128

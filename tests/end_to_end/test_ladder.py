@@ -17,6 +17,7 @@ from megatape.data.synthetic.addition_problems import ALPHABET, longest_document
 from megatape.data.tokenizers.sentencepiece import character_tokenizer
 from megatape.optim.adamw import AdamWOptions
 from megatape.tools.planner.memory_requirements import memory_requirements
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from tests.helpers.slow import slow_but
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -101,7 +102,7 @@ def test_long_samples_fit(path: Path) -> None:
         cluster = config.cluster
         assert cluster is not None and cluster.gpus_per_node % config.parallel.sample_ranks == 0
         memory = plan_memory(TrainingLayout.from_config(config, cluster.world_size), on_gpu=True)
-        assert memory_requirements(memory, cluster, load_gpu(cluster.gpu)).fits
+        assert memory_requirements(memory, PlannedCluster.load(cluster)).fits
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*_addition_*.json")), ids=lambda path: path.stem)

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_state, plan_total
 from megatape.accounting.traffic import RankGroup, plan_traffic
-from megatape.config import ClusterConfig
 from megatape.tools.planner.cases import Range
 from megatape.tools.planner.memory_requirements import MemoryRequirements, memory_requirements
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 
 
@@ -19,33 +18,29 @@ class Candidate:
 
     Attributes:
         layout: Ranks of the run, and their workload.
-        cluster: Machines of the run.
-        gpu: Their GPU.
-        correction: See `plan_speed`.
+        cluster: Cluster of the run.
     """
 
     layout: TrainingLayout
-    cluster: ClusterConfig
-    gpu: Gpu
-    correction: float | None = None
+    cluster: PlannedCluster
 
     @cached_property
     def requirements(self) -> MemoryRequirements:
         """Memory requirements of the run."""
-        return memory_requirements(plan_total(self.layout, on_gpu=True), self.cluster, self.gpu)
+        return memory_requirements(plan_total(self.layout, on_gpu=True), self.cluster)
 
     @cached_property
     def fits(self) -> bool:
         """Whether all memory suffices, with the margin of advised settings."""
         # Memory without activations is fast to plan, and often too large already.
         state = plan_state(self.layout)
-        without_activations = memory_requirements(state, self.cluster, self.gpu)
+        without_activations = memory_requirements(state, self.cluster)
         return without_activations.fits_with_margin and self.requirements.fits_with_margin
 
     @cached_property
     def seconds(self) -> Range:
         """Seconds of a step."""
-        return plan_speed(self.layout, self.cluster, self.gpu, self.correction).seconds
+        return plan_speed(self.layout, self.cluster).seconds
 
     @property
     def stage(self) -> int:

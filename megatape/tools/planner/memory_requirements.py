@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from megatape.accounting.gpus import Gpu
 from megatape.accounting.memory import MARGIN
 from megatape.accounting.memory_parts import Memory
-from megatape.config import ClusterConfig
+from megatape.tools.planner.planned_cluster import PlannedCluster
 
 CONTEXT = 1.5 * 2**30  # Bytes of device memory for contexts of the driver and the libraries.
 FRAGMENTATION = 0.05  # Share of device memory that the allocator cannot use.
@@ -57,20 +56,19 @@ class MemoryRequirements:
         return self.gpu.fits_with_margin and (self.host is None or self.host.fits_with_margin)
 
 
-def memory_requirements(memory: Memory, cluster: ClusterConfig, gpu: Gpu) -> MemoryRequirements:
+def memory_requirements(memory: Memory, cluster: PlannedCluster) -> MemoryRequirements:
     """Return the memory needed on a GPU, and by all ranks of a node on its host.
 
     Args:
         memory: Memory of a rank.
-        cluster: Machines of the run.
-        gpu: Their GPU.
+        cluster: Cluster of the run.
     """
-    on_gpu = memory.device_total + CONTEXT + FRAGMENTATION * gpu.memory
-    of_gpu = Requirement(on_gpu, gpu.memory)
+    on_gpu = memory.device_total + CONTEXT + FRAGMENTATION * cluster.gpu.memory
+    of_gpu = Requirement(on_gpu, cluster.gpu.memory)
     if not memory.host:
         return MemoryRequirements(of_gpu, None)
     available = None
-    if cluster.host_gib is not None:
-        available = cluster.host_gib * 2**30
-    of_host = Requirement(memory.host_total * cluster.gpus_per_node, available)
+    if cluster.machines.host_gib is not None:
+        available = cluster.machines.host_gib * 2**30
+    of_host = Requirement(memory.host_total * cluster.machines.gpus_per_node, available)
     return MemoryRequirements(of_gpu, of_host)

@@ -1,18 +1,19 @@
 """The plan as text: requirements of a run, and its speed and memory on a given cluster."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from megatape.accounting.gpus import Gpu, load_gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.memory import plan_memory
 from megatape.accounting.node_traffic import spanning_warning
-from megatape.config import ClusterConfig, Config
+from megatape.config import Config
 from megatape.errors import UserError
 from megatape.tools.planner.efficiency import ASSUMPTIONS, FP8_ASSUMPTION
 from megatape.tools.planner.measured import MeasuredStep, nearest_step
 from megatape.tools.planner.memory_requirements import memory_requirements
 from megatape.tools.planner.nodes import check_nodes
 from megatape.tools.planner.offload import OFFLOAD_ASSUMPTION
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report_rows import Row, count_rows, memory_rows, offload_rows, sent_rows, speed_rows
 from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
 from megatape.tools.planner.search import SEARCH_SECONDS
@@ -48,7 +49,7 @@ def report(config: Config, measured: Path | None = None, price: float | None = N
         step = None
         if measured is not None:
             step = nearest_step(measured, config)
-        return _report_on_cluster(config, cluster, load_gpu(cluster.gpu), step, price)
+        return _report_on_cluster(config, PlannedCluster.load(cluster), step, price)
 
     if measured is not None:
         raise UserError("measured corrects the time of a step on a cluster: add `nodes`, `gpus_per_node` and `gpu`")
@@ -60,39 +61,39 @@ def report(config: Config, measured: Path | None = None, price: float | None = N
     return f"{columns(rows)}\n\n{NO_CLUSTER}"
 
 
-def _report_on_cluster(config: Config, cluster: ClusterConfig, gpu: Gpu, step: MeasuredStep | None, price: float | None) -> str:
+def _report_on_cluster(config: Config, cluster: PlannedCluster, step: MeasuredStep | None, price: float | None) -> str:
     """Report a run on its cluster.
 
     Args:
         config: Configuration of the run.
-        cluster: Its cluster.
-        gpu: GPU of the cluster.
+        cluster: Its cluster, without a correction.
         step: Measured step that corrects the step time.
         price: Price of a GPU-hour.
     """
-    check_nodes(config.parallel, cluster.gpus_per_node)
-    layout = TrainingLayout.from_config(config, cluster.world_size)
+    machines = cluster.machines
+    check_nodes(config.parallel, machines.gpus_per_node)
+    layout = TrainingLayout.from_config(config, machines.world_size)
     memory = plan_memory(layout, on_gpu=True)
-    requirements = memory_requirements(memory, cluster, gpu)
+    requirements = memory_requirements(memory, cluster)
     overhead = requirements.gpu.bytes - memory.device_total
     rows: list[Row] = [
-        ("cluster", f"{plural(cluster.nodes, 'node')} x {cluster.gpus_per_node} {cluster.gpu}"),
+        ("cluster", f"{plural(machines.nodes, 'node')} x {machines.gpus_per_node} {machines.gpu}"),
         *count_rows(config, layout),
         *memory_rows(config, layout, memory, "GPU"),
         ("  contexts and fragmentation", format_bytes(overhead)),
     ]
     for device, requirement in requirements_by_device(requirements).items():
         rows.append((f"memory needed {device}", requirement_text(requirement)))
-    rows += sent_rows(layout, cluster.gpus_per_node)
-    rows += offload_rows(layout, gpu)
-    rows += speed_rows(config, layout, cluster, gpu, step, price)
+    rows += sent_rows(layout, machines.gpus_per_node)
+    rows += offload_rows(layout, cluster.gpu)
+    rows += speed_rows(config, layout, cluster, step, price)
 
     lines = [columns(rows), "", "assumed:"]
     lines += [f"  {assumption}" for assumption in _assumptions(config)]
-    warning = spanning_warning(layout, cluster.gpus_per_node)
+    warning = spanning_warning(layout, machines.gpus_per_node)
     if warning:
         lines += ["", f"warning: {warning}"]
-    lines += _advice(config, cluster, gpu, requirements.fits, step)
+    lines += _advice(config, cluster, requirements.fits, step)
     return "\n".join(lines)
 
 
@@ -106,11 +107,10 @@ def _assumptions(config: Config) -> list[str]:
     return assumptions
 
 
-def _advice(config: Config, cluster: ClusterConfig, gpu: Gpu, fits: bool, step: MeasuredStep | None) -> list[str]:
+def _advice(config: Config, cluster: PlannedCluster, fits: bool, step: MeasuredStep | None) -> list[str]:
     """Return the lines with changes that make a run fit or faster."""
     if not fits:
-        return ["", *smallest_change_advice(SearchSpace(config, cluster, gpu), SEARCH_SECONDS)]
-    correction = None
+        return ["", *smallest_change_advice(SearchSpace(config, cluster), SEARCH_SECONDS)]
     if step is not None:
-        correction = step.correction
-    return stage_advice(config, cluster, gpu, correction)
+        cluster = replace(cluster, correction=step.correction)
+    return stage_advice(config, cluster)

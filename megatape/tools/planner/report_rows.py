@@ -1,5 +1,7 @@
 """Rows of the planner's report: sizes, memory, traffic, offloading and speed."""
 
+from dataclasses import replace
+
 from megatape.accounting.checkpoint_size import checkpoint_bytes
 from megatape.accounting.flops import forward_flops
 from megatape.accounting.gpus import Gpu
@@ -8,11 +10,12 @@ from megatape.accounting.memory_parts import Memory
 from megatape.accounting.parameters import count_parameters, count_trainable
 from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.accounting.whole_matrices import plan_matrices
-from megatape.config import ClusterConfig, Config, ParallelConfig
+from megatape.config import Config, ParallelConfig
 from megatape.tools.planner.cases import Case, Range
 from megatape.tools.planner.links import links
 from megatape.tools.planner.measured import MeasuredStep
 from megatape.tools.planner.offload import plan_offload
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.utils.units import format_bytes, format_count, format_range, plural
 
@@ -128,8 +131,7 @@ def offload_rows(layout: TrainingLayout, gpu: Gpu) -> list[Row]:
 def speed_rows(
     config: Config,
     layout: TrainingLayout,
-    cluster: ClusterConfig,
-    gpu: Gpu,
+    cluster: PlannedCluster,
     step: MeasuredStep | None,
     price: float | None,
 ) -> list[Row]:
@@ -139,14 +141,13 @@ def speed_rows(
         config: Configuration of the run.
         layout: Its ranks, and their workload.
         cluster: Its cluster.
-        gpu: GPU of the cluster.
         step: Measured step that corrects the step time.
         price: Price of a GPU-hour.
     """
-    estimated = plan_speed(layout, cluster, gpu)
+    estimated = plan_speed(layout, cluster)
     speed = estimated
     if step is not None:
-        speed = plan_speed(layout, cluster, gpu, step.correction)
+        speed = plan_speed(layout, replace(cluster, correction=step.correction))
     low, high = speed.seconds
     worst, best = speed.utilization
 

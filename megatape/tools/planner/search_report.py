@@ -1,13 +1,14 @@
 """Results of the search for settings, as text."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from megatape.accounting.gpus import load_gpu
 from megatape.accounting.memory import MARGIN
 from megatape.config import Config
 from megatape.errors import UserError
 from megatape.tools.planner.measured import nearest_step
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report_rows import cost_rows
 from megatape.tools.planner.requirement_text import requirement_text, requirements_by_device
 from megatape.tools.planner.search import SEARCH_SECONDS, Search
@@ -37,15 +38,14 @@ def search_report(
     Raises:
         UserError: No cluster is stated, or nothing was measured.
     """
-    cluster = config.cluster
-    if cluster is None:
+    machines = config.cluster
+    if machines is None:
         raise UserError("search needs a cluster: add `nodes`, `gpus_per_node` and `gpu`, or a cluster section to the file")
-    gpu = load_gpu(cluster.gpu)
-    correction = None
+    cluster = PlannedCluster.load(machines)
     if measured is not None:
-        correction = nearest_step(measured, config).correction
+        cluster = replace(cluster, correction=nearest_step(measured, config).correction)
 
-    space = SearchSpace(config, cluster, gpu, correction)
+    space = SearchSpace(config, cluster)
     own = space.own
     own_fits = own is not None and own.requirements.fits
     share = limit

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from itertools import product
 from math import gcd
 
-from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
-from megatape.config import ClusterConfig, Config, with_settings
+from megatape.config import Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
 from megatape.tools.planner.nodes import check_nodes
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.value_grids import NUM_UNORDERED, SECTIONS, Setting, SettingIndex, value_grids
 
 
@@ -22,21 +22,17 @@ class SearchSpace:
 
     Args:
         config: Configuration to vary.
-        cluster: Machines of the run.
-        gpu: Their GPU.
-        correction: See `plan_speed`.
+        cluster: Cluster of the run.
 
     Attributes:
         value_grids: Grid of each setting.
         start: Index of the configuration itself, which may be invalid.
     """
 
-    def __init__(self, config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> None:
-        self.value_grids = value_grids(config, cluster)
+    def __init__(self, config: Config, cluster: PlannedCluster) -> None:
+        self.value_grids = value_grids(config, cluster.machines)
         self._config = config
         self._cluster = cluster
-        self._gpu = gpu
-        self._correction = correction
         self._candidates: dict[SettingIndex, Candidate | None] = {}
 
         raw = config.model_dump()
@@ -110,7 +106,7 @@ class SearchSpace:
         for grid, position in zip(self.value_grids, index, strict=True):
             settings |= grid[position]
         tp, sp, cp = (settings[f"parallel.{axis}"] for axis in ("tp", "sp", "cp"))
-        world_size = self._cluster.world_size
+        world_size = self._cluster.machines.world_size
         if world_size % (tp * sp * cp):
             return None
         changes_context_ranks = cp not in (1, self._config.parallel.cp)
@@ -118,8 +114,8 @@ class SearchSpace:
             return None  # Ring attention costs more than dividing heads.
         try:
             config = with_settings(self._config, settings)
-            check_nodes(config.parallel, self._cluster.gpus_per_node)
+            check_nodes(config.parallel, self._cluster.machines.gpus_per_node)
             layout = TrainingLayout.from_config(config, world_size)
         except UserError:
             return None
-        return Candidate(layout, self._cluster, self._gpu, self._correction)
+        return Candidate(layout, self._cluster)

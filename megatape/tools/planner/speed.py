@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 
 from megatape.accounting.flops import forward_flops
-from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.traffic import RankGroup, plan_traffic
-from megatape.config import ClusterConfig
 from megatape.tools.planner.cases import ByCase, Case, Range
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import LINK_EFFICIENCY, DeviceTime, middle
 from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, host_work
 from megatape.tools.planner.links import links
 from megatape.tools.planner.offload import plan_offload
+from megatape.tools.planner.planned_cluster import PlannedCluster
 
 # Slowdown of GPUs that train together against one GPU with the same work, fitted to the published runs in
 # docs/planning.md. After minutes of training, GPUs lower their clocks to stay within their power limit, and exchanges occupy
@@ -58,15 +57,12 @@ class Speed:
     hardware_flops: int
 
 
-def plan_speed(layout: TrainingLayout, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> Speed:
+def plan_speed(layout: TrainingLayout, cluster: PlannedCluster) -> Speed:
     """Estimate the speed of an optimizer step.
 
     Args:
         layout: Ranks of the run, and their workload.
-        cluster: Machines of the run.
-        gpu: Their GPU.
-        correction: Measured seconds of a step on one GPU divided by `middle`. The remaining range comes from exchanges between
-            GPUs, and from the clocks of GPUs that train together.
+        cluster: Cluster of the run.
     """
     workload = layout.workload
     model = workload.model
@@ -78,11 +74,12 @@ def plan_speed(layout: TrainingLayout, cluster: ClusterConfig, gpu: Gpu, correct
         head_flops = 2 * model.hidden_size * model.vocab_size * layout.step_tokens
         hardware_flops += step_forward_flops - head_flops
 
-    step = _Step(layout, cluster, gpu, correction)
+    step = _Step(layout, cluster)
     seconds = Range(step.good_seconds(), step.bad_seconds())
     gpu_flops = model_flops / layout.world_size
-    worst = gpu_flops / gpu.bfloat16_flops / seconds.high
-    best = gpu_flops / gpu.bfloat16_flops / seconds.low
+    peak = cluster.gpu.bfloat16_flops
+    worst = gpu_flops / peak / seconds.high
+    best = gpu_flops / peak / seconds.low
     return Speed(seconds, Range(worst, best), model_flops, hardware_flops)
 
 
@@ -91,14 +88,14 @@ class _Step:
 
     Args:
         layout: Ranks of the run, and their workload.
-        cluster: Machines of the run.
-        gpu: Their GPU.
-        correction: See `plan_speed`.
+        cluster: Cluster of the run.
     """
 
-    def __init__(self, layout: TrainingLayout, cluster: ClusterConfig, gpu: Gpu, correction: float | None) -> None:
+    def __init__(self, layout: TrainingLayout, cluster: PlannedCluster) -> None:
+        gpu = cluster.gpu
+        correction = cluster.correction
         self._gpu = gpu
-        self._links = links(layout, cluster.gpus_per_node)
+        self._links = links(layout, cluster.machines.gpus_per_node)
         self._overlapped = plan_traffic(layout).overlapped
         self._offload = plan_offload(layout)
         self._host = host_work(layout)

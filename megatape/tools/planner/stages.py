@@ -1,11 +1,11 @@
 """Comparison of the ZeRO stages for a run: memory, exchanges and time of each."""
 
-from megatape.accounting.gpus import Gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.trace import run_pass
-from megatape.config import ClusterConfig, Config, with_settings
+from megatape.config import Config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.candidate import Candidate
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.requirement_text import requirement_text
 from megatape.utils.tables import columns
 from megatape.utils.units import format_bytes, format_range
@@ -14,14 +14,12 @@ STAGES = (0, 1, 2, 3)
 FASTER = 0.99  # Another stage is advised if its steps take at most this share of the time.
 
 
-def plan_stages(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> list[Candidate]:
+def plan_stages(config: Config, cluster: PlannedCluster) -> list[Candidate]:
     """Plan a run at each stage that its other settings allow, in the order of stages.
 
     Args:
         config: Configuration of the run.
-        cluster: Machines of the run.
-        gpu: Their GPU.
-        correction: See `plan_speed`.
+        cluster: Cluster of the run.
     """
     plans = []
     for stage in STAGES:
@@ -31,24 +29,22 @@ def plan_stages(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: fl
                 at_stage = with_settings(config, {"zero.stage": stage})
             except UserError:
                 continue
-        layout = TrainingLayout.from_config(at_stage, cluster.world_size)
-        plans.append(Candidate(layout, cluster, gpu, correction))
+        layout = TrainingLayout.from_config(at_stage, cluster.machines.world_size)
+        plans.append(Candidate(layout, cluster))
     return plans
 
 
-def stage_advice(config: Config, cluster: ClusterConfig, gpu: Gpu, correction: float | None = None) -> list[str]:
+def stage_advice(config: Config, cluster: PlannedCluster) -> list[str]:
     """Compare the stages of ZeRO, and advise the fastest one that fits if it is not the run's.
 
     Args:
         config: Configuration of a run that fits.
-        cluster: Machines of the run.
-        gpu: Their GPU.
-        correction: See `plan_speed`.
+        cluster: Cluster of the run.
 
     Returns:
         Lines of a report, empty if the other settings allow only one stage.
     """
-    plans = plan_stages(config, cluster, gpu, correction)
+    plans = plan_stages(config, cluster)
     if len(plans) < 2:
         return []
     rows = []

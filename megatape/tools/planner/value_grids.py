@@ -21,7 +21,7 @@ MIN_TOKENS_PER_RANK = 1024
 MAX_MICRO_BATCH_TOKENS = 2**16  # Beyond it, step times change by less than the error of the estimate.
 
 
-def value_grids(config: Config, cluster: ClusterConfig) -> list[ValueGrid]:
+def value_grids(config: Config, machines: ClusterConfig) -> list[ValueGrid]:
     """Return the grid of each setting. Every grid includes the value of the configuration."""
     training = config.training
     parallel = config.parallel
@@ -32,11 +32,11 @@ def value_grids(config: Config, cluster: ClusterConfig) -> list[ValueGrid]:
     micro_batches.add(training.micro_batch_size)
 
     max_ranks = max(1, length // MIN_TOKENS_PER_RANK)
-    context_ranks = {size for size in _divisors(cluster.world_size) if size <= max_ranks}
+    context_ranks = {size for size in _divisors(machines.world_size) if size <= max_ranks}
     sequence_ranks = {size for size in context_ranks if config.model.num_kv_heads % size == 0}
 
     values: dict[str, Iterable[Any]] = {
-        "parallel.tp": sorted({*_divisors(cluster.gpus_per_node), parallel.tp}),
+        "parallel.tp": sorted({*_divisors(machines.gpus_per_node), parallel.tp}),
         "zero.stage": (0, 1, 2, 3),
         "parallel.sp": sorted({*sequence_ranks, parallel.sp}),
         "parallel.cp": sorted({*context_ranks, parallel.cp}),

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from megatape.accounting.gpus import load_gpu
 from megatape.accounting.layout import TrainingLayout
 from megatape.accounting.workload import Workload
 from megatape.config import ClusterConfig
 from megatape.tools.planner.cases import Case
 from megatape.tools.planner.host import HOOK_SECONDS, LAUNCH_SECONDS, UPDATE_SECONDS, HostWork, host_work
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.tools.planner.work import eager_work
 from tests.helpers.plan_cases import configure
@@ -37,6 +37,6 @@ def test_a_small_model_waits_for_its_processor(raw_config: dict[str, Any]) -> No
     """The GPU alone would take microseconds for a step."""
     config = configure(raw_config, "x", {"zero.stage": 3})
     layout = TrainingLayout.from_config(config, 1)
-    low, high = plan_speed(layout, ClusterConfig(nodes=1, gpus_per_node=1, gpu="h100"), load_gpu("h100")).seconds
+    low, high = plan_speed(layout, PlannedCluster.load(ClusterConfig(nodes=1, gpus_per_node=1, gpu="h100"))).seconds
     work = host_work(TrainingLayout.from_config(config, 1))
     assert low == pytest.approx(sum(work.seconds(Case.GOOD))) and high == pytest.approx(sum(work.seconds(Case.BAD)))

@@ -5,6 +5,7 @@ from megatape.accounting.memory import MARGIN
 from megatape.accounting.memory_parts import Memory, MemoryPart
 from megatape.config import ClusterConfig
 from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION, Requirement, memory_requirements
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.requirement_text import requirement_text
 
 CLUSTER = ClusterConfig(nodes=2, gpus_per_node=4, gpu="h100", host_gib=1.0)
@@ -13,14 +14,14 @@ CLUSTER = ClusterConfig(nodes=2, gpus_per_node=4, gpu="h100", host_gib=1.0)
 def test_ranks_of_a_node_share_its_host() -> None:
     gpu = load_gpu("h100")
     memory = Memory({MemoryPart.WEIGHTS: 2.0**30}, {MemoryPart.MOMENTS: 2.0**28})
-    requirements = memory_requirements(memory, CLUSTER, gpu)
+    requirements = memory_requirements(memory, PlannedCluster(CLUSTER, gpu))
     assert requirements.gpu == Requirement(2**30 + CONTEXT + FRAGMENTATION * gpu.memory, gpu.memory)
     assert requirements.host == Requirement(2**30, 2**30)
     assert requirements.fits and not requirements.fits_with_margin
 
 
 def test_nothing_in_host_memory() -> None:
-    requirements = memory_requirements(Memory({MemoryPart.WEIGHTS: 1.0}, {}), CLUSTER, load_gpu("h100"))
+    requirements = memory_requirements(Memory({MemoryPart.WEIGHTS: 1.0}, {}), PlannedCluster.load(CLUSTER))
     assert requirements.host is None and requirements.fits_with_margin
 
 

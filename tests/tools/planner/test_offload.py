@@ -10,6 +10,7 @@ from megatape.accounting.parameters import count_parameters
 from megatape.config import ClusterConfig
 from megatape.tools.planner.cases import Case
 from megatape.tools.planner.offload import Offload, plan_offload
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.zero.deepspeed_config import Stage3Limits
 from tests.helpers.plan_cases import configure
@@ -65,5 +66,5 @@ def test_steps_take_longer(raw_config: dict[str, Any], changes: dict[str, Any]) 
     plain = configure(raw_config, "x", changes | {"zero.offload_optimizer": False})
     offloaded = configure(raw_config, "x", changes)
     layouts = [TrainingLayout.from_config(config, 2) for config in (plain, offloaded)]
-    before, after = (plan_speed(layout, cluster, gpu).seconds for layout in layouts)
+    before, after = (plan_speed(layout, PlannedCluster(cluster, gpu)).seconds for layout in layouts)
     assert all(short < long for short, long in zip(before, after, strict=True))

@@ -13,6 +13,7 @@ from megatape.accounting.memory import MARGIN, plan_memory
 from megatape.config import ClusterConfig, parse_config, with_settings
 from megatape.errors import UserError
 from megatape.tools.planner.memory_requirements import CONTEXT, FRAGMENTATION
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.search import Search, needs_no_more_memory
 from megatape.tools.planner.search_space import SearchSpace
 from tests.helpers.plan_cases import configure
@@ -40,7 +41,7 @@ def _space(raw_config: dict[str, Any], nodes: int, share: float, changes: dict[s
     needed = plan_memory(TrainingLayout.from_config(smaller, cluster.world_size), on_gpu=True).device_total
     memory = (CONTEXT + share * needed) / (1 - FRAGMENTATION - MARGIN)
     gpu = load_gpu("h100").model_copy(update={"memory": memory})
-    return SearchSpace(config, cluster, gpu)
+    return SearchSpace(config, PlannedCluster(cluster, gpu))
 
 
 def test_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
@@ -48,7 +49,7 @@ def test_search_ends_at_its_limit(raw_config: dict[str, Any]) -> None:
     config = configure(raw_config, "x", {})
     cluster = ClusterConfig(nodes=2**16, gpus_per_node=8, gpu="h100")
     started = time.monotonic()
-    search = Search(SearchSpace(config, cluster, load_gpu("h100")), limit=0.0)
+    search = Search(SearchSpace(config, PlannedCluster.load(cluster)), limit=0.0)
     assert list(search.fastest()) == []
     assert search.smallest_change() is None
     assert search.timed_out
@@ -60,10 +61,10 @@ def test_the_simplest_of_equally_fast_settings_is_advised(raw_config: dict[str, 
     gpu = load_gpu("h100").model_copy(update={"memory_bandwidth": 1e9})  # slower than launching kernels
     cluster = ClusterConfig(nodes=1, gpus_per_node=2, gpu="h100")
     plain = LONG | {"zero.stage": 1, "training.micro_batch_size": 2}
-    space = SearchSpace(configure(raw_config, "x", plain), cluster, gpu)
+    space = SearchSpace(configure(raw_config, "x", plain), PlannedCluster(cluster, gpu))
     found, advised = Search(space).preferred()
     assert advised == space.start and found[0] != space.start
-    divided = SearchSpace(configure(raw_config, "x", plain | {"parallel.tp": 2}), cluster, gpu)
+    divided = SearchSpace(configure(raw_config, "x", plain | {"parallel.tp": 2}), PlannedCluster(cluster, gpu))
     _, advised = Search(divided).preferred()
     assert advised is not None and divided.changes(advised)["parallel.tp"] == 1
 
@@ -76,7 +77,7 @@ def test_advised_settings_leave_memory_free(raw_config: dict[str, Any]) -> None:
     needed = plan_memory(TrainingLayout.from_config(config, cluster.world_size), on_gpu=True).device_total
     for margin, fits in ((0.5 * MARGIN, False), (1.5 * MARGIN, True)):
         gpu = load_gpu("h100").model_copy(update={"memory": (CONTEXT + needed) / (1 - FRAGMENTATION - margin)})
-        space = SearchSpace(config, cluster, gpu)
+        space = SearchSpace(config, PlannedCluster(cluster, gpu))
         own = space.candidate(space.start)
         assert own is not None and own.requirements.gpu.fits
         assert own.fits == fits

@@ -7,6 +7,7 @@ from megatape.accounting.layout import TrainingLayout
 from megatape.config import parse_config
 from megatape.tools.planner.device import device_seconds
 from megatape.tools.planner.efficiency import middle
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.speed import plan_speed
 from megatape.utils.json_lines import read_lines
 from tests.helpers.published_speeds import RESULTS, PublishedSpeed, published_speeds
@@ -18,7 +19,9 @@ QUICK = [run for run in PUBLISHED if run.cluster.world_size <= 8 and ("torchtita
 
 def _gpu_tokens(run: PublishedSpeed, gpu: Gpu) -> tuple[float, float]:
     """Return the estimated tokens per second of a GPU, (low, high)."""
-    low, high = plan_speed(TrainingLayout.from_config(run.config, run.cluster.world_size), run.cluster, gpu).seconds
+    low, high = plan_speed(
+        TrainingLayout.from_config(run.config, run.cluster.world_size), PlannedCluster(run.cluster, gpu)
+    ).seconds
     tokens = run.config.step_tokens / run.cluster.world_size
     return tokens / high, tokens / low
 

@@ -12,6 +12,7 @@ from megatape.accounting.traffic import RankGroup, plan_traffic
 from megatape.config import ClusterConfig, Config
 from megatape.model.build import build_model
 from megatape.tools.planner.memory_requirements import FRAGMENTATION
+from megatape.tools.planner.planned_cluster import PlannedCluster
 from megatape.tools.planner.report import report
 from megatape.tools.planner.stages import plan_stages, stage_advice
 from tests.helpers.plan_cases import configure
@@ -34,13 +35,13 @@ def at_stage_3(raw_config: dict[str, Any]) -> Config:
 
 def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
     """Stage 1 sums gradients once a step, stages 2 and 3 in every micro-batch. Comparing stages 2 and 3 alone hid this."""
-    plans = plan_stages(at_stage_3, CLUSTER, _slow_links())
+    plans = plan_stages(at_stage_3, PlannedCluster(CLUSTER, _slow_links()))
     assert [plan.stage for plan in plans] == [1, 2, 3]  # bfloat16 needs master weights
     for plan in plans:
         config = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": plan.stage})})
         assert plan.data_bytes == plan_traffic(TrainingLayout.from_config(config, 2)).sent[RankGroup.REPLICAS].total()
     assert plans[0].data_bytes < plans[1].data_bytes / 2 and plans[0].seconds.middle < 0.6 * plans[2].seconds.middle
-    advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
+    advice = "\n".join(stage_advice(at_stage_3, PlannedCluster(CLUSTER, _slow_links())))
     share = plans[0].seconds.middle / plans[2].seconds.middle
     assert f"stage 1 is the fastest that fits (--set zero.stage=1): its steps take {share:.0%} of the time of stage 3" in advice
     assert "stage 3 (the file's)" in advice
@@ -48,7 +49,7 @@ def test_stages_are_compared_by_seconds(at_stage_3: Config) -> None:
 
 def test_report_states_costs_of_stage_3(at_stage_3: Config) -> None:
     """Stage 3 costs a wait for each micro-batch, and hooks before and after each module, forward and backward."""
-    advice = "\n".join(stage_advice(at_stage_3, CLUSTER, _slow_links()))
+    advice = "\n".join(stage_advice(at_stage_3, PlannedCluster(CLUSTER, _slow_links())))
     hooks = 2 * 2 * len(list(build_model(at_stage_3.model).modules()))
     assert "after each of 4 backward passes" in advice
     found = re.search(r"([\d,]+) hooks .*: (\d+) a micro-batch", advice)
@@ -57,16 +58,16 @@ def test_report_states_costs_of_stage_3(at_stage_3: Config) -> None:
 
 def test_no_advice_where_nothing_is_faster_or_fits(at_stage_3: Config) -> None:
     at_stage_1 = at_stage_3.model_copy(update={"zero": at_stage_3.zero.model_copy(update={"stage": 1})})
-    assert "no other stage that fits is faster than stage 1" in stage_advice(at_stage_1, CLUSTER, _slow_links())
-    plans = {plan.stage: plan for plan in plan_stages(at_stage_3, CLUSTER, _slow_links())}
+    assert "no other stage that fits is faster than stage 1" in stage_advice(at_stage_1, PlannedCluster(CLUSTER, _slow_links()))
+    plans = {plan.stage: plan for plan in plan_stages(at_stage_3, PlannedCluster(CLUSTER, _slow_links()))}
     # Enough for stage 1, but without the margin of advice.
     gpu = _slow_links()
     needed = plans[1].requirements.gpu.bytes - FRAGMENTATION * gpu.memory
     smaller = _slow_links(needed / (1 - FRAGMENTATION - 0.5 * MARGIN))
-    lines = stage_advice(at_stage_3, CLUSTER, smaller)
+    lines = stage_advice(at_stage_3, PlannedCluster(CLUSTER, smaller))
     assert not any("stage 1 is the fastest" in line for line in lines)
     weights = at_stage_3.zero.model_copy(update={"offload_parameters": True})  # only allowed at stage 3
-    assert stage_advice(at_stage_3.model_copy(update={"zero": weights}), CLUSTER, _slow_links()) == []
+    assert stage_advice(at_stage_3.model_copy(update={"zero": weights}), PlannedCluster(CLUSTER, _slow_links())) == []
 
 
 def test_the_report_has_the_comparison(at_stage_3: Config) -> None:
