@@ -8,7 +8,6 @@ A second run is refused while the holder lives, and takes over when it is dead. 
 at once. On another one, the holder is dead after LeaseTimeouts.expiry without a heartbeat.
 """
 
-import logging
 import os
 import socket
 import threading
@@ -19,20 +18,16 @@ from pathlib import Path
 
 from megatape.distributed.topology import Topology
 from megatape.errors import LeaseLost, UserError
-from megatape.reliability.lease.heartbeat_monitor import HeartbeatMonitor
 from megatape.reliability.lease.holder import Holder, read_holder, this_process
-from megatape.reliability.lease.lease_file import LeaseContent, create_lease, read_lease, renew_lease, write_lease
+from megatape.reliability.lease.lease_file import create_lease, renew_lease
+from megatape.reliability.lease.takeover import Takeover
 from megatape.reliability.lease.timeouts import DEFAULT_TIMEOUTS, LeaseTimeouts
-from megatape.utils.atomic import rename
-from megatape.utils.files import file_system_time, read_regular
-from megatape.utils.units import format_time
-from megatape.utils.waiting import wait_until
+from megatape.utils.files import read_regular
 
-LOG = logging.getLogger(__name__)
 
-UNKNOWN = "an unknown process"
-# Monotonic clock that, on Linux, also counts the time in which the machine is suspended.
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+def boot_time() -> float:
+    """Return a monotonic time in seconds that, on Linux, also counts the time in which the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Lease:
@@ -41,22 +36,35 @@ class Lease:
     Args:
         path: File of the lease.
         timeouts: Times of the lease, the same for all runs that may use the folder.
+        holder: This process as a holder, by default a new one.
+        clock: Returns a monotonic time in seconds.
+
+    Attributes:
+        nonce: Unique name of the holder.
     """
 
-    def __init__(self, path: Path, timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        timeouts: LeaseTimeouts = DEFAULT_TIMEOUTS,
+        holder: Holder | None = None,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
+        if holder is None:
+            holder = this_process()
         self.path = path
         self.timeouts = timeouts
-        holder = this_process()
         self.nonce = holder.nonce
         self._content = holder.content()
-        self._candidate = path.with_name(f"{path.name}.{self.nonce}.tmp")
-        # Watches another run's lease.
-        self._monitor = HeartbeatMonitor(max_gap=timeouts.heartbeat_interval)
+        self._takeover = Takeover(path, holder, timeouts)
+        self._clock = clock
+        self._is_held = False
+        # Time of the last heartbeat.
         self._renewed = 0.0
         self._reason_of_loss: str | None = None
         self._mutex = threading.Lock()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._silenced = threading.Event()
+        self._thread = threading.Thread(target=self._send_heartbeats, name="lease", daemon=True)
 
     def attempt(self) -> bool:
         """Try to take the lease for about one heartbeat interval.
@@ -67,42 +75,35 @@ class Lease:
         Raises:
             UserError: A live run holds it.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        interval = self.timeouts.heartbeat_interval
-        poll_interval = self.timeouts.poll_interval
-        try:
-            if not wait_until(lambda: self._create() or self._take_over(), interval, poll_interval):
-                return False
-        finally:
-            self._candidate.unlink(missing_ok=True)
-        self._renewed = time.clock_gettime(CLOCK)
-        self._thread = threading.Thread(target=self._send_heartbeats, name="lease", daemon=True)
+        if not self._takeover.attempt():
+            return False
+        self._is_held = True
+        self._renewed = self._clock()
         self._thread.start()
         return True
 
     @property
     def is_late(self) -> bool:
         """Whether heartbeats fail at present, such as while the file server is away."""
-        return self._thread is not None and self._silent > 2 * self.timeouts.heartbeat_interval
+        return self._is_held and self._silent > self.timeouts.late
 
     @property
     def _silent(self) -> float:
         """Seconds since this run's last heartbeat."""
-        return time.clock_gettime(CLOCK) - self._renewed
+        return self._clock() - self._renewed
 
     def check(self) -> None:
         """Call before writing into the folder. Reads the file only when heartbeats are late.
 
         Raises:
             LeaseLost: Another run has taken the lease.
-            OSError: The file cannot be read, and another run may take the lease before a write that
-                begins now has ended.
+            OSError: The file cannot be read, and another run may take the lease before a write that begins now has ended.
         """
         if self.is_late:
             try:
                 self._renew()
             except OSError:
-                if self._silent > self.timeouts.expiry - 2 * self.timeouts.heartbeat_interval:
+                if self._silent > self.timeouts.safe_silence:
                     raise
         if self._reason_of_loss is not None:
             raise LeaseLost(self._reason_of_loss)
@@ -134,103 +135,21 @@ class Lease:
 
     def release(self) -> None:
         """Remove the lease if it is held."""
-        if self._thread is None:
+        if not self._is_held:
             return
-        self._over.set()
-        self._thread.join()
-        self._thread = None
+        self.stop_heartbeats()
+        self._is_held = False
         with suppress(OSError, UserError):
             if read_regular(self.path) == self._content:
                 self.path.unlink()
 
-    def check_free(self) -> None:
-        """Check that no run holds the lease, by one look at the file.
-
-        Raises:
-            UserError: A run holds the lease, or a process of another machine that may live: its
-                last heartbeat is not old by the file system's clock.
-        """
-        try:
-            found = read_lease(self.path)
-        except FileNotFoundError:
-            return
-        holder = found.holder()
-        dead = None
-        if holder is not None:
-            dead = holder.is_dead()
-        if dead:
-            return
-        if dead is False:
-            raise UserError(self._refusal(holder))
-        expiry = self.timeouts.expiry
-        now = file_system_time(self.path.parent)
-        if now - found.heartbeat < expiry:
-            heartbeat = format_time(found.heartbeat)
-            raise UserError(
-                f"cannot tell whether a run uses run.directory {self.path.parent}: {self.path} is held by "
-                f"{holder or UNKNOWN}, last heartbeat at {heartbeat}, now it is {format_time(now)} on that file "
-                f"system. Try again {expiry:.0f} s after its end, choose another folder, or remove the file if no run trains "
-                "there"
-            )
-
-    def _create(self) -> bool:
-        """Create the file unless it exists."""
-        return create_lease(self.path, self._content)
-
-    def _take_over(self) -> bool:
-        """Replace the file of a dead holder.
-
-        Returns:
-            Whether this run has the lease now: not if the holder is not known to be dead.
-
-        Raises:
-            UserError: The holder is alive.
-        """
-        try:
-            found = read_lease(self.path)
-            holder = found.holder()
-            reason = self._reason_of_death(holder, found)
-            if reason is None:
-                return False
-            write_lease(self._candidate, self._content)
-            if read_lease(self.path) != found:
-                return False
-            rename(self._candidate, self.path)
-            time.sleep(self.timeouts.settle)
-            if read_lease(self.path).content != self._content:
-                # A third run was faster.
-                return False
-        except FileNotFoundError:
-            # The holder has released it meanwhile.
-            return False
-        LOG.warning(f"{self.path}: {holder or UNKNOWN}, {reason}: this run takes over")
-        return True
-
-    def _reason_of_death(self, holder: Holder | None, found: LeaseContent) -> str | None:
-        """Return the evidence that the holder is dead, None while that is unknown.
-
-        Raises:
-            UserError: The holder lives.
-        """
-        dead = None
-        if holder is not None:
-            dead = holder.is_dead()
-        if dead:
-            return "has ended"
-        if dead is False or self._monitor.look(found.content, found.heartbeat):
-            raise UserError(self._refusal(holder))
-        expiry = self.timeouts.expiry
-        if not found.content:
-            # The holder of an empty file sends no heartbeats: it is creating the file, or has died meanwhile.
-            expiry = self.timeouts.heartbeat_interval
-        if self._monitor.num_looks == 1:
-            LOG.warning(f"{self.path} is held by {holder or UNKNOWN}: waiting {expiry:.0f} s for its heartbeat")
-        if self._monitor.silent < expiry:
-            return None
-        return f"has given no heartbeat for {expiry:.0f} s"
+    def stop_heartbeats(self) -> None:
+        """Stop the thread that sends heartbeats. The lease is held until it expires for others."""
+        self._silenced.set()
+        self._thread.join()
 
     def _send_heartbeats(self) -> None:
-        while not self._over.wait(self.timeouts.heartbeat_interval):
+        while not self._silenced.wait(self.timeouts.heartbeat_interval):
             # After an error, the next heartbeat tries again.
             with suppress(OSError, UserError):
                 self._renew()
@@ -238,7 +157,7 @@ class Lease:
     def _renew(self) -> None:
         """Send a heartbeat, or note that another run has taken the lease."""
         with self._mutex:
-            now = time.clock_gettime(CLOCK)
+            now = self._clock()
             new_holder: Holder | None = None
             try:
                 content = renew_lease(self.path, self._content)
@@ -248,7 +167,7 @@ class Lease:
                 new_holder = read_holder(content)
             except FileNotFoundError:
                 # Before expiry no other run takes over, so a user has removed the file.
-                if now - self._renewed < self.timeouts.expiry and self._create():
+                if now - self._renewed < self.timeouts.expiry and create_lease(self.path, self._content):
                     self._renewed = now
                     return
                 # Raises OSError if the file system is not mounted.
@@ -262,14 +181,6 @@ class Lease:
                 f"{socket.gethostname()}, whose last heartbeat was {now - self._renewed:.0f} s ago, ends here and writes "
                 "nothing more"
             )
-
-    def _refusal(self, holder: Holder | None) -> str:
-        if holder is None:
-            return f"run.directory {self.path.parent} is in use by {UNKNOWN}, see {self.path}: choose another folder"
-        return (
-            f"run.directory {self.path.parent} is in use by a run: {holder}. Wait for it, stop it (kill -TERM {holder.pid} on "
-            f"{holder.host} lets it write a checkpoint), or choose another folder"
-        )
 
 
 @contextmanager

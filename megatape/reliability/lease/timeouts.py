@@ -20,5 +20,15 @@ class LeaseTimeouts:
     settle: float = 1.0
     poll_interval: float = 1.0
 
+    @property
+    def late(self) -> float:
+        """Time without a heartbeat from which on heartbeats are late."""
+        return 2 * self.heartbeat_interval
+
+    @property
+    def safe_silence(self) -> float:
+        """Time without a heartbeat up to which no other run can take over before a write that begins now has ended."""
+        return self.expiry - 2 * self.heartbeat_interval
+
 
 DEFAULT_TIMEOUTS = LeaseTimeouts()

@@ -6,8 +6,10 @@ from megatape.accounting.memory import MARGIN
 from megatape.accounting.memory_parts import Memory
 from megatape.tools.planner.planned_cluster import PlannedCluster
 
-CONTEXT = 1.5 * 2**30  # Bytes of device memory for contexts of the driver and the libraries.
-FRAGMENTATION = 0.05  # Share of device memory that the allocator cannot use.
+# Bytes of device memory for contexts of the driver and the libraries, and the share that the allocator cannot use. Both are
+# assumptions rather than measurements: they differ by driver, library and run.
+CONTEXT = 1.5 * 2**30
+FRAGMENTATION = 0.05
 
 
 @dataclass(frozen=True)

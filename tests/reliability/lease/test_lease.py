@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatape.errors import LeaseLost, UserError
-from megatape.reliability.lease.lease import CLOCK, Lease
+from megatape.reliability.lease import Lease, check_free
+from megatape.reliability.lease.holder import Holder, this_process
 from megatape.reliability.lease.timeouts import LeaseTimeouts
 from tests.helpers.workers import ROOT
 
@@ -30,16 +33,30 @@ time.sleep(60)
 """
 
 
-def take(path: Path, tries: int = 50) -> Lease:
+class Clock:
+    """A monotonic clock that the test sets.
+
+    Attributes:
+        now: Time in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def take(path: Path, tries: int = 50, **settings: Any) -> Lease:
     """A lease that is held, perhaps after waiting. Raises UserError if a live holder refuses it."""
-    lease = Lease(path, TIMEOUTS)
+    lease = Lease(path, TIMEOUTS, **settings)
     assert any(lease.attempt() for _ in range(tries))
     return lease
 
 
-def elsewhere(path: Path) -> None:
-    """Make the lease one of another machine, where no process can be seen from here."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": "another", "host": "n7"}))
+def elsewhere() -> Holder:
+    """A holder on another machine, where no process can be seen from here."""
+    return replace(this_process(), machine="another", host="n7")
 
 
 @pytest.fixture
@@ -52,7 +69,7 @@ def test_a_pipe_is_not_waited_for(path: Path) -> None:
     """A pipe without a writer is in the lease's place."""
     path.parent.mkdir()
     os.mkfifo(path)
-    for look in (Lease(path).check_free, Lease(path).attempt):
+    for look in (partial(check_free, path), Lease(path).attempt):
         with pytest.raises(UserError, match="lease.json: a pipe or a device, not a file"):
             look()
 
@@ -65,9 +82,9 @@ def test_held_and_released(path: Path) -> None:
     ):
         Lease(path, TIMEOUTS).attempt()
     with pytest.raises(ValueError, match="is in use by a run"):
-        Lease(path, TIMEOUTS).check_free()
+        check_free(path, TIMEOUTS)
     lease.release()
-    Lease(path).check_free()
+    check_free(path)
     assert list(path.parent.iterdir()) == []
     take(path).release()
 
@@ -124,22 +141,17 @@ def wait_for_loss(lease: Lease) -> None:
 
 
 def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(path: Path) -> None:
-    path.parent.mkdir()
-    lease = Lease(path, TIMEOUTS)
-    assert lease.attempt()
-    elsewhere(path)
-    lease._content = path.read_bytes()
+    clock = Clock()
+    lease = take(path, holder=elsewhere(), clock=clock)
     with pytest.raises(ValueError, match="on host n7"):
         take(path)
     with pytest.raises(ValueError, match=r"cannot tell .* on host n7, since .*, last heartbeat at 20.* UTC, now it is 20"):
-        Lease(path, TIMEOUTS).check_free()
-    lease._over.set()  # from now on it is silent
-    assert lease._thread
-    lease._thread.join()
+        check_free(path, TIMEOUTS)
+    lease.stop_heartbeats()
     started = time.monotonic()
     second = take(path)
     assert time.monotonic() - started >= TIMEOUTS.expiry
-    lease._renewed -= 3600  # it was suspended for an hour
+    clock.now += 3600  # it was suspended for an hour
     with pytest.raises(LeaseLost, match="was taken over by process .* last heartbeat was 360"):
         lease.check()
     lease.release()
@@ -150,9 +162,7 @@ def test_a_holder_elsewhere_is_refused_by_its_heartbeat_and_replaced_by_silence(
 
 def test_an_old_lease_is_watched_before_it_is_replaced(path: Path) -> None:
     """After a file server was away every lease looks old: the holder's next heartbeat still protects it."""
-    holder = take(path)
-    elsewhere(path)
-    holder._content = path.read_bytes()
+    holder = take(path, holder=elsewhere())
     os.utime(path, (0, 0))
     with pytest.raises(ValueError, match="is in use"):
         take(path)
@@ -165,12 +175,8 @@ YEARS = 10**8  # in seconds
 @pytest.mark.parametrize("offset", [YEARS, -YEARS], ids=["future", "past"])
 def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
     """Whatever a wrong clock has given it for a time: a dead holder is replaced, a live one is not."""
-    holder = take(path)
-    elsewhere(path)
-    holder._content = path.read_bytes()
-    holder._over.set()  # from now on it is silent
-    assert holder._thread
-    holder._thread.join()
+    holder = take(path, holder=elsewhere())
+    holder.stop_heartbeats()
     other = Lease(path, TIMEOUTS)
     now = time.time() + offset
     for beat in (now, now + 0.1):
@@ -188,22 +194,20 @@ def test_only_changes_of_a_heartbeat_count(path: Path, offset: float) -> None:
 def test_what_must_not_wait_cannot_tell(path: Path) -> None:
     """A heartbeat in the future may be of a run that is alive. It says what it knows, and the remedy works."""
     path.parent.mkdir()
-    path.write_bytes(Lease(path)._content)
-    elsewhere(path)
+    path.write_bytes(elsewhere().content())
     beat = 4102444800.0
     os.utime(path, (beat, beat))
     with pytest.raises(UserError, match="cannot tell .*last heartbeat at 2100-01-01 00:00:00 UTC.*remove the file"):
-        Lease(path).check_free()
+        check_free(path)
     path.unlink()
-    Lease(path).check_free()
+    check_free(path)
     assert list(path.parent.iterdir()) == []
 
 
 def test_a_file_server_that_is_away_silences_nobody(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody could see a heartbeat meanwhile, nor give one."""
     path.parent.mkdir()
-    path.write_bytes(Lease(path)._content)
-    elsewhere(path)
+    path.write_bytes(elsewhere().content())
     lease = Lease(path, LeaseTimeouts(heartbeat_interval=0.01, poll_interval=0.01))
     away = 0.0
     clock = time.monotonic
@@ -222,7 +226,7 @@ def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> No
     path.parent.mkdir()
     path.write_text(content)
     with pytest.raises(ValueError, match="unknown process"):
-        Lease(path, TIMEOUTS).check_free()
+        check_free(path, TIMEOUTS)
     timeouts = replace(TIMEOUTS, expiry=TIMEOUTS.expiry if content else YEARS)
     lease = Lease(path, timeouts)
     started = time.monotonic()
@@ -233,18 +237,17 @@ def test_a_lease_that_names_nobody_is_waited_for(path: Path, content: str) -> No
 
 def test_removed_by_hand(path: Path) -> None:
     """It is made again; not if it may have been taken over meanwhile."""
-    lease = take(path)
+    clock = Clock()
+    lease = take(path, clock=clock)
     path.unlink()
     deadline = time.monotonic() + 5
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     lease.check()
-    lease._over.set()
-    assert lease._thread
-    lease._thread.join()
+    lease.stop_heartbeats()
     path.unlink()
-    lease._renewed -= 3600
+    clock.now += 3600
     with pytest.raises(LeaseLost):
         lease.check()
     lease.release()
@@ -254,7 +257,7 @@ def test_removed_by_hand(path: Path) -> None:
 def test_one_of_many_wins(path: Path, dead: bool) -> None:
     if dead:
         path.parent.mkdir()
-        path.write_text(json.dumps(json.loads(Lease(path)._content) | {"started": "1"}))
+        path.write_text(json.dumps(asdict(this_process()) | {"started": "1"}))
     leases = [Lease(path, LeaseTimeouts(settle=0.3)) for _ in range(8)]
     held = []
 
@@ -278,17 +281,16 @@ def test_one_of_many_wins(path: Path, dead: bool) -> None:
 
 def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
     """Neither before nor after another run may have taken over; then it is waited for, until somebody asks for the end."""
-    lease = take(path)
+    clock = Clock()
+    lease = take(path, clock=clock)
     warnings = list[str]()
     assert not lease.is_late
     aside = path.parent.rename(path.parent.with_name("aside"))
-    lease._over.set()
-    assert lease._thread
-    lease._thread.join()
-    lease._renewed = time.clock_gettime(CLOCK) - 3 * TIMEOUTS.heartbeat_interval
+    lease.stop_heartbeats()
+    clock.now += 3 * TIMEOUTS.heartbeat_interval
     assert lease.is_late
     lease.check()
-    lease._renewed -= 3600
+    clock.now += 3600
     with pytest.raises(OSError, match=f"No such file or directory: '{path.parent}'"):
         lease.check()
     lease.wait(lambda: True, warnings.append)
@@ -308,10 +310,9 @@ def test_a_file_server_that_is_away_ends_nothing(path: Path) -> None:
 
 def test_a_folder_that_comes_back_between_two_looks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease is not there and then its folder is, which is what a lost lease looks like."""
-    lease = take(path)
-    lease._over.set()
-    assert lease._thread
-    lease._thread.join()
+    clock = Clock()
+    lease = take(path, clock=clock)
+    lease.stop_heartbeats()
     aside = path.parent.rename(path.parent.with_name("aside"))
     stat = Path.stat
 
@@ -321,7 +322,7 @@ def test_a_folder_that_comes_back_between_two_looks(path: Path, monkeypatch: pyt
         return stat(self, **settings)
 
     monkeypatch.setattr(Path, "stat", come_back)
-    lease._renewed -= 3600
+    clock.now += 3600
     with pytest.raises(OSError, match=f"No such file or directory: '{path}'"):
         lease.check()
     lease.check()

@@ -5,7 +5,7 @@ from pathlib import Path
 from megatape.checkpoint.fresh_start import check_new
 from megatape.data.training.run_data import open_data
 from megatape.errors import UserError
-from megatape.reliability.lease import Lease
+from megatape.reliability.lease import check_free
 from megatape.run_folder import RunFolder
 from megatape.tools.cluster.slurm.job import Job
 from megatape.tools.cluster.slurm.job_array import JobArray
@@ -28,7 +28,7 @@ def check_array(array: JobArray, job: Job, resume: bool) -> None:
         config.accumulation(job.nodes * job.ranks_per_node)
         open_data(config.data, config.training, config.evaluation, config.model.vocab_size)
         folder = RunFolder(Path(config.run.directory))
-        Lease(folder.lease).check_free()
+        check_free(folder.lease)
         if not resume:
             check_new(folder)
     if job.time is None:
