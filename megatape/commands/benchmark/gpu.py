@@ -5,7 +5,7 @@ from typing import Literal
 
 from megatape.errors import UserError
 from megatape.lab.benchmark.gpu.parts import PARTS
-from megatape.lab.encodings import parse_names
+from megatape.lab.names import parse_names
 from megatape.utils.options import CommandOptions, Count, option
 
 

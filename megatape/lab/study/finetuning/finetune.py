@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from megatape.config import Config, load_config
 from megatape.errors import UserError
-from megatape.lab.encodings import parse_names
+from megatape.lab.names import parse_names
 from megatape.lab.study.execution.measurement import Measurement
 from megatape.lab.study.execution.run import Run
 from megatape.lab.study.execution.study import Study

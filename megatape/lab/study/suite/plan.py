@@ -12,7 +12,7 @@ from megatape.config import parse_config
 from megatape.data.synthetic.task import SyntheticTask
 from megatape.errors import MissingPath, UserError, path_errors
 from megatape.errors.suggestions import choose_one
-from megatape.lab.encodings import parse_names
+from megatape.lab.names import parse_names
 from megatape.lab.study.comparison.variants import Variant, parse_variants
 from megatape.lab.study.suite.sizes import ALL, SIZES
 from megatape.registry import ENCODINGS, SYNTHETIC_TASKS
