@@ -1,7 +1,7 @@
 """Benchmarks: speed and memory of models, data and training.
 
 efficiency.py, loader.py, memory.py, preparation.py, roofline.py, serving.py
-              a benchmark each, of the command `megatape benchmark NAME`: `report` measures and yields paragraphs
+              a benchmark each, of the command `megatape benchmark NAME`: `report` yields paragraphs, made of typed results
 gpu/          the benchmark of a GPU, in parts (gpu/parts.py): each measures in a process of its own, records typed results in
               results.jsonl, and makes its table from them
 

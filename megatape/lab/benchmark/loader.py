@@ -10,9 +10,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from megatape.utils.tables import markdown
 BATCH = 32
 SEED = 0
 ROUNDS = 5
+# Reader that the others are compared with.
+BASELINE_READER = "packed"
 
 # Tokens and targets, [BATCH, N].
 Pair = tuple[Tensor, Tensor]
@@ -41,22 +43,66 @@ Pair = tuple[Tensor, Tensor]
 Reader = Callable[[int], Iterator[Pair]]
 
 
-class Rates(NamedTuple):
-    """Speed of the readers.
+@dataclass(frozen=True)
+class Speed:
+    """Speed of a reader.
 
     Attributes:
-        reading: Tokens per second of each reader.
-        waiting: Seconds of each reader from opening the data to a batch in the middle.
+        reading: Tokens per second.
+        waiting: Seconds from opening the data to a batch in the middle.
+    """
+
+    reading: float
+    waiting: float
+
+
+@dataclass(frozen=True)
+class LoaderResult:
+    """Speed of all readers on the same data.
+
+    Attributes:
+        num_samples: Number of samples that each reader reads.
+        length: Tokens of a sample.
+        readers: Speed by name of the reader.
         copying: Tokens per second of copying the stored ids in memory.
     """
 
-    reading: dict[str, float]
-    waiting: dict[str, float]
+    num_samples: int
+    length: int
+    readers: dict[str, Speed]
     copying: float
 
 
 def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
-    """Measure the readers for an epoch of the training split, and yield the paragraphs of the report.
+    """Measure the readers, and yield the paragraphs of the report. Arguments and errors as in `measure`."""
+    result = measure(directory, length, rounds)
+    yield (
+        f"{result.num_samples:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
+        f"{result.copying / 1e6:,.0f} million tokens a second"
+    )
+    yield table(result)
+
+
+def table(result: LoaderResult) -> str:
+    """Return a table with a row for each reader."""
+    baseline = result.readers[BASELINE_READER].reading
+    rows = []
+    for name, speed in result.readers.items():
+        rows.append(
+            [
+                name,
+                f"{speed.reading / 1e6:.2f}",
+                f"{speed.reading / result.copying:.1%}",
+                ratio_cell(speed.reading / baseline),
+                f"{1e3 * speed.waiting:.1f}",
+            ]
+        )
+    header = ["reader", "million tokens/s", "of copying", "of packed", "ms from opening to a batch in the middle"]
+    return markdown(header, rows)
+
+
+def measure(directory: Path, length: int, rounds: int) -> LoaderResult:
+    """Measure the readers for an epoch of the training split.
 
     Args:
         directory: Data directory.
@@ -72,30 +118,29 @@ def report(directory: Path, length: int, rounds: int = ROUNDS) -> Iterator[str]:
     if steps < 2:
         raise UserError(f"data {directory} has {num_samples} samples of `length` {length}: give {2 * BATCH} or more")
     readers = {
-        "packed": ours(lambda: TokenDataset(directory, "train", length)),
+        BASELINE_READER: ours(lambda: TokenDataset(directory, "train", length)),
         "packed, windows of one shard": ours(lambda: TokenDataset(directory, "train", length, window=1)),
         "best_fit": ours(lambda: BestFitDataset(directory, "train", length)),
         "webdataset, in the order of the files": webdataset(directory, length),
     }
-    dtype = np.dtype(load_index(directory).dtype)
-    rates = _measure(readers, steps, length, dtype, rounds)
-    yield (
-        f"{steps * BATCH:,} samples of {length} tokens, batches of {BATCH}; copying the stored ids in memory: "
-        f"{rates.copying / 1e6:,.0f} million tokens a second"
-    )
-    rows = []
-    for name, rate in rates.reading.items():
-        rows.append(
-            [
-                name,
-                f"{rate / 1e6:.2f}",
-                f"{rate / rates.copying:.1%}",
-                ratio_cell(rate / rates.reading["packed"]),
-                f"{1e3 * rates.waiting[name]:.1f}",
-            ]
-        )
-    header = ["reader", "million tokens/s", "of copying", "of packed", "ms from opening to a batch in the middle"]
-    yield markdown(header, rows)
+    reading = dict.fromkeys(readers, math.inf)
+    waiting = dict.fromkeys(readers, math.inf)
+    copying = math.inf
+    timer = Timer(torch.device("cpu"), 1, clock=time.process_time)
+    stored_batch = np.ones(BATCH * length, np.dtype(load_index(directory).dtype))
+    for _ in range(rounds):
+        for name, reader in readers.items():
+            batches = reader(0)
+            # The first batch opens the data.
+            next(batches)
+            rest = itertools.islice(batches, steps - 1)
+            reading[name] = min(reading[name], timer.seconds(partial(deque, rest, 0)))
+            waiting[name] = min(waiting[name], timer.seconds(partial(_read_one, reader, steps // 2 * BATCH)))
+        copying = min(copying, timer.seconds(partial(_copy, stored_batch, steps - 1)))
+
+    num_tokens = (steps - 1) * BATCH * length
+    speeds = {name: Speed(num_tokens / reading[name], waiting[name]) for name in readers}
+    return LoaderResult(steps * BATCH, length, speeds, num_tokens / copying)
 
 
 def ours(open_dataset: Callable[[], Dataset]) -> Reader:
@@ -141,34 +186,10 @@ def webdataset(directory: Path, length: int) -> Reader:
     return batches
 
 
-def _measure(readers: dict[str, Reader], steps: int, length: int, dtype: np.dtype, rounds: int) -> Rates:
-    """Measure the readers for `steps` batches, and copying."""
-    reading = dict.fromkeys(readers, math.inf)
-    waiting = dict.fromkeys(readers, math.inf)
-    copying = math.inf
-    timer = Timer(torch.device("cpu"), 1, clock=time.process_time)
-    source = np.ones(BATCH * length, dtype)
-
-    def copy_all() -> None:
-        for _ in range(steps - 1):
-            source.copy()
-
-    for _ in range(rounds):
-        for name, reader in readers.items():
-            batches = reader(0)
-            # The first batch opens the data.
-            next(batches)
-            rest = itertools.islice(batches, steps - 1)
-            reading[name] = min(reading[name], timer.seconds(partial(deque, rest, 0)))
-            waiting[name] = min(waiting[name], timer.seconds(partial(_read_one, reader, steps // 2 * BATCH)))
-        copying = min(copying, timer.seconds(copy_all))
-
-    num_tokens = (steps - 1) * BATCH * length
-    return Rates(
-        reading={name: num_tokens / seconds for name, seconds in reading.items()},
-        waiting=waiting,
-        copying=num_tokens / copying,
-    )
+def _copy(batch: np.ndarray, count: int) -> None:
+    """Copy a batch of stored ids in memory, `count` times."""
+    for _ in range(count):
+        batch.copy()
 
 
 def _read_one(reader: Reader, consumed: int) -> None:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from subprocess import PIPE
-from typing import Any
 
 import psutil
 import torch
@@ -32,6 +31,9 @@ from megatape.zero.engine import Engine, Inputs
 from megatape.zero.engine_options import engine_options
 
 STEPS = 4
+# Shape of the model, with one sequence of 128 tokens on each data-parallel rank.
+SHAPE = replace(SHAPES["155m"], batch=1, length=128)
+BUCKET_ELEMENTS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -49,34 +51,54 @@ class Measured:
     peak: int
 
 
-def settings(world_size: int, changes: dict[str, Any]) -> Config:
-    """Return the configuration of the 155M shape, with one sequence per data-parallel rank and step.
+@dataclass(frozen=True)
+class Case:
+    """A run to measure.
 
-    Args:
+    Attributes:
+        stage: ZeRO stage.
         world_size: Number of ranks.
-        changes: section.key -> value.
+        tensor_size: Number of tensor-parallel ranks.
+        num_layers: Number of layers of the model.
     """
-    shape = replace(SHAPES["155m"], batch=1, length=128)
-    raw = shape.config("tape", "float32", steps=STEPS).model_dump()
-    defaults = {"model.max_positions": 4096, "zero.stage": 3, "zero.bucket_size": 5_000_000}
-    for path, value in (defaults | changes).items():
-        section, _, key = path.partition(".")
-        raw[section][key] = value
-    raw["training"]["global_batch_size"] = world_size // raw["parallel"]["tp"]
-    return parse_config(raw, "benchmark")
+
+    stage: int
+    world_size: int
+    tensor_size: int = 1
+    num_layers: int = SHAPE.model.num_layers
+
+    def config(self) -> Config:
+        """Return the configuration, with one sequence per data-parallel rank and step."""
+        shape = SHAPE.with_layers(self.num_layers)
+        raw = shape.config("tape", "float32", steps=STEPS).model_dump()
+        raw["model"]["max_positions"] = 4096
+        raw["zero"]["stage"] = self.stage
+        raw["zero"]["bucket_size"] = BUCKET_ELEMENTS
+        raw["parallel"]["tp"] = self.tensor_size
+        raw["training"]["global_batch_size"] = self.world_size // self.tensor_size
+        return parse_config(raw, "benchmark")
+
+    def planned_bytes(self) -> float:
+        """Return the planner's estimate of the memory of a rank."""
+        layout = TrainingLayout.from_config(self.config(), self.world_size)
+        return plan_memory(layout, on_gpu=False).device_total
 
 
-def measure(world_size: int, changes: dict[str, Any]) -> Measured:
+# Data-parallel ranks at each ZeRO stage, then tensor-parallel ranks.
+CASES = (
+    *(Case(stage, world_size) for stage, world_size in product((0, 1, 2, 3), (1, 2, 4))),
+    *(Case(3, num_ranks, num_ranks) for num_ranks in (2, 4)),
+)
+
+
+def measure(case: Case) -> Measured:
     """Train on several processes of this machine, and return the maximum over ranks.
-
-    Args:
-        world_size: Number of processes.
-        changes: section.key -> value of the configuration.
 
     Raises:
         ChildProcessError: A process failed.
     """
-    command = python_command("megatape.lab.benchmark.memory", settings(world_size, changes).model_dump_json())
+    world_size = case.world_size
+    command = python_command("megatape.lab.benchmark.memory", case.config().model_dump_json())
     shared = {
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
@@ -127,20 +149,18 @@ def report() -> Iterator[str]:
         "Resident memory per rank in MiB, 155M shape, float32, N 128, one sequence per data-parallel rank, buckets of 5 M "
         "elements"
     )
-    # ZeRO stage, number of ranks and of tensor-parallel ranks.
-    cases = [(stage, ranks, 1) for stage, ranks in product((0, 1, 2, 3), (1, 2, 4))]
-    cases += [(3, ranks, ranks) for ranks in (2, 4)]
+    yield table({case: measure(case) for case in tqdm(CASES, leave=False)})
+
+
+def table(results: dict[Case, Measured]) -> str:
+    """Return the table of measured and planned memory."""
     rows = []
-    for stage, world_size, tensor_size in tqdm(cases, leave=False):
-        changes = {"zero.stage": stage, "parallel.tp": tensor_size}
-        found = measure(world_size, changes)
-        layout = TrainingLayout.from_config(settings(world_size, changes), world_size)
-        planned = plan_memory(layout, on_gpu=False).device_total
-        sizes = (found.peak_initializing, found.initialized, found.peak, planned)
-        cells = [f"{size / 2**20:.0f}" for size in sizes]
-        rows.append([str(stage), f"{world_size // tensor_size} x {tensor_size}", *cells])
+    for case, found in results.items():
+        sizes = (found.peak_initializing, found.initialized, found.peak, case.planned_bytes())
+        ranks = f"{case.world_size // case.tensor_size} x {case.tensor_size}"
+        rows.append([str(case.stage), ranks, *(f"{size / 2**20:.0f}" for size in sizes)])
     header = ["ZeRO stage", "data x tensor", "peak of initialization", "initialized", "peak of training", "planned"]
-    yield markdown(header, rows)
+    return markdown(header, rows)
 
 
 def main(words: list[str]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -42,6 +43,44 @@ BATCH = 1000
 LIBRARIES = {"tokenizer.model": "SentencePiece", "tokenizer.json": "tokenizers"}
 
 
+@dataclass(frozen=True)
+class Way:
+    """A measured way to prepare the text.
+
+    Attributes:
+        name: Name of the way.
+        baseline: Name of the way that it is compared with.
+        action: Prepares the text once.
+    """
+
+    name: str
+    baseline: str
+    action: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class PreparationResult:
+    """Times of all ways to prepare the same text.
+
+    Attributes:
+        num_bytes: Bytes of the text.
+        num_documents: Number of documents.
+        vocab_size: Number of tokens of the tokenizer.
+        seconds: Processor seconds of every round, by name of the way.
+        baselines: Name of the way that each is compared with, by name.
+        has_equal_data: Whether all preparations have written the same data.
+        start_seconds: Processor seconds of a command that prepares ten short documents.
+    """
+
+    num_bytes: int
+    num_documents: int
+    vocab_size: int
+    seconds: dict[str, list[float]]
+    baselines: dict[str, str]
+    has_equal_data: bool
+    start_seconds: float
+
+
 def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabytes: int, rounds: int) -> Iterator[str]:
     """Measure preparation, and yield the paragraphs of the report.
 
@@ -64,11 +103,32 @@ def report(source: Source, tokenizer: Tokenizer | None, vocab_size: int, megabyt
     FastTokenizer(tokenizer)
     texts = first_texts(source, megabytes * 10**6)
     with tempfile.TemporaryDirectory() as folder:
-        yield from measure(tokenizer, texts, Path(folder), rounds)
+        result = measure(tokenizer, texts, Path(folder), rounds)
+    yield from describe(result, rounds)
 
 
-def measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> Iterator[str]:
-    """Measure preparation of some texts, and yield the paragraphs of the report.
+def describe(result: PreparationResult, rounds: int) -> Iterator[str]:
+    """Yield the paragraphs about a result of some rounds."""
+    comparison = "the same"
+    if not result.has_equal_data:
+        comparison = "NOT the same"
+    megabytes = result.num_bytes / 1e6
+    yield (
+        f"{megabytes:.1f} MB of text in {result.num_documents:,} documents, {result.vocab_size:,} tokens; processor time of "
+        f"one process, median of {rounds} rounds; the data are {comparison} to the byte"
+    )
+    rows = []
+    for name, seconds in result.seconds.items():
+        baseline = result.baselines[name]
+        relative = ratio(result.seconds[baseline], seconds)
+        rate = megabytes / spread(seconds).median
+        rows.append([name, f"{rate:.1f}", ratio_cell(relative), baseline])
+    yield markdown(["", "MB/s", "rate against the baseline (quartiles)", "baseline"], rows)
+    yield f"start: {result.start_seconds:.1f} processor seconds of a command that prepares ten short documents"
+
+
+def measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -> PreparationResult:
+    """Measure preparation of some texts.
 
     Args:
         tokenizer: Tokenizer to measure.
@@ -76,52 +136,83 @@ def measure(tokenizer: Tokenizer, texts: list[str], folder: Path, rounds: int) -
         folder: Temporary folder.
         rounds: Number of timed rounds.
     """
-    num_bytes = sum(len(text.encode()) for text in texts)
-    units = write_units(texts, folder)
-    corpus = PreparationOptions(Source("jsonl", tuple(unit.inputs[0] for unit in units)), VALIDATION_SHARE, tokenizer, 0)
-    numbers = count()
-    indexes = []
-    # One for each use, because a tokenizer caches words. Both actions use one in every round and in the warm-up.
+    # One for each use, because a tokenizer caches words. Both ways use one in every round and in the warm-up.
     num_uses = 2 * (rounds + 1)
-    fast_tokenizers = [FastTokenizer(tokenizer) for _ in range(num_uses)]
-
-    def tokenize_alone() -> None:
-        for begin in range(0, len(texts), BATCH):
-            tokenizer.encode_documents(texts[begin : begin + BATCH])
-
-    def prepare(fast: FastTokenizer | None) -> None:
-        partial_folder = PartialFolder(folder / f"{next(numbers)}", DEFAULT_TIMEOUTS)
-        preparation = Preparation(corpus, partial_folder, units)
-        plan = preparation.begin()
-        preparation.work(tokenizer, fast, lambda *_: None)
-        indexes.append(preparation.finish(plan)[0])
-
+    preparations = Preparations(tokenizer, texts, folder, num_uses)
     # The garbage collector skips the objects that only this benchmark has loaded, such as PyTorch's.
     gc.freeze()
-    name = LIBRARIES[tokenizer.file]
-    actions: dict[str, Callable[[], object]] = {
-        f"{name} alone": tokenize_alone,
-        f"preparation with {name}": lambda: prepare(None),
-        "loop with gigatoken": lambda: loop(corpus.source.inputs, fast_tokenizers.pop(), folder / f"{next(numbers)}"),
-        "preparation with gigatoken": lambda: prepare(fast_tokenizers.pop()),
-    }
-    seconds = Timer(torch.device("cpu"), rounds, clock=time.process_time).times(actions)
-    comparison = "the same"
-    if any(index != indexes[0] for index in indexes):
-        comparison = "NOT the same"
-    yield (
-        f"{num_bytes / 1e6:.1f} MB of text in {len(texts):,} documents, {tokenizer.vocab_size:,} tokens; processor time of one "
-        f"process, median of {rounds} rounds; the data are {comparison} to the byte"
+    ways = preparations.ways()
+    seconds = Timer(torch.device("cpu"), rounds, clock=time.process_time).times({way.name: way.action for way in ways})
+    return PreparationResult(
+        num_bytes=sum(len(text.encode()) for text in texts),
+        num_documents=len(texts),
+        vocab_size=tokenizer.vocab_size,
+        seconds=seconds,
+        baselines={way.name: way.baseline for way in ways},
+        has_equal_data=preparations.has_equal_data,
+        start_seconds=_start_seconds(tokenizer, folder),
     )
-    alone, _, plain_loop, _ = seconds
-    baselines = [alone, alone, plain_loop, plain_loop]
-    rows = []
-    for (action, taken), baseline in zip(seconds.items(), baselines, strict=True):
-        relative = ratio(seconds[baseline], taken)
-        rate = f"{num_bytes / 1e6 / spread(taken).median:.1f}"
-        rows.append([action, rate, ratio_cell(relative), baseline])
-    yield markdown(["", "MB/s", "rate against the baseline (quartiles)", "baseline"], rows)
-    yield f"start: {_start_seconds(tokenizer, folder):.1f} processor seconds of a command that prepares ten short documents"
+
+
+class Preparations:
+    """Prepares the same texts again and again, each time into a new folder."""
+
+    def __init__(self, tokenizer: Tokenizer, texts: list[str], folder: Path, num_fast_tokenizers: int) -> None:
+        """Write the texts as a source.
+
+        Args:
+            tokenizer: Tokenizer to measure.
+            texts: Documents.
+            folder: Temporary folder.
+            num_fast_tokenizers: Number of times that gigatoken is used.
+        """
+        self._tokenizer = tokenizer
+        self._texts = texts
+        self._folder = folder
+        self._numbers = count()
+        self._indexes: list[object] = []
+        self._units = write_units(texts, folder)
+        source = Source("jsonl", tuple(unit.inputs[0] for unit in self._units))
+        self._options = PreparationOptions(source, VALIDATION_SHARE, tokenizer, 0)
+        self._fast_tokenizers = [FastTokenizer(tokenizer) for _ in range(num_fast_tokenizers)]
+
+    @property
+    def has_equal_data(self) -> bool:
+        """Whether all preparations have written the same data."""
+        return all(index == self._indexes[0] for index in self._indexes)
+
+    def ways(self) -> list[Way]:
+        """Return the ways to prepare the texts, in the order of the table."""
+        library = LIBRARIES[self._tokenizer.file]
+        alone = f"{library} alone"
+        plain_loop = "loop with gigatoken"
+        return [
+            Way(alone, alone, self._tokenize),
+            Way(f"preparation with {library}", alone, self._prepare),
+            Way(plain_loop, plain_loop, self._loop),
+            Way("preparation with gigatoken", plain_loop, self._prepare_fast),
+        ]
+
+    def _tokenize(self) -> None:
+        for begin in range(0, len(self._texts), BATCH):
+            self._tokenizer.encode_documents(self._texts[begin : begin + BATCH])
+
+    def _prepare(self, fast: FastTokenizer | None = None) -> None:
+        partial_folder = PartialFolder(self._new_folder(), DEFAULT_TIMEOUTS)
+        preparation = Preparation(self._options, partial_folder, self._units)
+        plan = preparation.begin()
+        preparation.work(self._tokenizer, fast, lambda *_: None)
+        index, *_ = preparation.finish(plan)
+        self._indexes.append(index)
+
+    def _prepare_fast(self) -> None:
+        self._prepare(self._fast_tokenizers.pop())
+
+    def _loop(self) -> None:
+        loop(self._options.source.inputs, self._fast_tokenizers.pop(), self._new_folder())
+
+    def _new_folder(self) -> Path:
+        return self._folder / f"{next(self._numbers)}"
 
 
 def loop(paths: Sequence[str], fast: FastTokenizer, output: Path) -> None:

@@ -1,6 +1,7 @@
 """Speed and memory of exported models against a Llama of the same shape, with dynamic caches."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -8,12 +9,38 @@ from transformers import PreTrainedModel
 
 from megatape.lab.benchmark.cells import ratio_cell
 from megatape.lab.benchmark.exported import LLAMA
-from megatape.lab.benchmark.gpu.serving import times_beside_llama
+from megatape.lab.benchmark.gpu.serving import ServingResult, times_beside_llama
 from megatape.lab.benchmark.peak_memory import peak_memory
 from megatape.lab.benchmark.sessions import NUM_DECODED, Decoder, Workload, read
 from megatape.lab.benchmark.timing import Timer
 from megatape.utils.tables import markdown
 from megatape.utils.units import plural
+
+
+@dataclass(frozen=True)
+class CacheBytes:
+    """Bytes that a cache holds for a token.
+
+    Attributes:
+        keys: Bytes of the keys in all layers.
+        values: Bytes of the values in all layers.
+    """
+
+    keys: int
+    values: int
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """Measurements of a model with one workload.
+
+    Attributes:
+        times: Times of reading the prompts and of decoding a token.
+        bytes_per_token: Peak bytes of reading the prompts, over their number of tokens.
+    """
+
+    times: ServingResult
+    bytes_per_token: float
 
 
 def report(
@@ -42,43 +69,59 @@ def report(
         f"{plural(shape.num_hidden_layers, 'layer')} of width {shape.hidden_size}, {dtype} on {where}; medians of "
         f"{timer.rounds} rounds over the models ({how}); ratios to {LLAMA}'s in the same round."
     )
-    yield cache_table(models, device)
-    header = ["prompts", "", "prompt, ms", "ratio", "KiB a token", f"token of {NUM_DECODED}, ms", "ratio"]
+    yield cache_table(measure_cache(models, device))
     for workload in workloads:
-        yield markdown(header, _rows(models, workload, timer))
+        yield workload_table(workload, measure(models, workload, timer))
 
 
-def cache_table(models: dict[str, PreTrainedModel], device: torch.device) -> str:
-    """Return the table of bytes that the cache holds for a token."""
+def measure_cache(models: dict[str, PreTrainedModel], device: torch.device) -> dict[str, CacheBytes]:
+    """Count the bytes that the cache of each model holds for a token."""
     workload = Workload(1, "none", 2)
-    rows = []
+    found = {}
     for name, model in models.items():
         prompt = workload.prompt(model.config.vocab_size, device)
         layers = read(model, prompt).past_key_values.layers
         keys = sum(layer.keys.nbytes for layer in layers) // workload.length
         values = sum(layer.values.nbytes for layer in layers) // workload.length
-        rows.append([name, f"{keys:,}", f"{values:,}", f"{keys + values:,}"])
+        found[name] = CacheBytes(keys, values)
+    return found
+
+
+def cache_table(caches: dict[str, CacheBytes]) -> str:
+    """Return the table of the caches' sizes."""
+    rows = []
+    for name, cache in caches.items():
+        rows.append([name, f"{cache.keys:,}", f"{cache.values:,}", f"{cache.keys + cache.values:,}"])
     return markdown(["cache, bytes a token", "keys", "values", "both"], rows)
 
 
-def _rows(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer) -> list[list[str]]:
-    """Return a row for each model: reading the prompts, with its peak memory, and decoding after them."""
+def measure(models: dict[str, PreTrainedModel], workload: Workload, timer: Timer) -> dict[str, ModelResult]:
+    """Measure how models read prompts, with the peak memory, and decode after them."""
     prompt = workload.prompt(models[LLAMA].config.vocab_size, timer.device)
     num_tokens = workload.batch * workload.length
     memory = {name: peak_memory(model, prompt) / num_tokens for name, model in models.items()}
     reading = timer.times({name: partial(read, model, prompt) for name, model in models.items()})
     decoding = timer.times({name: Decoder(model, prompt) for name, model in models.items()})
+    times = times_beside_llama(reading, decoding)
+    return {name: ModelResult(times[name], memory[name]) for name in models}
+
+
+def workload_table(workload: Workload, results: dict[str, ModelResult]) -> str:
+    """Return a table with a row for each model."""
     rows = []
-    for name, result in times_beside_llama(reading, decoding).items():
+    for name, result in results.items():
+        prompt = result.times.prompt
+        token = result.times.token
         rows.append(
             [
                 str(workload),
                 name,
-                f"{result.prompt.seconds * 1e3:,.0f}",
-                ratio_cell(result.prompt.ratio),
-                f"{memory[name] / 1024:,.0f}",
-                f"{result.token.seconds * 1e3:,.1f}",
-                ratio_cell(result.token.ratio),
+                f"{prompt.seconds * 1e3:,.0f}",
+                ratio_cell(prompt.ratio),
+                f"{result.bytes_per_token / 1024:,.0f}",
+                f"{token.seconds * 1e3:,.1f}",
+                ratio_cell(token.ratio),
             ]
         )
-    return rows
+    header = ["prompts", "", "prompt, ms", "ratio", "KiB a token", f"token of {NUM_DECODED}, ms", "ratio"]
+    return markdown(header, rows)

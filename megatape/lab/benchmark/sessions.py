@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 # Number of tokens to decode in a round.
 NUM_DECODED = 8
@@ -47,7 +48,7 @@ class Workload:
 
 
 @torch.no_grad()
-def read(model: PreTrainedModel, prompt: dict[str, Tensor]) -> Any:
+def read(model: PreTrainedModel, prompt: dict[str, Tensor]) -> CausalLMOutputWithPast:
     """Return the output of a model after a prompt: the cache, and the logits of the last tokens."""
     return model(**prompt, use_cache=True, logits_to_keep=1)
 

@@ -9,7 +9,7 @@ import torch
 
 from megatape.config import ModelConfig
 from megatape.lab.benchmark.exported import build
-from megatape.lab.benchmark.serving import cache_table, report
+from megatape.lab.benchmark.serving import cache_table, measure_cache, report
 from megatape.lab.benchmark.sessions import Workload
 from megatape.lab.benchmark.timing import Timer
 from tests.helpers.cells import cells
@@ -35,7 +35,7 @@ def test_report() -> None:
 def test_cache_bytes() -> None:
     """TAPE's values carry e in all layers but the last."""
     models = build(SMALL, ["tape"], 12, CPU, torch.bfloat16)
-    llama, tape = (cells(line)[1:] for line in cache_table(models, CPU).splitlines()[2:])
+    llama, tape = (cells(line)[1:] for line in cache_table(measure_cache(models, CPU)).splitlines()[2:])
     width = 2 * SMALL.num_layers * SMALL.num_kv_heads * SMALL.head_dim
     assert [text.replace(",", "") for text in llama] == [str(width), str(width), str(2 * width)]
     wider = width + 2 * (SMALL.num_layers - 1) * SMALL.num_kv_heads * SMALL.head_dim

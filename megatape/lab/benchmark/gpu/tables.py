@@ -5,13 +5,14 @@ it can be compared.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from megatape.lab.benchmark.gpu.results import Measurement, Results, measured
 from megatape.lab.encodings import BASELINE
 from megatape.utils.tables import markdown
 
 MeasurementT = TypeVar("MeasurementT", bound=Measurement)
+KeyT = TypeVar("KeyT", bound=tuple[object, ...])
 
 
 def rows_of(results: Results, part: str, kind: type[MeasurementT]) -> Iterator[tuple[tuple[str, ...], MeasurementT]]:
@@ -36,7 +37,7 @@ def titled(title: str, header: list[str], rows: Iterable[list[str]]) -> Iterator
         yield markdown(header, all_rows)
 
 
-def over_rope(ratios: dict[Any, float]) -> dict[Any, float]:
+def over_rope(ratios: dict[KeyT, float]) -> dict[KeyT, float]:
     """Divide ratios to a common baseline by that of the fastest RoPE.
 
     Args:
