@@ -24,8 +24,8 @@ from megatape.data.formats.mds import Mds
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
+from megatape.data.prepare.part_summary import Part
 from megatape.data.prepare.preparation import Preparation
-from megatape.data.prepare.summary import Summary
 from megatape.data.shards.entries import Answers
 from megatape.data.sources.source import Source
 from megatape.data.tokenizers.files import load_tokenizer
@@ -193,12 +193,12 @@ def test_the_files_of_a_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     partial = PartialFolder(tmp_path / "out", LeaseTimeouts())
     check(Malformed(partial.path / "plan.json", partial.plan))
     unit = partial.unit_folder(0)
-    check(Malformed(unit / "summary.json", lambda: Summary.load(unit), ("splits", "tables")))  # as an index has them
+    check(Malformed(unit / "summary.json", lambda: Part.load(unit), ("splits", "tables")))  # as an index has them
     content = (unit / "token_counts.npz").read_bytes()
     for size in (0, 1, len(content) // 2, len(content) - 1):
         (unit / "token_counts.npz").write_bytes(content[:size])
         with pytest.raises(ValueError, match=f"{unit}: corrupted"):
-            Summary.load(unit)
+            Part.load(unit)
 
 
 @pytest.mark.parametrize("shape, dtype", [((2,), "<i8"), ((0, 3), "<i8"), ((10**15, 3), "<i8"), ((2, 3), "|O")])

@@ -27,7 +27,8 @@ class Options(CommandOptions):
 
 def run(options: Options) -> None:
     """Write the data directory, or change it."""
-    from megatape.data.prepare.merge import append, merge
+    from megatape.data.derived.append import append
+    from megatape.data.derived.merge import merge
 
     with token_bar("read") as bar:
         if options.append:

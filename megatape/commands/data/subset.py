@@ -37,9 +37,10 @@ class Options(NewDataOptions):
 
 def run(options: Options) -> None:
     """Write the data directory."""
-    from megatape.data.prepare.subset import Selection, subset
+    from megatape.data.derived.document_filter import DocumentFilter
+    from megatape.data.derived.subset import subset
 
-    selection = Selection(
+    conditions = DocumentFilter(
         domain=options.domain,
         place=options.place,
         min_tokens=options.min_tokens,
@@ -49,5 +50,5 @@ def run(options: Options) -> None:
         share=options.share,
     )
     with token_bar("written") as bar:
-        index = subset(options.directory, options.output, selection, bar.update)
+        index = subset(options.directory, options.output, conditions, bar.update)
     report_written(index, options.output)

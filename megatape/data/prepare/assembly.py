@@ -6,8 +6,8 @@ from pathlib import Path
 from megatape.data.counts import CorpusCounts, DocumentCounts
 from megatape.data.prepare.documents import describe_documents
 from megatape.data.prepare.folder import PartialFolder
+from megatape.data.prepare.part_summary import Part, PartFile, PartTotals
 from megatape.data.prepare.plan import Plan
-from megatape.data.prepare.summary import Summary, UnitTotals
 from megatape.data.printable import printable
 from megatape.data.shards.entries import Index, Split, check_filled
 from megatape.data.shards.index import build_index, load_index
@@ -54,10 +54,10 @@ def assemble(folder: PartialFolder, source: Source, plan: Plan, heartbeat: Calla
         The sum of the units' counts.
     """
     units = [folder.unit_folder(number) for number in range(len(plan.units))]
-    total = UnitTotals()
+    total = PartTotals()
     for unit in units:
         heartbeat()
-        total.add(*Summary.load(unit))
+        total.add(Part.load(unit))
     check_bad(source, total.counts)
     try:
         check_found(source, total.counts)
@@ -94,17 +94,17 @@ def _check_filled(splits: dict[str, Split], source: Source, plan: Plan, num_writ
     check_filled(splits, reason)
 
 
-def _move_files(units: list[Path], total: UnitTotals, final: Path, heartbeat: Callable[[], None]) -> None:
+def _move_files(units: list[Path], total: PartTotals, final: Path, heartbeat: Callable[[], None]) -> None:
     """Move the files of all units into the result, and complete the list of its files of documents."""
     final.mkdir(exist_ok=True)
     files = list(total.files)
     for number, unit in enumerate(units):
-        files += [(number, path.name) for path in sorted(unit.glob(f"*{SUFFIX}"))]
-    for number, file in files:
+        files += [PartFile(number, path.name) for path in sorted(unit.glob(f"*{SUFFIX}"))]
+    for file in files:
         heartbeat()
         # An earlier attempt may have moved it.
-        if not (final / file).exists():
-            rename(units[number] / file, final / file)
+        if not (final / file.name).exists():
+            rename(units[file.part] / file.name, final / file.name)
     listed = {entry.file for entry in total.document_files}
     for path in sorted(final.glob(f"*{SUFFIX}")):
         # Units finished by an earlier version do not list their files of documents.

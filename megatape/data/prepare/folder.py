@@ -24,8 +24,8 @@ from pathlib import Path
 
 from megatape.data.document_entries import INDEX_FILE
 from megatape.data.io.local_folder import PARTIAL
+from megatape.data.prepare.part_summary import Part, PartTotals
 from megatape.data.prepare.plan import Plan
-from megatape.data.prepare.summary import Summary, UnitTotals
 from megatape.data.prepare.unit_lease import UnitLease
 from megatape.data.shards.index import MAX_INDEX_BYTES
 from megatape.data.tokenizers.files import stored_tokenizer
@@ -212,9 +212,9 @@ class PartialFolder:
 
     def _discard_final_files(self, unit: Path) -> None:
         """Remove the files of a unit that an interrupted assembly has moved to the result."""
-        totals = UnitTotals()
-        totals.add(*Summary.load(unit))
-        files = [name for _, name in totals.files]
+        totals = PartTotals()
+        totals.add(Part.load(unit))
+        files = [file.name for file in totals.files]
         files += [entry.file for entry in totals.document_files]
         for file in files:
             (self.final / file).unlink(missing_ok=True)

@@ -13,8 +13,8 @@ from megatape.data.counts import CorpusCounts, DocumentCounts, sort_reasons
 from megatape.data.document_entries import DocumentFile
 from megatape.data.prepare.batches import Batch
 from megatape.data.prepare.documents import DocumentFiles
+from megatape.data.prepare.part_summary import SUMMARY, TOKEN_COUNTS, PartSummary
 from megatape.data.prepare.progress import OnProgress, Progress
-from megatape.data.prepare.summary import SUMMARY, TOKEN_COUNTS, Summary
 from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.table_writer import TableWriter
 from megatape.data.shards.writer import SplitWriter
@@ -107,7 +107,7 @@ class UnitWriter:
         tables = {split: writer.close() for split, writer in self._tables.items()}
         token_counts: dict[str, Any] = {split: writer.token_counts for split, writer in self._shards.items()}
         np.savez(self._folder / TOKEN_COUNTS, **token_counts)
-        summary = Summary(splits, tables, CorpusCounts(), list(document_files))
+        summary = PartSummary(splits, tables, CorpusCounts(), list(document_files))
         summary.counts.add(counts)
         summary.counts.add(self.counts)
         for of_input in summary.counts.inputs.values():

@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import parse_rules
+from megatape.data.derived.append import append
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.merge import append
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.prepare.preparation import Preparation
 from megatape.data.prepare.unit_lease import UnitLease

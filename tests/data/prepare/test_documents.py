@@ -13,10 +13,11 @@ import pytest
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import ScoreRule, TextRule, parse_rules
 from megatape.data.counts import RecordCounts
+from megatape.data.derived.append import append
+from megatape.data.derived.merge import merge
 from megatape.data.io.records import read_records
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder
-from megatape.data.prepare.merge import append, merge
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.index import load_index

@@ -14,7 +14,7 @@ from megatape.data.prepare import assembly
 from megatape.data.prepare.command import prepare
 from megatape.data.prepare.folder import PartialFolder
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.summary import SUMMARY, TOKEN_COUNTS, Summary
+from megatape.data.prepare.part_summary import SUMMARY, TOKEN_COUNTS, PartSummary
 from megatape.data.prepare.unit_lease import DEFAULT_TIMEOUTS
 from megatape.data.shards.entries import SPLITS, Split
 from megatape.data.sources.source import Source
@@ -72,7 +72,7 @@ def test_memory_while_units_are_put_together(tmp_path: Path, tokenizer: Tokenize
     monkeypatch.setattr(assembly, "build_index", lambda *_, **parts: built.append(parts))
     part = Split(documents=1, tokens=1, text_bytes=1, unigram_entropy=0.0, shards=[])
     counts = CorpusCounts(inputs={"a": DocumentCounts(2, 2, 2, 2)})
-    summary = json.dumps(asdict(Summary(dict.fromkeys(SPLITS, part), {name: [] for name in SPLITS}, counts)))
+    summary = json.dumps(asdict(PartSummary(dict.fromkeys(SPLITS, part), {name: [] for name in SPLITS}, counts)))
 
     def peak(num_units: int) -> int:
         folder = PartialFolder(tmp_path / f"{num_units}", DEFAULT_TIMEOUTS)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from megatape.config import parse_config
+from megatape.data.derived.merge import merge
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.merge import merge
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.sources.source import Source
 from megatape.data.training.inputs import MAX_INPUTS

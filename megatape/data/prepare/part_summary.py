@@ -1,4 +1,4 @@
-"""Summaries of finished units, and their sum."""
+"""Parts of a data directory, such as a finished unit or a merged folder, and their sum."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,8 @@ TOKEN_COUNTS = "token_counts.npz"
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Content of summary.json: the part of a unit in a data directory.
+class PartSummary:
+    """Entries of a part in the index. Content of summary.json of a unit.
 
     Attributes:
         splits: Splits by name.
@@ -34,60 +34,87 @@ class Summary:
     counts: CorpusCounts
     document_files: list[DocumentFile] = field(default_factory=list)
 
-    @classmethod
-    def load(cls, folder: Path) -> tuple["Summary", dict[str, np.ndarray]]:
-        """Read the summary of a finished unit.
 
-        Returns:
-            The summary, and the number of occurrences of each token by split, int64 [vocab_size].
+@dataclass(frozen=True)
+class Part:
+    """A part of a data directory.
+
+    Attributes:
+        summary: Its entries in the index.
+        token_counts: Number of occurrences of each token by split, int64 [vocab_size].
+    """
+
+    summary: PartSummary
+    token_counts: dict[str, np.ndarray]
+
+    @classmethod
+    def load(cls, folder: Path) -> "Part":
+        """Read a finished unit.
+
+        Args:
+            folder: Folder of the unit.
 
         Raises:
             OSError: The summary cannot be read.
             UserError: The summary is corrupted.
         """
         try:
-            summary = as_type(read_json(folder / SUMMARY), cls)
+            summary = as_type(read_json(folder / SUMMARY), PartSummary)
             with np.load(folder / TOKEN_COUNTS, allow_pickle=False) as content:
                 token_counts = {split: content[split] for split in summary.splits}
             if not set(SPLITS) == summary.splits.keys() == summary.tables.keys():
                 raise UserError(f"its splits are not {', '.join(SPLITS)}")
         except CORRUPTED_ARRAYS as error:
             raise UserError(f"{folder}: corrupted ({error!r}): remove it, and the same command prepares it again") from error
-        return summary, token_counts
+        return cls(summary, token_counts)
 
 
-class UnitTotals:
-    """Sums over the units of a data directory, in order. Memory holds the index, and one number for each token and split.
+@dataclass(frozen=True)
+class PartFile:
+    """A shard or table of a part.
+
+    Attributes:
+        part: Number of the part.
+        name: Name of the file.
+    """
+
+    part: int
+    name: str
+
+
+class PartTotals:
+    """Sums over the parts of a data directory, in order. Memory holds the index, and one number for each token and split.
 
     Attributes:
         counts: Counts of all documents that were read.
         tables: Tables of documents by the split's name.
         document_files: Files of documents, if they are kept.
-        files: Names of the files of all units, each with the number of its unit.
+        files: Shards and tables of all parts.
     """
 
     def __init__(self) -> None:
         self.counts = CorpusCounts()
         self.tables: dict[str, list[DocumentTable]] = {split: [] for split in SPLITS}
         self.document_files: list[DocumentFile] = []
-        self.files: list[tuple[int, str]] = []
+        self.files: list[PartFile] = []
         self._parts: dict[str, list[Split]] = {split: [] for split in SPLITS}
         self._token_counts: dict[str, np.ndarray] = {}
 
-    def add(self, summary: Summary, token_counts: dict[str, np.ndarray]) -> None:
-        """Add the next unit. The arguments are the result of `Summary.load`."""
+    def add(self, part: Part) -> None:
+        """Add the next part."""
+        summary = part.summary
         number = len(self._parts[SPLITS[0]])
         self.counts.add(summary.counts)
         self.document_files += summary.document_files
         for split in SPLITS:
-            self.files += [(number, shard.file) for shard in summary.splits[split].shards]
-            self.files += [(number, table.file) for table in summary.tables[split]]
+            self.files += [PartFile(number, shard.file) for shard in summary.splits[split].shards]
+            self.files += [PartFile(number, table.file) for table in summary.tables[split]]
             self.tables[split] += summary.tables[split]
             self._parts[split].append(summary.splits[split])
-            self._token_counts[split] = self._token_counts.get(split, 0) + token_counts[split]
+            self._token_counts[split] = self._token_counts.get(split, 0) + part.token_counts[split]
 
     def splits(self) -> dict[str, Split]:
-        """Return the splits of all units."""
+        """Return the splits of all parts."""
         splits = {}
         for name, parts in self._parts.items():
             shards = []

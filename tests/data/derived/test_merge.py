@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 
+from megatape.data.derived.append import append
+from megatape.data.derived.merge import merge
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.merge import append, merge
 from megatape.data.prepare.options import PreparationOptions
 from megatape.data.shards.entries import SPLITS, Index
 from megatape.data.shards.index import load_index, save_index

@@ -11,10 +11,12 @@ import pytest
 
 from megatape.data.cleaning.decisions import Cleaning
 from megatape.data.cleaning.rule import Rule, ScoreRule
+from megatape.data.derived.append import append
+from megatape.data.derived.document_filter import DocumentFilter
+from megatape.data.derived.merge import merge
+from megatape.data.derived.subset import subset
 from megatape.data.prepare.command import prepare
-from megatape.data.prepare.merge import append, merge
 from megatape.data.prepare.options import PreparationOptions
-from megatape.data.prepare.subset import Selection, subset
 from megatape.data.shards.document_tables import DocumentMatch
 from megatape.data.shards.entries import SPLITS
 from megatape.data.shards.index import load_index
@@ -86,13 +88,12 @@ def is_met(document: DocumentMatch, selection: dict[str, Any]) -> bool:
         {"score": "last_digit", "min_score": 0.3, "domain": ("web1.org", "web2.org"), "place": "TEXTS/", "min_tokens": 12},
     ],
 )
-def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, Any]) -> None:
     """Exactly those that meet all conditions, in order, with what the tables say of them."""
-    monkeypatch.setattr("megatape.data.prepare.subset.READ_TOKENS", 50)
     if "place" in conditions:
         conditions = conditions | {"place": conditions["place"].replace("TEXTS", str(tmp_path / "texts"))}
     seen: list[int] = []
-    index = subset(folder, tmp_path / "out", Selection(**conditions), seen.append)
+    index = subset(folder, tmp_path / "out", DocumentFilter(**conditions), seen.append, read_tokens=50)
     whole = load_index(folder)
     num_read = 0
     for split in SPLITS:
@@ -114,7 +115,7 @@ def test_selected_documents(folder: Path, tmp_path: Path, conditions: dict[str, 
     assert index == load_index(tmp_path / "out") and list(index.ledger) == [str(folder)]
     assert (total.read, total.dropped) == (num_read, {"subset": num_read - total.written})
     assert sum(seen) == total.tokens
-    options = vars(Selection(**conditions)) | {"domain": list(conditions.get("domain", ()))}
+    options = vars(DocumentFilter(**conditions)) | {"domain": list(conditions.get("domain", ()))}
     assert index.rules == [*whole.rules, {"rule": "subset", "options": options}]
     assert [(each.folder, each.fingerprint, each.rules) for each in index.merged] == [
         (str(folder), whole.fingerprint("train"), whole.rules)
@@ -125,14 +126,14 @@ def test_a_share(folder: Path, tmp_path: Path) -> None:
     """About as many of both splits; a larger share has the documents of a smaller one."""
     chosen: list[set[str]] = []
     for share in (0.3, 0.6, 1.0):
-        index = subset(folder, tmp_path / f"{share}", Selection(share=share))
+        index = subset(folder, tmp_path / f"{share}", DocumentFilter(share=share))
         places = [document.place for split in SPLITS for document, _ in documents_of(tmp_path / f"{share}", split)]
         for split in SPLITS:
             expected = share * load_index(folder).splits[split].documents
             assert abs(index.splits[split].documents - expected) < 4 * expected**0.5
         chosen.append(set(places))
     assert chosen[0] < chosen[1] < chosen[2] and len(chosen[2]) == 180
-    subset(folder, tmp_path / "again", Selection(share=0.3))
+    subset(folder, tmp_path / "again", DocumentFilter(share=0.3))
     assert hashes_of(tmp_path / "again") == hashes_of(tmp_path / "0.3")
 
 
@@ -141,15 +142,19 @@ def test_a_subset_of_merged_folders(folder: Path, tmp_path: Path, tokenizer: Tok
     whole = load_index(folder)
     more = load_index(write(tmp_path, tokenizer, "code", rules={}))
     merge([folder, tmp_path / "code_data"], tmp_path / "all")
-    index = subset(tmp_path / "all", tmp_path / "out", Selection(share=0.5))
+    index = subset(tmp_path / "all", tmp_path / "out", DocumentFilter(share=0.5))
     assert [each.fingerprint for each in index.merged] == [each.fingerprint("train") for each in (whole, more)]
-    nested = subset(tmp_path / "out", tmp_path / "nested", Selection(max_tokens=14))
+    nested = subset(tmp_path / "out", tmp_path / "nested", DocumentFilter(max_tokens=14))
     assert nested.merged == index.merged and [rule["rule"] for rule in nested.rules] == ["subset", "subset"]
 
 
 def test_disjoint_subsets_are_merged(folder: Path, tmp_path: Path) -> None:
     """Subsets of one folder are not the same data just because of their source. Subsets sharing a document are refused."""
-    parts = {"short": Selection(max_tokens=14), "long": Selection(min_tokens=15), "middle": Selection(min_tokens=12)}
+    parts = {
+        "short": DocumentFilter(max_tokens=14),
+        "long": DocumentFilter(min_tokens=15),
+        "middle": DocumentFilter(min_tokens=12),
+    }
     for name, part in parts.items():
         subset(folder, tmp_path / name, part)
     short, long, middle = (tmp_path / name for name in parts)

@@ -1,0 +1,1 @@
+"""Data directories made of others: merged ones, and subsets."""

@@ -1,0 +1,79 @@
+"""Conditions on documents, by their rows in tables of documents."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from megatape.data.cleaning.word_runs import FACTOR
+from megatape.data.shards.document_tables import DOMAIN
+from megatape.errors import UserError, content_errors
+
+
+@dataclass(frozen=True)
+class DocumentFilter:
+    """Conditions that the documents of a subset meet.
+
+    Attributes:
+        domain: Domains of the documents, as `megatape data report` names them; empty: any.
+        place: Beginning of their place in the source.
+        min_tokens: Minimum number of tokens, including control tokens.
+        max_tokens: Maximum number of tokens. None: any number.
+        score: Cleaning rule whose score counts; empty: none.
+        min_score: Minimum score.
+        share: Share of all documents, selected by the hashes of their texts. A larger share contains a smaller one.
+
+    Raises:
+        UserError: There is a minimum score, but no rule.
+    """
+
+    domain: tuple[str, ...] = ()
+    place: str = ""
+    min_tokens: int = 1
+    max_tokens: int | None = None
+    score: str = ""
+    min_score: float = 0.0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.min_score and not self.score:
+            raise UserError(f"min_score {self.min_score} needs `score`, the rule whose score it bounds")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the conditions as JSON."""
+        options = asdict(self)
+        options["domain"] = list(self.domain)
+        return options
+
+    def matches(self, rows: Any, split: str) -> np.ndarray:
+        """Return a bool mask of the documents that meet all conditions.
+
+        Args:
+            rows: Table of documents, a pyarrow.Table.
+            split: Name of its split, for errors.
+
+        Raises:
+            UserError: The table has no such scores, or no hashes.
+        """
+        from pyarrow import array, compute
+
+        tokens = rows["tokens"].to_numpy()
+        matches: np.ndarray = tokens >= self.min_tokens
+        if self.max_tokens is not None:
+            matches &= tokens <= self.max_tokens
+        matches &= compute.starts_with(rows["place"], self.place).to_numpy()
+        if self.domain:
+            match = compute.extract_regex(compute.utf8_lower(rows["url"]), DOMAIN)
+            domains = compute.struct_field(match, "domain")
+            matches &= compute.is_in(domains, value_set=array(self.domain)).to_numpy()
+        lack = f"{split}: its tables lack what `score` or `share` reads"
+        with content_errors(lack, "name another rule, or prepare it again", (KeyError, TypeError, ValueError)):
+            if self.score:
+                scores = [json.loads(text)[self.score] for text in rows["scores"].to_pylist()]
+                matches &= [score >= self.min_score for score in scores]
+            if self.share < 1:
+                # The hash has decided the split as well, so it is mixed first.
+                mixed_hashes = rows["hash"].to_numpy() * FACTOR
+                matches &= mixed_hashes < np.uint64(self.share * 2**64)
+        return matches
