@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatape.data.document_entries import INDEX_FILE
+from megatape.data.document_entries import INDEX_FILE, DocumentTable
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.data_folder import open_folder
 from megatape.data.shards.document_tables import DocumentTables, lengths_by_end
@@ -106,16 +106,43 @@ class StoredSplit:
         begin, end = self.tables.span(number)
         return self.stream(begin, end)
 
+    def members(self) -> Iterator[np.ndarray]:
+        """Yield the token ids of the whole split in order, one member of a shard at a time.
+
+        Raises:
+            UserError: The content differs from the index.
+            OSError: A shard cannot be read.
+        """
+        return self._reader.members()
+
+    @property
+    def shard_folder(self) -> Path:
+        """Folder of the shards on this machine, or of their copies."""
+        return self._reader.folder
+
+    def fetch(self, name: str) -> Path:
+        """Return the path of a small file of the folder, after copying it to this machine if it is at a URL.
+
+        Raises:
+            OSError: The file cannot be copied.
+        """
+        self._folder.fetch(name)
+        return self._folder.directory / name
+
+    @property
+    def table_entries(self) -> list[DocumentTable]:
+        """Entries of the tables of the split's documents; empty if the folder has none."""
+        return self._index.document_tables.get(self.split, [])
+
     @property
     def has_tables(self) -> bool:
         """Whether the folder has tables of the split's documents."""
-        return bool(self._index.document_tables.get(self.split))
+        return bool(self.table_entries)
 
     @cached_property
     def tables(self) -> DocumentTables:
         """Tables of the documents. Raises UserError if the folder has none."""
-        tables = self._index.document_tables.get(self.split, ())
-        self._folder.fetch(*(table.file for table in tables))
+        self._folder.fetch(*(table.file for table in self.table_entries))
         return DocumentTables(self._folder.directory, self._index, self.split)
 
     def document_lengths(self) -> Iterator[np.ndarray]:

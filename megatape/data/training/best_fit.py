@@ -2,11 +2,25 @@
 
 from bisect import bisect_left, insort
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 
 
-def pack(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+@dataclass(frozen=True)
+class Packing:
+    """Samples made of spans.
+
+    Attributes:
+        order: Numbers of the spans by sample, int64 [spans].
+        sizes: Number of spans of each sample, int64 [samples].
+    """
+
+    order: np.ndarray
+    sizes: np.ndarray
+
+
+def pack(lengths: np.ndarray, capacity: int) -> Packing:
     """Put spans into samples of at most `capacity` inputs. The lengths alone decide the result.
 
     Best fit decreasing: from the longest on, a span joins the sample in which it leaves the least room. Spans of one length are
@@ -16,9 +30,6 @@ def pack(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     Args:
         lengths: Number of inputs of each span, 1 to `capacity`, int [spans].
         capacity: Number of inputs of a sample.
-
-    Returns:
-        Spans by sample, int64 [spans], and the number of spans of each sample, int64 [samples].
     """
     # 16 bits sort fast.
     keys = (capacity - lengths).astype(np.min_scalar_type(capacity))
@@ -72,11 +83,11 @@ def pack(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     # First span of each sample. Spans are assigned from the last on, so the first one stays.
     first = np.empty(num_samples, np.int64)
     first[samples_of_spans[::-1]] = np.arange(lengths.size)[::-1]
-    spans = np.argsort(first[samples_of_spans], kind="stable")
-    num_spans = np.bincount(samples_of_spans)[np.argsort(first)]
-    return spans, num_spans
+    order = np.argsort(first[samples_of_spans], kind="stable")
+    sizes = np.bincount(samples_of_spans)[np.argsort(first)]
+    return Packing(order, sizes)
 
 
-def alone(num_spans: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return samples of one span each, in the form of `pack`."""
-    return np.arange(num_spans), np.ones(num_spans, np.int64)
+def alone(num_spans: int) -> Packing:
+    """Return samples of one span each."""
+    return Packing(order=np.arange(num_spans), sizes=np.ones(num_spans, np.int64))

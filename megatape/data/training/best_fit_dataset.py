@@ -8,9 +8,11 @@ import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.hashes import content_hash
-from megatape.data.training.arrangement import Arrangement, ArrangementInMemory, Part, StoredArrangement, store
+from megatape.data.training.arrangement import Arrangement, ArrangementInMemory, PackedPart
+from megatape.data.training.arrangement_writer import store_arrangement
 from megatape.data.training.best_fit import pack
 from megatape.data.training.packed_dataset import PackedDataset
+from megatape.data.training.stored_arrangement import StoredArrangement
 from megatape.errors import UserError
 from megatape.utils.locks import locked
 
@@ -45,15 +47,14 @@ class BestFitDataset(PackedDataset):
 
     def _stored_samples(self) -> Arrangement:
         """Open the file of the split's samples, writing it if it is missing. Keep them in memory if it cannot be written."""
-        tables = self._index.document_tables.get(self.split, [])
-        identity = content_hash(PACKING, self.fingerprint, self.split, self.sequence_length, tables)
-        path = self._reader.folder / f"packing-{self.split}-{self.sequence_length}-{identity[:16]}.bin"
+        identity = content_hash(PACKING, self.fingerprint, self.split, self.sequence_length, self.table_entries)
+        path = self.shard_folder / f"packing-{self.split}-{self.sequence_length}-{identity[:16]}.bin"
         if not path.exists():
             try:
                 with locked(path.with_name("packing.lock"), remove=True):
                     # Another rank may have written it meanwhile.
                     if not path.exists():
-                        store(path, identity, self._packed_shards())
+                        store_arrangement(path, identity, self._packed_shards())
             except OSError as error:
                 LOG.warning(
                     f"{path} cannot be written ({error}): every rank packs {self.name} and keeps the result in memory. Make "
@@ -62,11 +63,11 @@ class BestFitDataset(PackedDataset):
                 return ArrangementInMemory(self._packed_shards())
         return StoredArrangement(path, identity)
 
-    def _packed_shards(self) -> Iterator[Part]:
+    def _packed_shards(self) -> Iterator[PackedPart]:
         first_tokens = np.r_[0, self.shard_ends]
         for first, lengths in zip(first_tokens, self._documents(), strict=False):
             begins, inputs = _spans(first, lengths, self.sequence_length)
-            yield Part(begins, inputs, *pack(inputs, self.sequence_length))
+            yield PackedPart(begins, inputs, pack(inputs, self.sequence_length))
 
     def _documents(self) -> Iterator[np.ndarray]:
         """Yield the lengths of a shard's documents, int64. A document that spans shards counts with its part in each."""

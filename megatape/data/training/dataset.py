@@ -9,6 +9,7 @@ import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.stored_split import StoredSplit
+from megatape.data.training.arrangement import Span
 from megatape.errors import UserError
 from megatape.nn.targets import IGNORE_INDEX
 
@@ -71,12 +72,8 @@ class Dataset(StoredSplit, ABC):
         """
 
     @abstractmethod
-    def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the spans of sample `index` in the split's stream.
-
-        Returns:
-            First token of each span, int64 [spans], and its number of tokens, int64 [spans]. Padding is in no span.
-        """
+    def spans(self, index: int) -> list[Span]:
+        """Return the spans of sample `index` in the split's stream. Padding is in no span."""
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.num_samples:
@@ -146,8 +143,8 @@ class TokenDataset(Dataset):
         begin = self._first_token(index)
         return self.stream(begin, begin + self.sequence_length + 1)
 
-    def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([self._first_token(index)]), np.array([self.sequence_length])
+    def spans(self, index: int) -> list[Span]:
+        return [Span(self._first_token(index), self.sequence_length)]
 
     def _first_token(self, index: int) -> int:
         """Return the index of a sample's first token in the stream."""

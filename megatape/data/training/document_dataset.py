@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from megatape.data.shards.cache import CacheFolder
-from megatape.data.training.arrangement import ArrangementInMemory, Part
+from megatape.data.training.arrangement import ArrangementInMemory, PackedPart
 from megatape.data.training.best_fit import alone
 from megatape.data.training.packed_dataset import PackedDataset
 from megatape.errors import UserError
@@ -67,7 +67,7 @@ class DocumentDataset(PackedDataset):
                 raise self._no_answer(np.flatnonzero(~with_answer))
             begins = begins[with_answer]
             lengths = lengths[with_answer]
-        part = Part(begins, lengths - 1, *alone(lengths.size))
+        part = PackedPart(begins, lengths - 1, alone(lengths.size))
         self._arrange(ArrangementInMemory([part]))
 
     def _with_answer(self, begins: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ class DocumentDataset(PackedDataset):
         """
         found = np.zeros(begins.size, np.bool_)
         num_read = 0
-        for ids in self._reader.members():
+        for ids in self.members():
             places = num_read + np.flatnonzero(ids == self._prompt_end_id)
             found[begins.searchsorted(places, side="right") - 1] = True
             num_read += ids.size

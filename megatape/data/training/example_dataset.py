@@ -8,7 +8,7 @@ import numpy as np
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.entries import Answers
 from megatape.data.shards.hashes import check_file, content_hash
-from megatape.data.training.arrangement import ArrangementInMemory, Part
+from megatape.data.training.arrangement import ArrangementInMemory, PackedPart
 from megatape.data.training.best_fit import alone, pack
 from megatape.data.training.dataset import TrainingSample
 from megatape.data.training.packed_dataset import PackedDataset
@@ -59,8 +59,8 @@ class ExampleDataset(PackedDataset):
             )
         self.unigram_entropy = entry.unigram_entropy
         self.fingerprint = content_hash(self.fingerprint, entry.sha256)
-        self._folder.fetch(entry.file)
-        answers = retry_transient_errors(lambda: read_answers(self._folder.directory / entry.file, entry, self.num_tokens))
+        path = self.fetch(entry.file)
+        answers = retry_transient_errors(lambda: read_answers(path, entry, self.num_tokens))
         self._answers = answers[:, 1:]
         last_answers = np.searchsorted(answers[:, 0], np.arange(entry.examples), side="right") - 1
         # Ends of the examples in the stream.
@@ -68,14 +68,14 @@ class ExampleDataset(PackedDataset):
         inputs = np.diff(ends) - 1
         self.masked = mask_documents
         if mask_documents:
-            packed = pack(inputs, sequence_length)
+            packing = pack(inputs, sequence_length)
         else:
-            packed = alone(inputs.size)
-        self._arrange(ArrangementInMemory([Part(ends[:-1], inputs, *packed)]))
+            packing = alone(inputs.size)
+        self._arrange(ArrangementInMemory([PackedPart(ends[:-1], inputs, packing)]))
 
     def sample(self, index: int) -> TrainingSample:
         found = super().sample(index)
-        if self._index.source.get(HIDES_ANSWERS):
+        if self.index.source.get(HIDES_ANSWERS):
             # The token after an answer may be the first one of the next example, which stays.
             is_answer = target_mask(found.targets[:-1]) & (found.tokens[1:] != self.bos_id)
             found.tokens[1:][is_answer] = self.eos_id

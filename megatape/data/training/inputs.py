@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -37,8 +37,8 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
     if not _is_divided(dataset.index.merged) and not _is_divided(dataset.index.ledger):
         return single_group
 
-    spans = [dataset.spans(sample) for sample in samples]
-    middles = np.concatenate([begins + sizes // 2 for begins, sizes in spans])
+    spans_by_sample = [dataset.spans(sample) for sample in samples]
+    middles = np.array([span.begin + span.inputs // 2 for span in chain.from_iterable(spans_by_sample)], np.int64)
     inputs = _folders(dataset, middles) or _inputs(dataset, middles)
     if not inputs:
         return single_group
@@ -46,10 +46,10 @@ def group_by_input(dataset: Dataset, samples: Sequence[int]) -> SampleGroups:
     # Masked, because they become names of metrics.
     names = (mask_secrets(name) for name in inputs)
     groups: dict[str, list[int]] = defaultdict(list)
-    for sample, (_, sizes) in zip(samples, spans, strict=True):
+    for sample, spans in zip(samples, spans_by_sample, strict=True):
         num_tokens: dict[str, int] = defaultdict(int)
-        for size in sizes.tolist():
-            num_tokens[next(names)] += size
+        for span in spans:
+            num_tokens[next(names)] += span.inputs
         most_frequent = max(num_tokens, key=num_tokens.__getitem__)
         groups[most_frequent].append(sample)
     if len(groups) == 1:
@@ -75,7 +75,7 @@ def _folders(dataset: Dataset, tokens: np.ndarray) -> list[str]:
     num_tokens = 0
     num_documents = 0
     tokens_until = {0: 0}
-    for table in dataset.index.document_tables.get(dataset.split, []):
+    for table in dataset.table_entries:
         num_documents += table.documents
         num_tokens += table.tokens
         tokens_until[num_documents] = num_tokens

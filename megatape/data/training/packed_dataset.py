@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from megatape.data.training.arrangement import Arrangement
+from megatape.data.training.arrangement import Arrangement, Span
 from megatape.data.training.dataset import Dataset, TrainingSample
 from megatape.errors import UserError
 from megatape.nn.targets import IGNORE_INDEX
@@ -51,10 +51,9 @@ class PackedDataset(Dataset):
             return TrainingSample(tokens, targets, None)
         return TrainingSample(tokens, targets, document_starts)
 
-    def spans(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def spans(self, index: int) -> list[Span]:
         self._check(index)
-        spans = np.array(list(self._arrangement.spans(index)), np.int64).reshape(-1, 2)
-        return spans[:, 0], spans[:, 1]
+        return self._arrangement.spans(index)
 
     def _targets(self, begin: int, ids: np.ndarray) -> np.ndarray:
         """Return the targets of a span's inputs, int64 [n].

@@ -13,9 +13,11 @@ import pytest
 from megatape.data.shards.cache import CacheFolder
 from megatape.data.shards.index import load_index
 from megatape.data.training import best_fit_dataset
-from megatape.data.training.arrangement import ArrangementInMemory, Part, StoredArrangement, store
-from megatape.data.training.best_fit import pack
+from megatape.data.training.arrangement import ArrangementInMemory, PackedPart
+from megatape.data.training.arrangement_writer import store_arrangement
+from megatape.data.training.best_fit import Packing, pack
 from megatape.data.training.best_fit_dataset import BestFitDataset
+from megatape.data.training.stored_arrangement import StoredArrangement
 from megatape.errors import UserError
 from tests.helpers.data_directory import Documents, MakeDirectory, edit_index, flip
 from tests.helpers.load import scaled
@@ -38,11 +40,11 @@ def stored_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("packing-*.bin"))
 
 
-def parts(num_parts: int, num_spans: int) -> Iterator[Part]:
+def parts(num_parts: int, num_spans: int) -> Iterator[PackedPart]:
     draw = np.random.default_rng(0)
     for number in range(num_parts):
         inputs = draw.integers(1, LENGTH + 1, num_spans)
-        yield Part(10**12 * number + np.cumsum(inputs), inputs, *pack(inputs, LENGTH))
+        yield PackedPart(10**12 * number + np.cumsum(inputs), inputs, pack(inputs, LENGTH))
 
 
 def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +52,7 @@ def test_packed_once_a_node(directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     packed: list[int] = []
     datasets: list[BestFitDataset] = []
 
-    def counted(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    def counted(lengths: np.ndarray, capacity: int) -> Packing:
         packed.append(lengths.size)
         return pack(lengths, capacity)
 
@@ -106,14 +108,14 @@ def test_a_hostile_file(directory: Path, part: tuple[tuple[int, ...], tuple[int,
     (file,) = stored_files(directory)
     identity = re.findall(rb'"identity": "([0-9a-f]{64})"', file.read_bytes())[0].decode()
     begins, inputs = map(np.array, part)
-    store(file, identity, [Part(begins, inputs, np.arange(inputs.size), np.array([inputs.size]))])
+    store_arrangement(file, identity, [PackedPart(begins, inputs, Packing(np.arange(inputs.size), np.array([inputs.size])))])
     with pytest.raises(UserError, match="sample 0 of split train of .* has spans outside of"):
         BestFitDataset(directory, "train", LENGTH).sample(0)
 
 
 def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:
     """Some spans and samples cross chunks of the file."""
-    store(tmp_path / "file", IDENTITY, parts(3, 5000))
+    store_arrangement(tmp_path / "file", IDENTITY, parts(3, 5000))
     stored = StoredArrangement(tmp_path / "file", IDENTITY)
     memory = ArrangementInMemory(parts(3, 5000))
     assert stored.num_samples == memory.num_samples and stored.num_inputs == memory.num_inputs
@@ -124,10 +126,10 @@ def test_stored_samples_are_those_in_memory(tmp_path: Path) -> None:
 
 def test_memory_of_a_rank(tmp_path: Path) -> None:
     """A rank holds the checksums, not the samples. The writing rank holds one part at a time."""
-    store(tmp_path / "warm", IDENTITY, parts(1, 100))
+    store_arrangement(tmp_path / "warm", IDENTITY, parts(1, 100))
     tracemalloc.start()
     try:
-        store(tmp_path / "file", IDENTITY, parts(20, 20_000))
+        store_arrangement(tmp_path / "file", IDENTITY, parts(20, 20_000))
         _, written = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
@@ -144,7 +146,7 @@ def test_memory_of_a_rank(tmp_path: Path) -> None:
 def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
     """Checksums cover each byte: spans, samples, checksums, summary and end."""
     path = tmp_path / "file"
-    store(path, IDENTITY, parts(2, 2000))
+    store_arrangement(path, IDENTITY, parts(2, 2000))
     size = path.stat().st_size
     if place == "short":
         path.write_bytes(path.read_bytes()[:-1])
@@ -159,6 +161,6 @@ def test_a_corrupted_file(tmp_path: Path, place: int | str) -> None:
 
 
 def test_a_file_of_other_samples(tmp_path: Path) -> None:
-    store(tmp_path / "file", IDENTITY, parts(2, 2000))
+    store_arrangement(tmp_path / "file", IDENTITY, parts(2, 2000))
     with pytest.raises(UserError, match="file: corrupted, it belongs to other samples"):
         StoredArrangement(tmp_path / "file", "6" * 64)

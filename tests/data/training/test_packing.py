@@ -37,7 +37,9 @@ from tests.helpers.small_run import small_config
 
 
 def samples_of(lengths: np.ndarray, capacity: int) -> list[list[int]]:
-    spans, sizes = pack(lengths, capacity)
+    packing = pack(lengths, capacity)
+    spans = packing.order
+    sizes = packing.sizes
     return [part.tolist() for part in np.split(spans, np.cumsum(sizes)[:-1])]
 
 
@@ -67,7 +69,8 @@ def test_packing(capacity: int) -> None:
     assert max(lengths[sample].sum() for sample in samples) <= capacity
     assert len(samples) <= 1.06 * lengths.sum() / capacity + 1
     assert samples == sorted(samples)
-    assert [part.size for part in pack(np.empty(0, np.int64), capacity)] == [0, 0]
+    empty = pack(np.empty(0, np.int64), capacity)
+    assert (empty.order.size, empty.sizes.size) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,41 @@
+"""Layout of the file of an arrangement, which the ranks of a node share.
+
+spans        first token and inputs of each span, by sample; zeros up to a whole chunk
+samples      number of spans before each sample, and of all spans, int64; zeros up to a whole chunk
+checksums    of each chunk of both, as in data/shards/layout.py
+summary      an object of JSON
+end          size of the summary in bytes, and its XXH3, int64 each
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from megatape.data.counts import Count
+
+FORMAT = 1
+SAMPLE = np.dtype("<i8")
+END = np.dtype([("summary_bytes", "<u8"), ("summary_hash", "<u8")])
+
+
+@dataclass(frozen=True)
+class ArrangementSummary:
+    """Summary at the end of the file.
+
+    Attributes:
+        format: Version of the format.
+        identity: Hash of everything that decides the arrangement.
+        num_spans: Number of spans.
+        num_inputs: Number of inputs of all spans.
+        shard_samples: Number of samples of each part.
+        checksums_hash: XXH3 of the checksums, which are seeded with `identity`.
+    """
+
+    format: int
+    identity: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    num_spans: Count
+    num_inputs: Count
+    shard_samples: list[Count]
+    checksums_hash: str
